@@ -1,0 +1,210 @@
+"""The contract of a framework, and the lazy table of the frameworks there are.
+
+A backend is one file. It is imported in the child that runs a trial (and in the job that loads a tuned config), never
+in the parent. To add one: write the file, add a line to `BACKENDS`, add `search_spaces/<framework>.yaml`; the
+conformance test is parametrised over the table.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.config import Config
+from autotune.environment import package_version
+from autotune.errors import InputError, MissingFrameworkError
+from autotune.measurement import Diagnosis, Reason, TensorSpec
+from autotune.workload import Device
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a framework sees on this machine: `devices` it can use, and `notes` on what is missing for others."""
+
+    version: str
+    devices: dict[Device, str]
+    """Device -> its name as the framework gives it."""
+    compilers: dict[str, str]
+    """Compilers and runtimes that the framework's backends need -> version or where found."""
+    notes: tuple[str, ...] = ()
+
+
+class Backend(Protocol):
+    """One framework. Every method runs in the process that owns the model; none starts a process.
+
+    The order of a trial: `prepare`, (the workload builds its model), `place`, `compile`, first call, more calls,
+    `diagnose`. `compile` is the same pure mapping from config to the framework's arguments that a job gets through
+    `autotune.load(...).apply(model)`: what was measured is what is deployed.
+    """
+
+    warmup_calls: int
+    """Calls after which this framework's runtime has settled at the earliest (its own measured fact)."""
+
+    def find(self) -> Found:
+        """Look for devices and compilers, quietly: absent hardware is data, not an error."""
+
+    def prepare(self, device: Device, seed: int) -> None:
+        """Seed the generators and select the device, before the model exists. Raises MissingDeviceError."""
+
+    def device_name(self) -> str:
+        """The selected device as the framework names it; for the record."""
+
+    def check_model(self, model: Any) -> str | None:
+        """A sentence if `model` is nothing that this framework can compile, else None."""
+
+    def place(self, value: Any) -> Any:
+        """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
+
+    def compile(self, model: Any, config: Config) -> Callable[..., Any]:
+        """The model under `config`, ready to be called like the model itself; lazily compiled is fine.
+
+        Sets what a config sets in the process (contexts, global switches) too. Raises InvalidConfigError for a
+        setting that the installed release does not take.
+        """
+
+    def inference(self) -> AbstractContextManager[Any]:
+        """Where a trial of the `infer` task calls the model: no gradients recorded."""
+
+    def synchronise(self) -> None:
+        """Return when the device has finished all work handed to it so far."""
+
+    def to_array(self, value: Any) -> NDArray[Any] | None:
+        """A tensor as a NumPy array (bfloat16 as float32), None for what is no tensor."""
+
+    def like(self, array: NDArray[Any], original: Any) -> Any:
+        """`array` as a tensor of the type and on the device of `original`."""
+
+    def spec(self, value: Any) -> TensorSpec | None:
+        """Shape and type of a tensor, None for what is no tensor."""
+
+    def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
+        """Names and shapes of the model's parameters and buffers, in a stable order."""
+
+    def reset_peak_memory(self) -> None:
+        """Start a new peak. Only called where `peak_memory_bytes` is not None."""
+
+    def peak_memory_bytes(self) -> int | None:
+        """The device allocator's peak since the last reset; None where there is none (CPU)."""
+
+    def cache_variables(self, folder: str) -> dict[str, str]:
+        """Environment variables that put every compile cache of the framework under `folder`."""
+
+    def classify(self, error: BaseException) -> Reason | None:
+        """The reason behind an exception where its type tells (out of memory, invalid), else None."""
+
+    def diagnose(self, model: Any, config: Config) -> Diagnosis:
+        """What the compiler did for all calls so far, from its own counters and reports."""
+
+
+@dataclass(frozen=True)
+class BackendEntry:
+    """A line of the table: everything that can be said of a framework without importing it."""
+
+    module: str
+    class_name: str
+    distribution: str | None
+    """Package whose presence and version stand for the framework; None: always there."""
+    oldest: str
+    """Oldest release that is supported."""
+    install: str
+    process_variables: dict[str, str]
+    """Variables that must stand before the framework is imported, for every process that uses it."""
+    preload: str | None
+    """Module that a fork server may import ahead of the trials; None: never preload."""
+    bundled_only_for_tests: bool = False
+
+
+BACKENDS: dict[str, BackendEntry] = {
+    "torch": BackendEntry(
+        module="autotune.backends.torch_compile",
+        class_name="TorchBackend",
+        distribution="torch",
+        oldest="2.6",
+        install="pip install 'autotune-compile[torch]'",
+        process_variables={},
+        preload="torch",
+    ),
+    "mindspore": BackendEntry(
+        module="autotune.backends.mindspore_jit",
+        class_name="MindSporeBackend",
+        distribution="mindspore",
+        oldest="2.3",
+        install="pip install 'autotune-compile[mindspore]'",
+        # Its log level can only be set before the import; 3 leaves errors and drops a flood of warnings.
+        process_variables={"GLOG_v": "3"},
+        preload="mindspore",
+    ),
+    "fake": BackendEntry(
+        module="autotune.backends.fake",
+        class_name="FakeBackend",
+        distribution=None,
+        oldest="0",
+        install="",
+        process_variables={},
+        preload="numpy",
+        bundled_only_for_tests=True,
+    ),
+}
+
+
+def framework_names() -> tuple[str, ...]:
+    """The frameworks that a user can choose."""
+    return tuple(name for name, entry in BACKENDS.items() if not entry.bundled_only_for_tests)
+
+
+def entry_of(framework: str) -> BackendEntry:
+    """The table's line for a framework. Raises InputError for an unknown name."""
+    try:
+        return BACKENDS[framework]
+    except KeyError:
+        raise InputError(
+            f"--framework {framework}: unknown", tip=f"choose one of: {', '.join(framework_names())}"
+        ) from None
+
+
+def framework_version(framework: str) -> str:
+    """The installed version, without importing the framework. Raises MissingFrameworkError."""
+    entry = entry_of(framework)
+    if entry.distribution is None:
+        return "0"
+    version = package_version(entry.distribution)
+    if version is None:
+        raise MissingFrameworkError(
+            f"{framework} is not installed in this Python environment", tip=f"run: {entry.install}"
+        )
+    return version
+
+
+def load_backend(framework: str) -> Backend:
+    """Import a framework and its backend. Raises MissingFrameworkError, InputError."""
+    entry = entry_of(framework)
+    framework_version(framework)
+    backend: Backend = getattr(importlib.import_module(entry.module), entry.class_name)()
+    return backend
+
+
+def flatten(outputs: Any) -> list[Any]:
+    """The leaves of nested tuples, lists and mappings, in order: how outputs of two runs are paired."""
+    if isinstance(outputs, dict):
+        return [leaf for value in outputs.values() for leaf in flatten(value)]
+    if isinstance(outputs, (tuple, list)):
+        return [leaf for value in outputs for leaf in flatten(value)]
+    return [outputs]
+
+
+def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:
+    """Every tensor in `outputs` as an array; Python numbers as 0-d arrays; the rest is left out."""
+    arrays = []
+    for leaf in flatten(outputs):
+        array = backend.to_array(leaf)
+        if array is None and isinstance(leaf, (bool, int, float)):
+            array = np.asarray(leaf)
+        if array is not None:
+            arrays.append(array)
+    return arrays

@@ -1,0 +1,152 @@
+"""A framework that is none: plain callables over NumPy arrays, with knobs that misbehave in exactly one way each.
+
+It lets the whole way of a trial be tested (processes, limits, storage, verdicts) in milliseconds and without a
+compiler. Knob `behaviour` chooses what goes wrong, `latency_ms` how long a call takes, `compile_ms` how long compiling.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.backends import Found
+from autotune.config import Config
+from autotune.errors import InvalidConfigError, MissingDeviceError
+from autotune.measurement import Diagnosis, GraphBreak, Reason, TensorSpec
+from autotune.workload import Device
+
+
+class FakeOutOfMemoryError(Exception):
+    """Stands for a device's own out-of-memory error, which is no MemoryError."""
+
+
+class FakeBackend:
+    """See `Backend`. The model is any callable that takes and returns NumPy arrays."""
+
+    warmup_calls = 1
+
+    def find(self) -> Found:
+        return Found(version="0", devices={"cpu": "fake"}, compilers={})
+
+    def prepare(self, device: Device, seed: int) -> None:
+        if device != "cpu":
+            raise MissingDeviceError(f"the fake framework has no {device}")
+        random.seed(seed)
+        np.random.seed(seed)
+
+    def device_name(self) -> str:
+        return "fake"
+
+    def check_model(self, model: Any) -> str | None:
+        return None
+
+    def place(self, value: Any) -> Any:
+        return value
+
+    def compile(self, model: Any, config: Config) -> Callable[..., Any]:
+        time.sleep(float(config.get("compile_ms") or 0) / 1e3)
+        behaviour = str(config.get("behaviour", "right"))
+        if behaviour not in _BEHAVIOURS:
+            raise InvalidConfigError(f"behaviour {behaviour!r} is unknown to the fake framework")
+        latency_s = float(config.get("latency_ms") or 1) / 1e3
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(latency_s)
+            return _BEHAVIOURS[behaviour](model(*args, **kwargs))
+
+        return step
+
+    def inference(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def synchronise(self) -> None:
+        pass
+
+    def to_array(self, value: Any) -> NDArray[Any] | None:
+        return value if isinstance(value, np.ndarray) else None
+
+    def like(self, array: NDArray[Any], original: Any) -> Any:
+        return array.astype(original.dtype)
+
+    def spec(self, value: Any) -> TensorSpec | None:
+        return TensorSpec(shape=value.shape, dtype=str(value.dtype)) if isinstance(value, np.ndarray) else None
+
+    def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
+        return ()
+
+    def reset_peak_memory(self) -> None:
+        pass
+
+    def peak_memory_bytes(self) -> int | None:
+        return None
+
+    def cache_variables(self, folder: str) -> dict[str, str]:
+        return {"FAKE_CACHE": folder}
+
+    def classify(self, error: BaseException) -> Reason | None:
+        return Reason.OUT_OF_MEMORY if isinstance(error, FakeOutOfMemoryError) else None
+
+    def diagnose(self, model: Any, config: Config) -> Diagnosis:
+        if config.get("behaviour", "right") == "breaks":
+            breaks = (GraphBreak(reason="told to", location="model.py:7"),)
+            return Diagnosis(compiled=True, num_graphs=2, graph_breaks=breaks, recompiles=(), cache_hits=0)
+        compiled = config.get("execution") != "eager"
+        return Diagnosis(compiled=compiled, num_graphs=int(compiled), graph_breaks=(), recompiles=(), cache_hits=0)
+
+
+def _right(output: Any) -> Any:
+    return output
+
+
+def _wrong(output: Any) -> Any:
+    return output + 1
+
+
+def _nan(output: Any) -> Any:
+    return output * np.nan
+
+
+def _compile_error(output: Any) -> Any:
+    raise RuntimeError("the fake compiler does not know this operator\nand says so on a second line")
+
+
+def _out_of_memory(output: Any) -> Any:
+    raise FakeOutOfMemoryError("tried to allocate 1 TiB")
+
+
+def _crash(output: Any) -> Any:
+    print("about to crash", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _hang(output: Any) -> Any:
+    """Hangs together with a helper in a session of its own, as compilers' worker pools do."""
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    time.sleep(600)
+
+
+def _silence(output: Any) -> Any:
+    os._exit(3)
+
+
+_BEHAVIOURS: dict[str, Callable[[Any], Any]] = {
+    "right": _right,
+    "breaks": _right,
+    "wrong": _wrong,
+    "nan": _nan,
+    "compile_error": _compile_error,
+    "out_of_memory": _out_of_memory,
+    "crash": _crash,
+    "hang": _hang,
+    "silence": _silence,
+}

@@ -1,0 +1,108 @@
+"""Where a measurement was made: machine, versions, declared variables. Read, never set.
+
+Versions come from the metadata of the running Python's own packages; nothing here imports a framework.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import socket
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+RECORDED_PACKAGES = (
+    "autotune-compile",
+    "torch",
+    "torch-npu",
+    "triton",
+    "mindspore",
+    "numpy",
+    "optuna",
+)
+
+
+class Environment(BaseModel):
+    """A machine and its software at the time of a measurement."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    python: str
+    system: str
+    processor: str
+    num_cores: int
+    """Cores that this process may use (affinity), not the machine's total."""
+    memory_bytes: int
+    governor: str | None
+    load_1m: float | None
+    device: str
+    """As the framework names it: `cpu`, or e.g. `NVIDIA H200`, `Ascend910B4`."""
+    packages: dict[str, str]
+    variables: dict[str, str]
+    """Environment variables that the study declared for every process that it measures."""
+
+
+def package_version(distribution: str) -> str | None:
+    """The installed version of a distribution, or None. No import of the package takes place."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def installed_packages() -> dict[str, str]:
+    versions = {name: package_version(name) for name in RECORDED_PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+def describe(*, device: str, variables: dict[str, str]) -> Environment:
+    """The environment of the calling process; `device` is what the framework calls the device it uses."""
+    return Environment(
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        processor=_processor(),
+        num_cores=num_usable_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        governor=_read_first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        load_1m=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        device=device,
+        packages=installed_packages(),
+        variables=variables,
+    )
+
+
+def num_usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def hostname() -> str:
+    return socket.gethostname()
+
+
+def boot_id() -> str:
+    """Changes at each boot, so that a process number of before the boot is not taken for a living process."""
+    return _read_first_line(Path("/proc/sys/kernel/random/boot_id")) or str(psutil.boot_time())
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _read_first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().splitlines()[0].strip()
+    except (OSError, IndexError):
+        return None

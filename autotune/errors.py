@@ -1,0 +1,47 @@
+"""Errors that an operator can mend. Each carries one sentence that says what happened, where, and what to do.
+
+A trial that fails is not an error: it is a `Failure`, a value (see `measurement`). Everything that is not an
+`AutotuneError` is a bug of this package and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class AutotuneError(Exception):
+    """Base class. `exit_code` is what the command line returns; `tip` says what to do about it."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, tip: str | None = None) -> None:
+        super().__init__(what)
+        self.tip = tip
+
+
+class InputError(AutotuneError):
+    """A flag, name, file or value that the operator gave cannot be used."""
+
+
+class MissingFrameworkError(AutotuneError):
+    """A framework is needed that this Python environment does not have."""
+
+
+class MissingDeviceError(AutotuneError):
+    """The requested device is not on this machine, or the installed framework cannot use it."""
+
+
+class StoreError(AutotuneError):
+    """A study's folder or database cannot be opened, read or written."""
+
+
+class HarnessError(AutotuneError):
+    """Trials cannot be run at all: the machine or the workload is at fault, not a config."""
+
+
+class NoUsableTrialError(AutotuneError):
+    """Trials ran, and none of them gave a usable measurement."""
+
+    exit_code = 1
+
+
+class InvalidConfigError(AutotuneError):
+    """A config asks for something that the installed framework does not accept (found in the child)."""

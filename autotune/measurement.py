@@ -1,0 +1,173 @@
+"""What a trial brings back: a `Measurement` or a `Failure`, both plain data.
+
+Rules of this file: seconds, bytes and counts only; every sample is kept and statistics are derived; a quantity
+that a framework cannot give is None, never 0; nothing here knows a framework or a file.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+
+from autotune.environment import Environment
+
+
+class Record(BaseModel):
+    """Immutable data with a JSON form; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stage(StrEnum):
+    """Where a trial is. The child writes it as it goes, so that even a crash says where it happened."""
+
+    START = "start"
+    BUILD = "build"
+    COMPILE = "compile"
+    CHECK = "check"
+    RUN = "run"
+
+
+class Reason(StrEnum):
+    """Why a trial failed. Every reason but `HARNESS` is the config's own doing and is learned from."""
+
+    INVALID = "invalid"
+    COMPILE_ERROR = "compile_error"
+    RUN_ERROR = "run_error"
+    WRONG_RESULT = "wrong_result"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    HARNESS = "harness"
+
+
+class GraphBreak(Record):
+    """A place where the compiler stopped capturing. `location` is the user's `file:line`, if known."""
+
+    reason: str
+    location: str | None = None
+    count: int = 1
+
+
+class Recompile(Record):
+    """A compilation of code that had been compiled before, with the guard that failed."""
+
+    reason: str
+    location: str | None = None
+
+
+class Diagnosis(Record):
+    """What the compiler says that it did. None means: this framework or release does not tell.
+
+    `compiled` is the proof that a compiled graph really ran: False for the untuned model, and False too where a
+    framework silently fell back to eager execution (`note` then says so).
+    """
+
+    compiled: bool
+    num_graphs: int | None = None
+    graph_breaks: tuple[GraphBreak, ...] | None = None
+    recompiles: tuple[Recompile, ...] | None = None
+    cache_hits: int | None = None
+    note: str | None = None
+
+    @property
+    def num_graph_breaks(self) -> int | None:
+        return None if self.graph_breaks is None else sum(each.count for each in self.graph_breaks)
+
+    @property
+    def num_recompiles(self) -> int | None:
+        return None if self.recompiles is None else len(self.recompiles)
+
+
+class TensorSpec(Record):
+    """Shape and element type of one example input or output, as the framework names them."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Signature(Record):
+    """What was tuned, recognisable in another process: class of the model, its parameters, its inputs."""
+
+    model_class: str
+    num_parameters: int
+    structure_sha256: str
+    inputs: tuple[TensorSpec, ...]
+    items_per_call: int
+
+
+class Latency(Record):
+    """Percentiles of the per-call latency, in seconds (linear interpolation between samples)."""
+
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, samples_s: tuple[float, ...]) -> Latency:
+        p50, p90, p99 = (float(value) for value in np.quantile(samples_s, [0.5, 0.9, 0.99]))
+        return cls(p50=p50, p90=p90, p99=p99)
+
+
+class Samples(Record):
+    """Per-call wall times in seconds, device-synchronised, in the order taken.
+
+    `ended_by` says which rule stopped the sampling; `steady` whether the warm-up had settled by then.
+    """
+
+    latency_s: tuple[PositiveFloat, ...] = Field(min_length=1)
+    warmup_s: tuple[PositiveFloat, ...] = ()
+    steady: bool
+    ended_by: Literal["precision", "num_samples", "time"]
+
+
+class Measurement(Record):
+    """A trial that ran and whose output is right."""
+
+    kind: Literal["measurement"] = "measurement"
+    samples: Samples
+    first_call_s: float
+    """Wrapping the model plus its first call, on the child's own clock."""
+    compile_cold_s: float
+    """First call minus a steady call, caches empty at the start."""
+    peak_memory_bytes: int | None
+    """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
+    compile_peak_memory_bytes: int | None
+    """The same, up to the end of the first call: compiling included."""
+    relative_error: float | None
+    """Largest over all checked inputs and outputs of max|y - reference| / max|reference|; None for the reference."""
+    diagnosis: Diagnosis
+    signature: Signature
+    environment: Environment
+
+    @property
+    def latency(self) -> Latency:
+        return Latency.of(self.samples.latency_s)
+
+    @property
+    def throughput(self) -> float:
+        """Items (rows of the first input's leading dimension) per second at the median latency."""
+        return self.signature.items_per_call / self.latency.p50
+
+
+class Failure(Record):
+    """A trial that gave no usable measurement: why, at which stage, in the child's own words."""
+
+    kind: Literal["failure"] = "failure"
+    reason: Reason
+    stage: Stage
+    error: str
+    """The child's real error: one or a few lines, e.g. `RuntimeError: mat1 and mat2 ...`."""
+    evidence: str | None = None
+    """Path of the file that holds the whole story (the child's stderr or a traceback)."""
+    relative_error: float | None = None
+
+    @property
+    def blames_config(self) -> bool:
+        return self.reason is not Reason.HARNESS
+
+
+Outcome = Annotated[Measurement | Failure, Field(discriminator="kind")]

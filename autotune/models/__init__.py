@@ -1,0 +1,50 @@
+"""Table of the bundled models: what they are, and which frameworks each one is written for.
+
+Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`: the model is in evaluation mode and
+filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a model exists in two
+frameworks, both builders take the same sizes, and give the same function of the same weights and the same inputs.
+
+Importing this package imports no framework, so that it can list the models where a framework is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["BUNDLED", "BundledModel", "names", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class BundledModel:
+    """One line of the table: what a model is, and the frameworks it exists in."""
+
+    description: str
+    frameworks: tuple[str, ...]
+
+
+_BOTH = ("torch", "mindspore")
+
+BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
+    {
+        "vit": BundledModel("Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", _BOTH),
+        "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", _BOTH),
+        "resnet18": BundledModel("ResNet-18 with batch norm at inference", _BOTH),
+        "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", _BOTH),
+        "bert_small": BundledModel("BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH),
+        "planner": BundledModel("decision network in Python control flow, which breaks graphs on purpose", ("torch",)),
+    }
+)
+
+
+def names(framework: str | None = None) -> tuple[str, ...]:
+    """The names of the bundled models, of those that exist in `framework` where one is given."""
+    return tuple(name for name, model in BUNDLED.items() if framework is None or framework in model.frameworks)
+
+
+def reference(name: str, framework: str) -> str:
+    """The import reference `module:function` of a model's builder; `KeyError` if there is no such model."""
+    if framework not in BUNDLED[name].frameworks:
+        raise KeyError(name, framework)
+    return f"{__name__}.{framework}.{name}:{name}"

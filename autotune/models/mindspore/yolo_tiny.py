@@ -1,0 +1,113 @@
+"""A small one-stage detector in the manner of YOLO: three heads on a feature pyramid.
+
+Sources: cross-stage partial blocks (CSPNet, arXiv:1911.11929), feature pyramid (arXiv:1612.03144), heads at strides 8,
+16 and 32 with three anchors each (YOLOv3, arXiv:1804.02767). Decoding and suppression of boxes are left out.
+"""
+
+from __future__ import annotations
+
+from mindspore import Tensor, nn, ops
+
+from autotune.models import weights
+from autotune.models.mindspore.filling import fill
+
+__all__ = ["yolo_tiny"]
+
+_ANCHORS = 3
+_BOX = 5  # four coordinates and objectness
+_COARSEST_STRIDE = 32
+_NORM_EPS = 1e-3
+
+# SiLU shrinks its input, so with a gain of 1 the image fades layer by layer until the heads see only biases; from 1.4 on,
+# deep variants overflow their range instead. In between, the heads answer to the image at every width and depth.
+_GAIN = 1.3
+
+
+def yolo_tiny(
+    *, image: int = 128, width: int = 16, depth: int = 1, classes: int = 80, batch: int = 1, seed: int = 0
+) -> tuple[nn.Cell, tuple[Tensor, ...]]:
+    """The detector (`width`: channels of the stem, `depth`: bottlenecks per block), and one (batch, 3, image, image)."""
+    if image % _COARSEST_STRIDE:
+        raise ValueError(f"image={image} is not a multiple of {_COARSEST_STRIDE}")
+    model = _YoloTiny(width, depth, classes).set_train(False)
+    fill(model, seed, gain=_GAIN)
+    return model, (Tensor(weights.normal_input((batch, 3, image, image), seed)),)
+
+
+class _ConvUnit(nn.Cell):
+    """Convolution, batch norm and SiLU: (batch, channels_in, h, w) to (batch, channels, h/stride, w/stride)."""
+
+    def __init__(self, channels_in: int, channels: int, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels_in, channels, kernel, stride=stride, pad_mode="pad", padding=kernel // 2)
+        self.norm = nn.BatchNorm2d(channels, eps=_NORM_EPS)
+
+    def construct(self, features: Tensor) -> Tensor:
+        return ops.silu(self.norm(self.conv(features)))
+
+
+class _Bottleneck(nn.Cell):
+    """A 1 x 1 and a 3 x 3 unit with a shortcut; keeps the shape."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.reduce = _ConvUnit(channels, channels, 1)
+        self.mix = _ConvUnit(channels, channels, 3)
+
+    def construct(self, features: Tensor) -> Tensor:
+        return features + self.mix(self.reduce(features))
+
+
+class _CspBlock(nn.Cell):
+    """Half of the channels pass the bottlenecks, the other half goes around: (batch, channels_in, h, w) to channels."""
+
+    def __init__(self, channels_in: int, channels: int, depth: int) -> None:
+        super().__init__()
+        half = channels // 2
+        self.through = _ConvUnit(channels_in, half, 1)
+        self.around = _ConvUnit(channels_in, half, 1)
+        self.bottlenecks = nn.SequentialCell(*(_Bottleneck(half) for _ in range(depth)))
+        self.join = _ConvUnit(2 * half, channels, 1)
+
+    def construct(self, features: Tensor) -> Tensor:
+        halves = (self.bottlenecks(self.through(features)), self.around(features))
+        return self.join(ops.cat(halves, axis=1))
+
+
+class _YoloTiny(nn.Cell):
+    """(batch, 3, image, image) to three maps of (batch, anchors * (5 + classes), image/s, image/s), s = 8, 16, 32."""
+
+    def __init__(self, width: int, depth: int, classes: int) -> None:
+        super().__init__()
+        outputs = _ANCHORS * (_BOX + classes)
+        self.stem = _ConvUnit(3, width, 3, stride=2)
+        self.stage4 = _stage(width, 2 * width, depth)
+        self.stage8 = _stage(2 * width, 4 * width, depth)
+        self.stage16 = _stage(4 * width, 8 * width, depth)
+        self.stage32 = _stage(8 * width, 16 * width, depth)
+        self.lateral32 = _ConvUnit(16 * width, 8 * width, 1)
+        self.merge16 = _CspBlock(16 * width, 8 * width, depth)
+        self.lateral16 = _ConvUnit(8 * width, 4 * width, 1)
+        self.merge8 = _CspBlock(8 * width, 4 * width, depth)
+        self.head8 = nn.Conv2d(4 * width, outputs, 1, has_bias=True)
+        self.head16 = nn.Conv2d(4 * width, outputs, 1, has_bias=True)
+        self.head32 = nn.Conv2d(8 * width, outputs, 1, has_bias=True)
+
+    def construct(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        fine = self.stage8(self.stage4(self.stem(images)))
+        middle = self.stage16(fine)
+        coarse = self.lateral32(self.stage32(middle))
+        middle = self.lateral16(self.merge16(ops.cat((_upsample(coarse), middle), axis=1)))
+        fine = self.merge8(ops.cat((_upsample(middle), fine), axis=1))
+        return self.head8(fine), self.head16(middle), self.head32(coarse)
+
+
+def _stage(channels_in: int, channels: int, depth: int) -> nn.SequentialCell:
+    """Halves the resolution, then one cross-stage partial block."""
+    return nn.SequentialCell(_ConvUnit(channels_in, channels, 3, stride=2), _CspBlock(channels, channels, depth))
+
+
+def _upsample(features: Tensor) -> Tensor:
+    """Doubles height and width by repeating every pixel."""
+    height, width = features.shape[2:]
+    return ops.interpolate(features, size=(2 * height, 2 * width), mode="nearest")

@@ -1,0 +1,65 @@
+"""A small BERT encoder (Devlin et al., arXiv:1810.04805), without segment embedding and padding mask."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from autotune.models import weights
+from autotune.models.torch.filling import fill
+from autotune.models.torch.transformer import FeedForward, SelfAttention
+
+__all__ = ["bert_small"]
+
+_NORM_EPS = 1e-12
+
+
+def bert_small(
+    *,
+    seq: int = 64,
+    dim: int = 128,
+    depth: int = 4,
+    heads: int = 4,
+    mlp_ratio: int = 4,
+    vocab: int = 1000,
+    batch: int = 2,
+    seed: int = 0,
+) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """The encoder for up to `seq` tokens, and one input of token ids of (batch, seq)."""
+    model = _BertSmall(seq, dim, depth, heads, mlp_ratio, vocab).eval()
+    fill(model, seed)
+    return model, (torch.from_numpy(weights.token_input((batch, seq), vocab, seed)),)
+
+
+class _Block(nn.Module):
+    """Post-norm encoder block: (batch, length, dim) to the same shape."""
+
+    def __init__(self, dim: int, heads: int, mlp_ratio: int) -> None:
+        super().__init__()
+        self.attention = SelfAttention(dim, heads)
+        self.attention_norm = nn.LayerNorm(dim, eps=_NORM_EPS)
+        self.mlp = FeedForward(dim, mlp_ratio * dim)
+        self.mlp_norm = nn.LayerNorm(dim, eps=_NORM_EPS)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        tokens = self.attention_norm(tokens + self.attention(tokens))
+        result: torch.Tensor = self.mlp_norm(tokens + self.mlp(tokens))
+        return result
+
+
+class _BertSmall(nn.Module):
+    """Ids of (batch, length <= seq) to the sequence (batch, length, dim) and its pooled first token (batch, dim)."""
+
+    def __init__(self, seq: int, dim: int, depth: int, heads: int, mlp_ratio: int, vocab: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, dim)
+        self.positions = nn.Parameter(torch.empty(seq, dim))
+        self.norm = nn.LayerNorm(dim, eps=_NORM_EPS)
+        self.blocks = nn.ModuleList(_Block(dim, heads, mlp_ratio) for _ in range(depth))
+        self.pooler = nn.Linear(dim, dim)
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = self.norm(self.embedding(ids) + self.positions[: ids.shape[1]])
+        for block in self.blocks:
+            tokens = block(tokens)
+        return tokens, torch.tanh(self.pooler(tokens[:, 0]))

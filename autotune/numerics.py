@@ -1,0 +1,76 @@
+"""Is the output right? Inputs to check on, the error against the reference, and the tolerance. NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+DEFAULT_TOLERANCE = 1e-3
+"""For float32. Reordering sums costs 1e-7 to 1e-5 here, fused approximations of exp and tanh 1e-5 to 1e-4 a layer;
+a wrong branch, a stale constant or a lost mask is 1e-2 and more. A lower precision needs its own `--tolerance`."""
+
+
+def varied(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
+    """Other inputs of the same shapes and value ranges, from the example inputs.
+
+    Values are shuffled, so that token ids stay ids and images keep their range. Arrays that hold both signs are
+    negated as well: that flips branches taken on a mean or a sum, which a capture of one path only gets wrong.
+    """
+    generator = np.random.default_rng(seed)
+    return [None if array is None else _varied(array, generator) for array in arrays]
+
+
+def _varied(array: Array, generator: np.random.Generator) -> Array:
+    shuffled = generator.permutation(array.reshape(-1)).reshape(array.shape)
+    signed = np.issubdtype(array.dtype, np.floating) and array.size and array.min() < 0 < array.max()
+    return -shuffled if signed else shuffled
+
+
+def relative_error(reference: Sequence[Array], outputs: Sequence[Array]) -> float:
+    """Largest over all outputs of max|y - r| / max|r|; infinity if shapes or number differ or a NaN is new.
+
+    Relative to the output's largest magnitude, so that an element near zero does not count as all wrong, and by
+    maximum, so that one wrong row in a large output does not drown in a mean.
+    """
+    if len(reference) != len(outputs):
+        return float("inf")
+    return max((_error(r, y) for r, y in zip(reference, outputs, strict=True)), default=0.0)
+
+
+def _error(reference: Array, output: Array) -> float:
+    if reference.shape != output.shape:
+        return float("inf")
+    if reference.size == 0:
+        return 0.0
+    r, y = np.asarray(reference, dtype=np.float64), np.asarray(output, dtype=np.float64)
+    finite = np.isfinite(r)
+    # Infinities (a mask, say) must stand where the reference has them; a NaN never passes.
+    if not np.array_equal(r[~finite], y[~finite]) or not np.isfinite(y[finite]).all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    scale = np.abs(r[finite]).max()
+    worst = float(np.abs(y[finite] - r[finite]).max())
+    return worst / float(scale) if scale > 0 else worst
+
+
+def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> None:
+    """Write the untuned model's outputs, one list an input; through a temporary name, so never half a file."""
+    named = {f"{i}.{j}": y for i, outputs in enumerate(outputs_per_input) for j, y in enumerate(outputs)}
+    counts = np.array([len(outputs) for outputs in outputs_per_input])
+    temporary = path.with_suffix(".partial")
+    with temporary.open("wb") as file:
+        np.savez(file, counts=counts, **named)
+    temporary.replace(path)
+
+
+def load_reference(path: Path) -> list[list[Array]]:
+    """What `save_reference` wrote. Raises OSError, ValueError or KeyError if it is not there or not whole."""
+    with np.load(path, allow_pickle=False) as stored:
+        return [[stored[f"{i}.{j}"] for j in range(count)] for i, count in enumerate(stored["counts"])]

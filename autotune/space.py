@@ -1,0 +1,228 @@
+"""`SearchSpace`: which configs there are, read from a YAML file and narrowed to a framework release and a device.
+
+A knob is active when its `when` holds for the knobs before it; a config holds active knobs only, so two configs that
+mean the same are equal. The file's order is the order of enumeration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+from pydantic import AfterValidator, Field, HttpUrl
+
+from autotune.config import Config, Scalar
+from autotune.errors import InputError
+from autotune.files import parse_as, read_yaml
+from autotune.measurement import Record
+from autotune.workload import Device
+
+Pattern = dict[str, Scalar | list[Scalar]]
+Choose = Callable[[str, tuple[Scalar, ...]], Scalar]
+
+
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ValueError(f"{text!r} is not a version range such as '>=2.6,<3'") from None
+    return text
+
+
+VersionRange = Annotated[str, AfterValidator(_specifier)]
+
+
+class ValueEntry(Record):
+    """A value that only some releases or devices take."""
+
+    value: Scalar
+    versions: VersionRange = ""
+    devices: list[Device] = ["cpu", "gpu", "ascend"]
+    because: str = ""
+
+
+class KnobEntry(Record):
+    """A knob as written in the file."""
+
+    doc: HttpUrl
+    about: str = ""
+    values: list[ValueEntry | Scalar] = Field(min_length=1)
+    when: Pattern = {}
+    default: Scalar
+    untuned: Scalar = None
+    versions: VersionRange = ""
+    devices: list[Device] = ["cpu", "gpu", "ascend"]
+
+    def entries(self) -> list[ValueEntry]:
+        return [each if isinstance(each, ValueEntry) else ValueEntry(value=each) for each in self.values]
+
+
+class ForbidEntry(Record):
+    """A combination that is never tried, and why."""
+
+    if_: Pattern = Field(alias="if", min_length=1)
+    because: str = Field(min_length=1)
+
+
+class SpaceFile(Record):
+    """The whole file."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    framework: str
+    about: str = ""
+    knobs: dict[str, KnobEntry] = Field(min_length=1)
+    forbid: list[ForbidEntry] = []
+
+
+class Knob(Record):
+    """A knob as it holds for one release and device: `values` are those on offer, in order."""
+
+    name: str
+    doc: str
+    values: tuple[Scalar, ...]
+    when: Pattern
+    default: Scalar
+    untuned: Scalar
+
+
+class SearchSpace(Record):
+    """Ordered knobs and forbidden combinations, for one framework release and one device."""
+
+    framework: str
+    knobs: tuple[Knob, ...]
+    forbid: tuple[tuple[Pattern, str], ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a knob, value, order, condition or rule changes; not with documentation links."""
+        content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+    def untuned(self) -> Config:
+        """The model as it is, nothing compiled."""
+        return self.walk(lambda name, _: self._knob(name).untuned)
+
+    def default(self) -> Config:
+        """The framework's compile as it does by default."""
+        return self.walk(lambda name, _: self._knob(name).default)
+
+    def walk(self, choose: Choose) -> Config:
+        """One config, by asking `choose(knob, values)` for each knob that is active, in order."""
+        settings: dict[str, Scalar] = {}
+        for knob in self.knobs:
+            if Config(settings).matches(knob.when):
+                settings[knob.name] = choose(knob.name, knob.values)
+        return Config(settings)
+
+    def configs(self) -> Iterator[Config]:
+        """Every allowed config once, lazily: the untuned and the default first, then in the file's order."""
+        first = dict.fromkeys(config for config in (self.untuned(), self.default()) if not self.forbidden(config))
+        yield from first
+        yield from (config for config in self._expand({}, self.knobs) if config not in first)
+
+    def size(self, limit: int) -> int:
+        """Number of allowed configs, counted up to `limit`."""
+        return sum(1 for _ in itertools.islice(self.configs(), limit))
+
+    def forbidden(self, config: Config) -> str | None:
+        """Why this combination is not tried, or None."""
+        return next((because for pattern, because in self.forbid if config.matches(pattern)), None)
+
+    def num_changes(self, config: Config) -> int:
+        """How many knobs differ from the framework's default compile; the simpler of two equals has fewer."""
+        return len(config.differing(self.default()))
+
+    def _expand(self, settings: dict[str, Scalar], remaining: tuple[Knob, ...]) -> Iterator[Config]:
+        if not remaining:
+            config = Config(settings)
+            if self.forbidden(config) is None:
+                yield config
+            return
+        knob, *later = remaining
+        if not Config(settings).matches(knob.when):
+            yield from self._expand(settings, tuple(later))
+            return
+        for value in knob.values:
+            yield from self._expand({**settings, knob.name: value}, tuple(later))
+
+    def _knob(self, name: str) -> Knob:
+        return next(knob for knob in self.knobs if knob.name == name)
+
+
+def load_space(path: Path, *, framework: str, version: str, device: Device) -> SearchSpace:
+    """Read a space file and keep what holds for `version` and `device`. Raises InputError with file and key."""
+    file = parse_as(SpaceFile, read_yaml(path), path)
+    if file.framework != framework:
+        raise InputError(f"{path}: key framework: is {file.framework!r}, but the study uses {framework!r}")
+    _check_references(file, path)
+    knobs = [_narrow(name, entry, Version(version), device) for name, entry in file.knobs.items()]
+    space = SearchSpace(
+        framework=framework,
+        knobs=tuple(knob for knob in knobs if knob is not None),
+        forbid=tuple((rule.if_, rule.because) for rule in file.forbid),
+    )
+    for config in (space.untuned(), space.default()):
+        if because := space.forbidden(config):
+            raise InputError(f"{path}: key forbid: rules out {config}, which every study needs ({because})")
+    return space
+
+
+def _narrow(name: str, entry: KnobEntry, version: Version, device: Device) -> Knob | None:
+    """The knob with the values that this release and device take; None if none is left."""
+    if not _holds(entry.versions, entry.devices, version, device):
+        return None
+    values = tuple(e.value for e in entry.entries() if _holds(e.versions, e.devices, version, device))
+    if not values:
+        return None
+    default = _pick(entry.default, values)
+    untuned = _pick(entry.untuned, values) if "untuned" in entry.model_fields_set else default
+    return Knob(
+        name=name, doc=str(entry.doc), values=values, when=entry.when, default=default, untuned=untuned
+    )
+
+
+def _pick(wanted: Scalar, values: tuple[Scalar, ...]) -> Scalar:
+    return wanted if _among(wanted, values) else values[0]
+
+
+def _holds(versions: str, devices: list[Device], version: Version, device: Device) -> bool:
+    return device in devices and SpecifierSet(versions).contains(version, prereleases=True)
+
+
+def _among(value: Scalar, values: tuple[Scalar, ...]) -> bool:
+    """Membership that keeps 1 and True apart."""
+    return any(value == each and type(value) is type(each) for each in values)
+
+
+def _check_references(file: SpaceFile, path: Path) -> None:
+    """Every knob and value that a condition, rule or default names exists, and conditions look back only."""
+    values = {name: tuple(e.value for e in entry.entries()) for name, entry in file.knobs.items()}
+    before: dict[str, tuple[Scalar, ...]] = {}
+    for name, entry in file.knobs.items():
+        place = f"{path}: key knobs.{name}"
+        if len({json.dumps(v) for v in values[name]}) < len(values[name]):
+            raise InputError(f"{place}.values: a value is given twice")
+        for key in {"default", "untuned"} & entry.model_fields_set:
+            if not _among(getattr(entry, key), values[name]):
+                raise InputError(f"{place}.{key}: {getattr(entry, key)!r} is not one of the values")
+        _check_pattern(entry.when, before, f"{place}.when", "an earlier knob")
+        before[name] = values[name]
+    for number, rule in enumerate(file.forbid):
+        _check_pattern(rule.if_, values, f"{path}: key forbid.{number}.if", "a knob")
+
+
+def _check_pattern(
+    pattern: Pattern, known: Mapping[str, tuple[Scalar, ...]], place: str, expected: str
+) -> None:
+    for name, wanted in pattern.items():
+        if name not in known:
+            raise InputError(f"{place}: {name!r} is not {expected}")
+        for value in wanted if isinstance(wanted, list) else [wanted]:
+            if not _among(value, known[name]):
+                raise InputError(f"{place}.{name}: {value!r} is not one of its values")

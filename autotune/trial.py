@@ -1,0 +1,135 @@
+"""The contract between the parent and the child of a trial: a folder with `request.json` in and `outcome.json` out.
+
+The folder is the evidence as well: `stage` (where the child was last), `stdout.txt`, `stderr.txt`. Nothing else crosses
+the process boundary: no pickles, no exceptions. `python -m autotune.worker FOLDER` repeats a trial from its request.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError
+
+from autotune.config import Config
+from autotune.files import write_whole
+from autotune.measurement import Outcome, Record, Stage
+from autotune.timing import SamplingPlan
+from autotune.workload import Workload
+
+_OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+
+
+class Limits(Record):
+    """Wall seconds that a trial may take, for each stage and in all."""
+
+    start: PositiveFloat = 120.0
+    build: PositiveFloat = 180.0
+    compile: PositiveFloat = 300.0
+    check: PositiveFloat = 300.0
+    """Other inputs may compile again, so checking may take as long as compiling."""
+    run: PositiveFloat = 180.0
+    total: PositiveFloat = 900.0
+
+    @classmethod
+    def of(cls, *, compile_s: float, total_s: float) -> Limits:
+        return cls(compile=compile_s, check=compile_s, total=total_s)
+
+    def of_stage(self, stage: Stage) -> float:
+        return float(getattr(self, stage.value))
+
+
+class TrialRequest(Record):
+    """Everything that a child needs to know; a bug report needs no more than this file and the model's."""
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    number: int
+    workload: Workload
+    config: Config
+    untuned: bool
+    """The config is the untuned model: the one whose outputs are the reference."""
+    tolerance: PositiveFloat
+    reference: str
+    """Path of the reference outputs. The first untuned run of a study writes the file, all others compare with it."""
+    cache: str
+    """Folder for every compile cache, absolute."""
+    cold: bool
+    """Empty the cache folder first."""
+    sampling: SamplingPlan = SamplingPlan()
+    limits: Limits = Limits()
+    variables: dict[str, str] = {}
+    """Environment variables that stand before the child's Python starts."""
+
+
+@dataclass(frozen=True)
+class TrialFolder:
+    """Paths and files of one trial. Writing goes through a temporary name: a file is there whole or not at all."""
+
+    path: Path
+
+    @property
+    def stdout(self) -> Path:
+        return self.path / "stdout.txt"
+
+    @property
+    def stderr(self) -> Path:
+        return self.path / "stderr.txt"
+
+    @property
+    def scratch(self) -> Path:
+        """The child's working folder: frameworks drop files where they stand."""
+        return self.path / "scratch"
+
+    def write_request(self, request: TrialRequest) -> None:
+        """Start (again) from an empty record: an outcome of an earlier run must not be taken for this one's."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for stale in (self._outcome, self._stage, self.stdout, self.stderr):
+            stale.unlink(missing_ok=True)
+        write_whole(self._request, request.model_dump_json(by_alias=True, indent=2))
+
+    def read_request(self) -> TrialRequest:
+        """Raises OSError, or ValueError where the file is no request of this version."""
+        return TrialRequest.model_validate_json(self._request.read_text(encoding="utf-8"))
+
+    def write_outcome(self, outcome: Outcome) -> None:
+        write_whole(self._outcome, outcome.model_dump_json(indent=2))
+
+    def read_outcome(self) -> Outcome | None:
+        """None if the child left no outcome, or not a whole one."""
+        try:
+            return _OUTCOME.validate_json(self._outcome.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write_stage(self, stage: Stage) -> None:
+        self._stage.write_text(stage.value, encoding="utf-8")
+
+    def read_stage(self) -> Stage:
+        try:
+            return Stage(self._stage.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return Stage.START
+
+    def drop_leftovers(self) -> None:
+        """Remove the scratch folder and the caches that lie inside the folder; the record stays."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        shutil.rmtree(self.path / "cache", ignore_errors=True)
+
+    @property
+    def _request(self) -> Path:
+        return self.path / "request.json"
+
+    @property
+    def _outcome(self) -> Path:
+        return self.path / "outcome.json"
+
+    @property
+    def _stage(self) -> Path:
+        return self.path / "stage"
+
+
+def parse_outcome(content: object) -> Outcome:
+    """An outcome from its stored JSON form. Raises ValueError."""
+    return _OUTCOME.validate_python(content)

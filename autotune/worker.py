@@ -1,0 +1,303 @@
+"""The child of a trial: build, compile, check, run; then one outcome in the trial's folder.
+
+`python -m autotune.worker FOLDER` is the whole interface, by hand too. The process belongs to one trial and ends with
+it, so it may set what it likes: environment, working folder, a framework's global switches.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from autotune import environment, numerics
+from autotune.backends import Backend, load_backend, output_arrays
+from autotune.errors import AutotuneError, InvalidConfigError
+from autotune.measurement import Failure, Measurement, Outcome, Reason, Signature, Stage
+from autotune.memory import PeakMemory
+from autotune.timing import SamplingPlan, take_samples
+from autotune.trial import TrialFolder, TrialRequest
+from autotune.workload import Arguments, build
+
+STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
+"""Number of the pipe on which a supervisor listens for stages; unset when started by hand."""
+
+
+class WrongResultError(Exception):
+    """The output leaves the tolerance."""
+
+    def __init__(self, message: str, relative_error: float) -> None:
+        super().__init__(message)
+        self.relative_error = relative_error
+
+
+class Progress:
+    """The stage that the child is in, told to the folder and to the supervisor."""
+
+    def __init__(self, folder: TrialFolder) -> None:
+        self._folder = folder
+        number = os.environ.pop(STAGE_FD_VARIABLE, None)
+        self._pipe = None if number is None else int(number)
+        if self._pipe is not None:
+            os.set_inheritable(self._pipe, False)
+        self.stage = Stage.START
+
+    def enter(self, stage: Stage) -> None:
+        self.stage = stage
+        self._folder.write_stage(stage)
+        if self._pipe is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._pipe, f"{stage.value}\n".encode())
+
+
+def main(arguments: list[str]) -> int:
+    """Run the trial in the folder `arguments[0]`; 0 if it left an outcome of any kind."""
+    if len(arguments) != 1:
+        print("usage: python -m autotune.worker FOLDER   (a folder that holds request.json)", file=sys.stderr)
+        return 2
+    folder = TrialFolder(Path(arguments[0]).resolve())
+    try:
+        request = folder.read_request()
+    except (OSError, ValueError) as error:
+        print(f"{folder.path}: no readable request.json: {error}", file=sys.stderr)
+        return 2
+    _stand_on_variables(request, folder)
+    progress = Progress(folder)
+    outcome = run_trial(request, progress, folder)
+    folder.write_outcome(outcome)
+    if isinstance(outcome, Failure):
+        print(f"{outcome.reason} at {outcome.stage}: {outcome.error}", file=sys.stderr)
+    return 0
+
+
+def run_trial(request: TrialRequest, progress: Progress, folder: TrialFolder) -> Outcome:
+    """The trial, and whatever goes wrong in it as a `Failure`; the traceback goes to stderr."""
+    backend: Backend | None = None
+    try:
+        backend = load_backend(request.workload.framework)
+        _use_folders(request, folder, backend)
+        return measure(request, backend, progress)
+    except BaseException as error:
+        traceback.print_exc()
+        return failure_of(error, progress.stage, request, backend, evidence=str(folder.stderr))
+
+
+def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Measurement:
+    """Build, compile, check and time the workload under the request's config. Raises on any failure."""
+    progress.enter(Stage.BUILD)
+    backend.prepare(request.workload.device, request.workload.seed)
+    memory = PeakMemory(backend)
+    model, inputs = _build_on_device(request, backend)
+    signature = _signature(backend, model, inputs[0])
+
+    with backend.inference():
+        progress.enter(Stage.COMPILE)
+        memory.restart()
+        start = time.perf_counter()
+        step = backend.compile(model, request.config)
+        outputs = inputs[0].call(step)
+        backend.synchronise()
+        first_call_s = time.perf_counter() - start
+        compile_peak_bytes = memory.peak_bytes()
+
+        progress.enter(Stage.CHECK)
+        error = _check(request, backend, step, inputs, first_outputs=outputs)
+        del outputs
+
+        progress.enter(Stage.RUN)
+        memory.restart()
+        samples = take_samples(_one_call(backend, step, inputs[0]), _plan(request, backend))
+        peak_bytes = memory.peak_bytes()
+        diagnosis = backend.diagnose(model, request.config)
+
+    return Measurement(
+        samples=samples,
+        first_call_s=first_call_s,
+        compile_cold_s=max(first_call_s - float(np.median(samples.latency_s)), 0.0),
+        peak_memory_bytes=peak_bytes,
+        compile_peak_memory_bytes=compile_peak_bytes,
+        relative_error=error,
+        diagnosis=diagnosis,
+        signature=signature,
+        environment=environment.describe(device=backend.device_name(), variables=request.variables),
+    )
+
+
+def failure_of(
+    error: BaseException, stage: Stage, request: TrialRequest, backend: Backend | None, evidence: str
+) -> Failure:
+    """The reason behind an exception: told by its type first, else by the stage in which it came."""
+    return Failure(
+        reason=_reason(error, stage, request, backend),
+        stage=stage,
+        error=_in_words(error),
+        evidence=evidence,
+        relative_error=_finite(getattr(error, "relative_error", None)),
+    )
+
+
+def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: Backend | None) -> Reason:
+    if isinstance(error, WrongResultError):
+        return Reason.WRONG_RESULT
+    if isinstance(error, InvalidConfigError):
+        return Reason.INVALID
+    if isinstance(error, AutotuneError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+        return Reason.HARNESS
+    told = backend.classify(error) if backend is not None else None
+    if told is not None:
+        return told
+    if isinstance(error, MemoryError):
+        return Reason.OUT_OF_MEMORY
+    if stage in (Stage.START, Stage.BUILD):
+        return Reason.HARNESS
+    return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR
+
+
+def _in_words(error: BaseException, max_lines: int = 4, max_chars: int = 600) -> str:
+    """The exception as a person would quote it: its type and the first lines that say something."""
+    if isinstance(error, AutotuneError):
+        return f"{error} ({error.tip})" if error.tip else str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:max_lines])[:max_chars]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None
+
+
+def _stand_on_variables(request: TrialRequest, folder: TrialFolder) -> None:
+    """Start this Python anew if a declared variable does not stand: some are read only when a process starts."""
+    missing = {name: value for name, value in request.variables.items() if os.environ.get(name) != value}
+    if missing:
+        command = [sys.executable, "-m", "autotune.worker", str(folder.path)]
+        os.execve(sys.executable, command, {**os.environ, **missing})
+
+
+def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -> None:
+    """An own working folder and own, if asked for empty, compile caches."""
+    if request.cold:
+        shutil.rmtree(request.cache, ignore_errors=True)
+    Path(request.cache).mkdir(parents=True, exist_ok=True)
+    os.environ.update(backend.cache_variables(request.cache))
+    folder.scratch.mkdir(exist_ok=True)
+    os.chdir(folder.scratch)
+
+
+def _build_on_device(request: TrialRequest, backend: Backend) -> tuple[Any, list[Arguments]]:
+    """The model and its inputs on the device: the example first, then those to check on."""
+    built = build(request.workload)
+    problem = backend.check_model(built.model)
+    if problem is not None:
+        raise AutotuneError(f"{request.workload.model} returned as the model {problem}")
+    model = backend.place(built.model)
+    given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
+    if not any(backend.spec(leaf) for leaf in given[0].leaves()):
+        raise AutotuneError(f"{request.workload.model} returned no tensor among its inputs")
+    if not built.more_inputs:
+        given.append(_varied(backend, given[0], request.workload.seed))
+    return model, given
+
+
+def _placed(backend: Backend, arguments: Arguments) -> Arguments:
+    return arguments.with_leaves([backend.place(leaf) for leaf in arguments.leaves()])
+
+
+def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
+    leaves = inputs.leaves()
+    arrays = numerics.varied([backend.to_array(leaf) for leaf in leaves], seed)
+    return inputs.with_leaves(
+        [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
+    )
+
+
+def _signature(backend: Backend, model: Any, inputs: Arguments) -> Signature:
+    parameters = backend.parameters(model)
+    specs = tuple(spec for leaf in inputs.leaves() if (spec := backend.spec(leaf)) is not None)
+    structure = ";".join(f"{name}{spec.shape}{spec.dtype}" for name, spec in parameters)
+    return Signature(
+        model_class=f"{type(model).__module__}.{type(model).__qualname__}",
+        num_parameters=sum(int(np.prod(spec.shape)) for _, spec in parameters),
+        structure_sha256=hashlib.sha256(structure.encode()).hexdigest(),
+        inputs=specs,
+        items_per_call=specs[0].shape[0] if specs[0].shape else 1,
+    )
+
+
+def _check(
+    request: TrialRequest,
+    backend: Backend,
+    step: Callable[..., Any],
+    inputs: list[Arguments],
+    first_outputs: Any,
+) -> float | None:
+    """Largest relative error over all inputs; None for the run that writes the reference.
+
+    The example inputs are run once more at the end: a capture that is right at first may be stale later.
+    """
+    seen = [output_arrays(backend, first_outputs)]
+    seen += [output_arrays(backend, each.call(step)) for each in (*inputs[1:], inputs[0])]
+    if not seen[0]:
+        raise AutotuneError(f"{request.workload.model}: the model's output holds no tensor to compare")
+    reference_file = Path(request.reference)
+    if request.untuned and not reference_file.exists():
+        _refuse_nan(seen[0])
+        numerics.save_reference(reference_file, seen)
+        return None
+    return _worst_error(request, numerics.load_reference(reference_file), seen)
+
+
+def _worst_error(request: TrialRequest, reference: list[list[Any]], seen: list[list[Any]]) -> float:
+    worst = 0.0
+    for number, (expected, got) in enumerate(zip(reference, seen, strict=True)):
+        if any(np.isnan(each).any() for each in expected):
+            continue  # A derived input outside the model's domain: the untuned model has no answer to compare with.
+        error = numerics.relative_error(expected, got)
+        if not error <= request.tolerance:
+            size = f"{error:.3g}" if np.isfinite(error) else "not comparable (other shape, NaN or infinity)"
+            raise WrongResultError(
+                f"output on input {number + 1} of {len(seen)}: relative error {size}, tolerance {request.tolerance:g}",
+                error,
+            )
+        worst = max(worst, error)
+    return worst
+
+
+def _refuse_nan(outputs: list[Any]) -> None:
+    if any(np.isnan(each).any() for each in outputs):
+        raise WrongResultError("the untuned model itself gives NaN on its example inputs", float("nan"))
+
+
+def _one_call(backend: Backend, step: Callable[..., Any], inputs: Arguments) -> Callable[[], None]:
+    def call() -> None:
+        inputs.call(step)
+        backend.synchronise()
+
+    return call
+
+
+def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:
+    """The study's plan, with the framework's own least number of warm-up calls."""
+    least = max(request.sampling.min_warmup_calls, backend.warmup_calls)
+    return request.sampling.model_copy(update={"min_warmup_calls": least})
+
+
+def leave(code: int) -> NoReturn:
+    """End without the interpreter's shutdown: frameworks hang or abort in theirs, and the outcome is on disk."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))

@@ -1,0 +1,171 @@
+"""`Workload`: what is tuned, as data, and the one place that turns it into a model and its example inputs.
+
+A workload names a function; the function returns `(model, inputs)` or `(model, inputs, more_inputs)`. `inputs` is a
+tensor, a tuple of positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on
+which results are compared (two are derived where none are given: see `numerics`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from autotune.config import Scalar
+from autotune.errors import InputError
+from autotune.measurement import Record
+
+Device = Literal["cpu", "gpu", "ascend"]
+
+
+class Workload(Record):
+    """A model function with its arguments, a framework and a device: all that is needed to build it again."""
+
+    model: str
+    """As the user named it: `vit`, `path/to/file.py:function` or `package.module:function`."""
+    reference: str
+    """What is imported: `package.module:function` or `/absolute/path/file.py:function`."""
+    arguments: dict[str, Scalar] = {}
+    framework: str
+    device: Device
+    task: Literal["infer"] = "infer"
+    seed: int = 0
+    search_path: str
+    """Folder from which `package.module` is importable: where the user started the tool."""
+    source_sha256: str | None = None
+    """Of the file that holds the function, where it is known without importing it."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """One set of inputs, ready to be splatted into a call."""
+
+    positional: tuple[Any, ...] = ()
+    keyword: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, inputs: object) -> Arguments:
+        if isinstance(inputs, Mapping):
+            return cls(keyword=dict(inputs))
+        if isinstance(inputs, (tuple, list)):
+            return cls(positional=tuple(inputs))
+        return cls(positional=(inputs,))
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        return function(*self.positional, **(self.keyword or {}))
+
+    def leaves(self) -> list[Any]:
+        """The argument values, positional first, keywords in their order."""
+        return [*self.positional, *(self.keyword or {}).values()]
+
+    def with_leaves(self, leaves: list[Any]) -> Arguments:
+        """The same call with other values, in the order of `leaves()`."""
+        num_positional = len(self.positional)
+        keyword = self.keyword and dict(zip(self.keyword, leaves[num_positional:], strict=True))
+        return Arguments(tuple(leaves[:num_positional]), keyword)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A live model with its example inputs and the further inputs that its author gave."""
+
+    model: Any
+    inputs: Arguments
+    more_inputs: tuple[Arguments, ...] = ()
+
+
+def split_reference(model: str) -> tuple[str, str]:
+    """`file.py:function` or `package.module:function` into its two parts. Raises InputError."""
+    place, _, function = model.rpartition(":")
+    if not place or not function.isidentifier():
+        raise InputError(
+            f"--model {model}: not a bundled model, nor FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            tip="run `python cli.py models` for the bundled ones",
+        )
+    return place, function
+
+
+def file_reference(place: str, function: str) -> tuple[str, str]:
+    """Absolute reference of a function in a file, and the file's SHA-256. Raises InputError if unreadable."""
+    path = Path(place).expanduser().resolve()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"--model {place}:{function}: cannot read {path}: {error.strerror}", tip="check the path"
+        ) from None
+    return f"{path}:{function}", hashlib.sha256(content).hexdigest()
+
+
+def build(workload: Workload) -> Built:
+    """Import the workload's function and call it. For the child: this runs the user's code and a framework.
+
+    Raises InputError where the file, the function or what it returns is wrong; what the function itself raises
+    comes through as it is.
+    """
+    function = _find_function(workload)
+    returned = function(**_arguments(function, workload))
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        raise InputError(
+            f"{workload.model} returned {_kind(returned)}; it must return (model, inputs) or (model, inputs, more_inputs)"
+        )
+    model, inputs, *rest = returned
+    if not callable(model):
+        raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
+    if rest and not isinstance(rest[0], (list, tuple)):
+        raise InputError(f"{workload.model} returned {_kind(rest[0])} as more_inputs; it must be a list of inputs")
+    more_inputs = tuple(Arguments.of(each) for each in rest[0]) if rest else ()
+    return Built(model, Arguments.of(inputs), more_inputs)
+
+
+def _find_function(workload: Workload) -> Callable[..., Any]:
+    place, name = split_reference(workload.reference)
+    if workload.search_path not in sys.path:
+        sys.path.insert(0, workload.search_path)
+    module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    function = getattr(module, name, None)
+    if function is None:
+        public = sorted(n for n, value in vars(module).items() if inspect.isfunction(value) and n[0] != "_")
+        raise InputError(f"{place} has no function {name}", tip=f"it has: {', '.join(public) or 'none'}")
+    if not callable(function):
+        raise InputError(f"{place}:{name} is {_kind(function)}, not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def _import_file(path: Path) -> ModuleType:
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
+    """The workload's arguments, checked against the function; its seed too where the function takes one."""
+    parameters = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [name for name in workload.arguments if name not in parameters and not takes_any]
+    if unknown:
+        raise InputError(
+            f"--model-arg {unknown[0]}: {workload.model} has no such argument",
+            tip=f"it takes: {', '.join(parameters) or 'none'}",
+        )
+    given: dict[str, Any] = dict(workload.arguments)
+    if "seed" in parameters:
+        given.setdefault("seed", workload.seed)
+    return given
+
+
+def _kind(value: object) -> str:
+    kind = type(value).__name__
+    return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list)) else f"a {kind}"
