@@ -16,7 +16,6 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 RECORDED_PACKAGES = (
-    "autotune-compile",
     "torch",
     "torch-npu",
     "triton",
@@ -56,6 +55,7 @@ def package_version(distribution: str) -> str | None:
 
 @functools.cache
 def installed_packages() -> dict[str, str]:
+    """Those of the recorded packages that are installed, with their versions."""
     versions = {name: package_version(name) for name in RECORDED_PACKAGES}
     return {name: version for name, version in versions.items() if version is not None}
 
@@ -77,12 +77,14 @@ def describe(*, device: str, variables: dict[str, str]) -> Environment:
 
 
 def num_usable_cores() -> int:
+    """Cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def hostname() -> str:
+    """This machine's name, to tell a lease of another machine from our own."""
     return socket.gethostname()
 
 

@@ -68,9 +68,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def parse_as(
-    model: type[Model], content: object, path: Path, error_class: type[AutotuneError] = InputError
-) -> Model:
+def parse_as(model: type[Model], content: object, path: Path, error_class: type[AutotuneError] = InputError) -> Model:
     """`content` of the file at `path` checked against `model`. Raises with file and key in the sentence."""
     try:
         return model.model_validate(content)

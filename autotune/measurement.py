@@ -131,8 +131,8 @@ class Measurement(Record):
     samples: Samples
     first_call_s: float
     """Wrapping the model plus its first call, on the child's own clock."""
-    compile_cold_s: float
-    """First call minus a steady call, caches empty at the start."""
+    compile_s: float
+    """First call minus a steady call: cold, unless the request let earlier caches stand."""
     peak_memory_bytes: int | None
     """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
     compile_peak_memory_bytes: int | None

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -82,17 +83,13 @@ class Runner:
         if self._process is None:
             return
         process, self._process = self._process, None
-        assert process.stdin is not None and process.stdout is not None
         for stream in (process.stdin, process.stdout):
-            try:
+            assert stream is not None
+            with suppress(BrokenPipeError):
                 stream.close()
-            except BrokenPipeError:
-                pass
         process.wait()
 
-    def _run(
-        self, folder: TrialFolder, request: TrialRequest, fresh: bool, on_stage: StageCallback
-    ) -> _Ended | None:
+    def _run(self, folder: TrialFolder, request: TrialRequest, fresh: bool, on_stage: StageCallback) -> _Ended | None:
         """None if the supervisor itself was lost; the next trial gets a new one."""
         order = {
             "folder": str(folder.path),

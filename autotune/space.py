@@ -182,9 +182,7 @@ def _narrow(name: str, entry: KnobEntry, version: Version, device: Device) -> Kn
         return None
     default = _pick(entry.default, values)
     untuned = _pick(entry.untuned, values) if "untuned" in entry.model_fields_set else default
-    return Knob(
-        name=name, doc=str(entry.doc), values=values, when=entry.when, default=default, untuned=untuned
-    )
+    return Knob(name=name, doc=str(entry.doc), values=values, when=entry.when, default=default, untuned=untuned)
 
 
 def _pick(wanted: Scalar, values: tuple[Scalar, ...]) -> Scalar:
@@ -217,9 +215,7 @@ def _check_references(file: SpaceFile, path: Path) -> None:
         _check_pattern(rule.if_, values, f"{path}: key forbid.{number}.if", "a knob")
 
 
-def _check_pattern(
-    pattern: Pattern, known: Mapping[str, tuple[Scalar, ...]], place: str, expected: str
-) -> None:
+def _check_pattern(pattern: Pattern, known: Mapping[str, tuple[Scalar, ...]], place: str, expected: str) -> None:
     for name, wanted in pattern.items():
         if name not in known:
             raise InputError(f"{place}: {name!r} is not {expected}")

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 import numpy as np
-from scipy import stats
 
 from autotune.measurement import Record
 
@@ -42,6 +41,9 @@ def speedup_over_pairs(pairs: Sequence[tuple[float, float]], confidence: float =
 
     `median` is the pairs' median ratio, held inside the interval. Needs at least two pairs (ValueError).
     """
+    # Imported here: it takes most of a second, and a job that loads a tuned config needs only the names above.
+    from scipy import stats
+
     if len(pairs) < 2:
         raise ValueError(f"an interval over process pairs needs at least 2 pairs, got {len(pairs)}")
     logs = np.log([untuned_s / tuned_s for untuned_s, tuned_s in pairs])

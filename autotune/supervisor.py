@@ -104,8 +104,11 @@ class Supervisor:
 
     def _start(self, folder: TrialFolder, order: dict[str, Any], fork: bool) -> Child:
         stages, told = os.pipe()
-        start = _fork_worker if fork else _spawn_worker
-        pid = start(folder, order, told, [stages, self._orders, self._events, self._wakeup_read, self._wakeup_write])
+        if fork:
+            ours = [stages, self._orders, self._events, self._wakeup_read, self._wakeup_write]
+            pid = _fork_worker(folder, order, told, ours)
+        else:
+            pid = _spawn_worker(folder, order, told)
         os.close(told)
         return Child(pid=pid, stages=stages, limits=order["limits"])
 
@@ -173,7 +176,7 @@ def _fork_worker(folder: TrialFolder, order: dict[str, Any], told: int, to_close
         worker.leave(code)
 
 
-def _spawn_worker(folder: TrialFolder, order: dict[str, Any], told: int, to_close: list[int]) -> int:
+def _spawn_worker(folder: TrialFolder, order: dict[str, Any], told: int) -> int:
     """A trial in a fresh Python: `python -m autotune.worker FOLDER`."""
     environment = {**os.environ, worker.STAGE_FD_VARIABLE: str(told)}
     for name in environment.pop(_PRELOAD_ONLY, "").split(","):
@@ -183,7 +186,8 @@ def _spawn_worker(folder: TrialFolder, order: dict[str, Any], told: int, to_clos
         stdin=subprocess.DEVNULL,
         env=environment,
         pass_fds=[told],
-        preexec_fn=lambda: _become_child(folder, order),
+        # Safe: a spawning supervisor has a single thread (it has imported no framework, or found one harmless).
+        preexec_fn=lambda: _become_child(folder, order),  # noqa: PLW1509
     )
     # Reaped in `_reap` with all the others; Popen must not try.
     process.returncode = 0

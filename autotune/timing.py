@@ -6,13 +6,13 @@ synchronised before the clock is read, so a sample is the time until the result 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
-from scipy import stats
 
 from autotune.measurement import Record, Samples
 
@@ -80,14 +80,13 @@ def _sample(
 def relative_half_width(samples: list[float]) -> float:
     """Half the width of the median's 95 % interval, as a share of the median.
 
-    Distribution-free: the interval's ends are order statistics, their ranks from the binomial(n, 1/2) quantiles
-    (Hahn and Meeker, Statistical Intervals, section 5.2). It speaks of this process only: between processes medians
-    differ by more, which is why a verdict rests on fresh processes.
+    Distribution-free: the interval's ends are order statistics, their ranks from the normal approximation of the
+    binomial(n, 1/2) (Conover, Practical Nonparametric Statistics, section 3.2). It speaks of this process only:
+    between processes medians differ by more, which is why a verdict rests on fresh processes.
     """
     ordered = sorted(samples)
-    low_rank = int(stats.binom.ppf(0.025, len(ordered), 0.5))
-    low = ordered[max(low_rank - 1, 0)]
-    high = ordered[min(len(ordered) - low_rank, len(ordered) - 1)]
+    num_below = max(math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2), 0)
+    low, high = ordered[num_below], ordered[len(ordered) - 1 - num_below]
     return (high - low) / 2 / statistics.median(ordered)
 
 

@@ -41,6 +41,15 @@ class WrongResultError(Exception):
         self.relative_error = relative_error
 
 
+_REASONS: dict[type[BaseException], Reason] = {
+    WrongResultError: Reason.WRONG_RESULT,
+    InvalidConfigError: Reason.INVALID,
+    AutotuneError: Reason.HARNESS,
+    MemoryError: Reason.OUT_OF_MEMORY,
+}
+"""First match wins, so a subclass stands before its base."""
+
+
 class Progress:
     """The stage that the child is in, told to the folder and to the supervisor."""
 
@@ -123,7 +132,7 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Meas
     return Measurement(
         samples=samples,
         first_call_s=first_call_s,
-        compile_cold_s=max(first_call_s - float(np.median(samples.latency_s)), 0.0),
+        compile_s=max(first_call_s - float(np.median(samples.latency_s)), 0.0),
         peak_memory_bytes=peak_bytes,
         compile_peak_memory_bytes=compile_peak_bytes,
         relative_error=error,
@@ -147,17 +156,14 @@ def failure_of(
 
 
 def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: Backend | None) -> Reason:
-    if isinstance(error, WrongResultError):
-        return Reason.WRONG_RESULT
-    if isinstance(error, InvalidConfigError):
-        return Reason.INVALID
-    if isinstance(error, AutotuneError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+    by_type = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
+    if by_type is not None:
+        return by_type
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return Reason.HARNESS
     told = backend.classify(error) if backend is not None else None
     if told is not None:
         return told
-    if isinstance(error, MemoryError):
-        return Reason.OUT_OF_MEMORY
     if stage in (Stage.START, Stage.BUILD):
         return Reason.HARNESS
     return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR

@@ -92,15 +92,13 @@ def split_reference(model: str) -> tuple[str, str]:
     return place, function
 
 
-def file_reference(place: str, function: str) -> tuple[str, str]:
+def file_reference(path: Path, function: str) -> tuple[str, str]:
     """Absolute reference of a function in a file, and the file's SHA-256. Raises InputError if unreadable."""
-    path = Path(place).expanduser().resolve()
+    path = path.expanduser().resolve()
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(
-            f"--model {place}:{function}: cannot read {path}: {error.strerror}", tip="check the path"
-        ) from None
+        raise InputError(f"--model {path}:{function}: cannot be read: {error.strerror}", tip="check the path") from None
     return f"{path}:{function}", hashlib.sha256(content).hexdigest()
 
 
@@ -114,7 +112,8 @@ def build(workload: Workload) -> Built:
     returned = function(**_arguments(function, workload))
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise InputError(
-            f"{workload.model} returned {_kind(returned)}; it must return (model, inputs) or (model, inputs, more_inputs)"
+            f"{workload.model} returned {_kind(returned)}",
+            tip="it must return (model, inputs) or (model, inputs, more_inputs)",
         )
     model, inputs, *rest = returned
     if not callable(model):

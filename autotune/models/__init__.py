@@ -1,19 +1,21 @@
 """Table of the bundled models: what they are, and which frameworks each one is written for.
 
-Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`: the model is in evaluation mode and
-filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a model exists in two
-frameworks, both builders take the same sizes, and give the same function of the same weights and the same inputs.
+Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`: the model is in evaluation
+mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a model
+exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
 
-Importing this package imports no framework, so that it can list the models where a framework is not installed.
+Importing this package imports no framework, so the models can be listed where a framework is not installed.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
-__all__ = ["BUNDLED", "BundledModel", "names", "reference"]
+__all__ = ["BUNDLED", "BundledModel", "names", "reference", "source_sha256"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,16 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
         "resnet18": BundledModel("ResNet-18 with batch norm at inference", _BOTH),
         "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", _BOTH),
         "bert_small": BundledModel("BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH),
-        "planner": BundledModel("decision network in Python control flow, which breaks graphs on purpose", ("torch",)),
+        "planner": BundledModel("decision network that breaks graphs on purpose", ("torch",)),
     }
 )
 
 
 def names(framework: str | None = None) -> tuple[str, ...]:
     """The names of the bundled models, of those that exist in `framework` where one is given."""
-    return tuple(name for name, model in BUNDLED.items() if framework is None or framework in model.frameworks)
+    return tuple(
+        name for name, model in BUNDLED.items() if framework is None or framework in model.frameworks
+    )
 
 
 def reference(name: str, framework: str) -> str:
@@ -48,3 +52,8 @@ def reference(name: str, framework: str) -> str:
     if framework not in BUNDLED[name].frameworks:
         raise KeyError(name, framework)
     return f"{__name__}.{framework}.{name}:{name}"
+
+
+def source_sha256(name: str, framework: str) -> str:
+    """Digest of the file that a model is written in: it tells whether two studies tuned the same code."""
+    return hashlib.sha256((Path(__file__).parent / framework / f"{name}.py").read_bytes()).hexdigest()

@@ -1,7 +1,7 @@
 """Seeded values of parameters and inputs, made by numpy so that every framework gets the same ones.
 
-A parameter's values depend on its canonical name (its dotted path in the PyTorch model), its shape and the seed, and
-on nothing else: not on the order in which a framework builds or lists its parameters.
+A parameter's values depend on its canonical name (its dotted path in the PyTorch model), its shape and the
+seed, and on nothing else: not on the order in which a framework builds or lists its parameters.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _SPREAD = 0.1  # of normalisation scales and running statistics around the value
 def value(name: str, shape: tuple[int, ...], seed: int, *, gain: float = 1.0) -> NDArray[np.float32]:
     """The values of the parameter or buffer `name`, as float32 of the given shape.
 
-    The role is read from the last component of the name and from the rank. Matrices, kernels and embedding tables
-    have the standard deviation `gain / sqrt(fan_in)`, where the fan-in is the product of all dimensions but the
-    first: with a gain of 1, a linear layer keeps the variance of its input (LeCun et al., Efficient BackProp, 1998).
+    The role is read from the last component of the name and from the rank. Matrices, kernels and embedding
+    tables have the standard deviation `gain / sqrt(fan_in)`, where the fan-in is the product of all but the
+    first dimension: with a gain of 1, a linear layer keeps the variance of its input (LeCun et al., Efficient
+    BackProp, 1998).
     """
     rng = _generator(name, seed)
     role = name.rpartition(".")[2]
@@ -41,7 +42,7 @@ def value(name: str, shape: tuple[int, ...], seed: int, *, gain: float = 1.0) ->
 
 
 def normal_input(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
-    """An input of standard normal float32 values: its mean is zero, so negating it gives an equally likely input."""
+    """An input of standard normal float32 values; with mean zero, its negation is as likely an input."""
     return _generator("input", seed).standard_normal(shape, dtype=np.float32)
 
 

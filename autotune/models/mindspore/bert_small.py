@@ -26,7 +26,9 @@ def bert_small(
     seed: int = 0,
 ) -> tuple[nn.Cell, tuple[Tensor, ...]]:
     """The encoder for up to `seq` tokens, and one input of token ids of (batch, seq)."""
-    model = _BertSmall(seq, dim, depth, heads, mlp_ratio, vocab).set_train(False)
+    model = _BertSmall(
+        seq=seq, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, vocab=vocab
+    ).set_train(False)
     fill(model, seed)
     return model, (Tensor(weights.token_input((batch, seq), vocab, seed)),)
 
@@ -47,9 +49,9 @@ class _Block(nn.Cell):
 
 
 class _BertSmall(nn.Cell):
-    """Ids of (batch, length <= seq) to the sequence (batch, length, dim) and its pooled first token (batch, dim)."""
+    """Ids of (batch, length <= seq) to the sequence (batch, length, dim) and the pooled one (batch, dim)."""
 
-    def __init__(self, seq: int, dim: int, depth: int, heads: int, mlp_ratio: int, vocab: int) -> None:
+    def __init__(self, *, seq: int, dim: int, depth: int, heads: int, mlp_ratio: int, vocab: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab, dim)
         self.positions = Parameter(Tensor(np.empty((seq, dim), np.float32)), name="positions")
@@ -58,7 +60,7 @@ class _BertSmall(nn.Cell):
         self.pooler = nn.Dense(dim, dim)
 
     def construct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        # `narrow` where one would write `[:n]` and `[:, 0]`: capture by bytecode gives up on a construct() with an index.
+        # `narrow` instead of `[:n]` and `[:, 0]`: capture by bytecode falls back to eager at a tensor index.
         positions = ops.narrow(self.positions, 0, 0, ids.shape[1])
         tokens = self.norm(self.embedding(ids) + positions)
         for block in self.blocks:

@@ -28,7 +28,7 @@ def canonical_name(name: str) -> str:
 
 
 def fill(model: nn.Cell, seed: int, *, gain: float = 1.0) -> None:
-    """Overwrites every parameter of the model (running statistics are parameters here) with its seeded values.
+    """Overwrites every parameter of the model with its seeded values; running statistics are parameters here.
 
     `gain` scales matrices and kernels, see `weights.value`. The values come from numpy, so no operator runs.
     """

@@ -15,7 +15,7 @@ def resnet18(
 ) -> tuple[nn.Cell, tuple[Tensor, ...]]:
     """ResNet-18 (the paper's at width 64), and one input of (batch, 3, image, image).
 
-    The default image is smaller than the paper's 224 px because convolutions can take seconds there on a CPU.
+    The default image is smaller than the paper's 224 px, at which a call takes seconds on a CPU.
     """
     model = _ResNet18(width, classes).set_train(False)
     fill(model, seed)
@@ -23,7 +23,7 @@ def resnet18(
 
 
 class _BasicBlock(nn.Cell):
-    """Two 3 x 3 convolutions and a shortcut: (batch, channels_in, h, w) to (batch, channels, h/stride, w/stride)."""
+    """Convolutions and a shortcut: (batch, channels_in, h, w) to (batch, channels, h/stride, w/stride)."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()

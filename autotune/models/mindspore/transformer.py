@@ -37,8 +37,8 @@ class SelfAttention(nn.Cell):
 class FeedForward(nn.Cell):
     """Two linear layers with GELU between them: (batch, length, dim) to the same shape.
 
-    GELU is its tanh form (arXiv:1606.08415), as in the original code of BERT and of ViT, and the one for which
-    MindSpore has a kernel of its own.
+    GELU is its tanh form (arXiv:1606.08415), as in the original code of BERT and of ViT. MindSpore has a
+    kernel of its own for this form.
     """
 
     def __init__(self, dim: int, hidden: int) -> None:

@@ -27,7 +27,9 @@ def vit(
     seed: int = 0,
 ) -> tuple[nn.Cell, tuple[Tensor, ...]]:
     """A ViT of the width of ViT-Ti and half its depth, and one input of (batch, 3, image, image)."""
-    model = _ViT(image, patch, dim, depth, heads, mlp_ratio, classes).set_train(False)
+    model = _ViT(
+        image=image, patch=patch, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, classes=classes
+    ).set_train(False)
     fill(model, seed)
     return model, (Tensor(weights.normal_input((batch, 3, image, image), seed)),)
 
@@ -51,7 +53,7 @@ class _ViT(nn.Cell):
     """(batch, 3, image, image) to class scores of (batch, classes)."""
 
     def __init__(
-        self, image: int, patch: int, dim: int, depth: int, heads: int, mlp_ratio: int, classes: int
+        self, *, image: int, patch: int, dim: int, depth: int, heads: int, mlp_ratio: int, classes: int
     ) -> None:
         super().__init__()
         if image % patch:
@@ -72,6 +74,6 @@ class _ViT(nn.Cell):
         tokens = ops.cat((class_token, patches), axis=1) + self.positions
         for block in self.blocks:
             tokens = block(tokens)
-        # `narrow` where one would write `[:, 0]`: capture by bytecode gives up on a whole construct() that has an index.
+        # `narrow` instead of `[:, 0]`: capture by bytecode falls back to eager at a tensor index.
         first = ops.narrow(self.norm(tokens), 1, 0, 1).squeeze(1)
         return self.head(first)

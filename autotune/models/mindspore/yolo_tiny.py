@@ -1,7 +1,8 @@
 """A small one-stage detector in the manner of YOLO: three heads on a feature pyramid.
 
-Sources: cross-stage partial blocks (CSPNet, arXiv:1911.11929), feature pyramid (arXiv:1612.03144), heads at strides 8,
-16 and 32 with three anchors each (YOLOv3, arXiv:1804.02767). Decoding and suppression of boxes are left out.
+Sources: cross-stage partial blocks (CSPNet, arXiv:1911.11929), feature pyramid (arXiv:1612.03144), heads at
+strides 8, 16 and 32 with three anchors each (YOLOv3, arXiv:1804.02767). Decoding and suppression of boxes are
+left out.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ _BOX = 5  # four coordinates and objectness
 _COARSEST_STRIDE = 32
 _NORM_EPS = 1e-3
 
-# SiLU shrinks its input, so with a gain of 1 the image fades layer by layer until the heads see only biases; from 1.4 on,
-# deep variants overflow their range instead. In between, the heads answer to the image at every width and depth.
+# SiLU shrinks its input, so with a gain of 1 the image fades from layer to layer until the heads see little
+# but biases; from 1.4 on, the outputs of deep variants run into the hundreds. This lies between the two.
 _GAIN = 1.3
 
 
 def yolo_tiny(
     *, image: int = 128, width: int = 16, depth: int = 1, classes: int = 80, batch: int = 1, seed: int = 0
 ) -> tuple[nn.Cell, tuple[Tensor, ...]]:
-    """The detector (`width`: channels of the stem, `depth`: bottlenecks per block), and one (batch, 3, image, image)."""
+    """The detector, and one input of (batch, 3, image, image).
+
+    `width` is the number of channels of the stem, `depth` the number of bottlenecks in a block.
+    """
     if image % _COARSEST_STRIDE:
         raise ValueError(f"image={image} is not a multiple of {_COARSEST_STRIDE}")
     model = _YoloTiny(width, depth, classes).set_train(False)
@@ -35,11 +39,13 @@ def yolo_tiny(
 
 
 class _ConvUnit(nn.Cell):
-    """Convolution, batch norm and SiLU: (batch, channels_in, h, w) to (batch, channels, h/stride, w/stride)."""
+    """Convolution, norm and SiLU: (batch, channels_in, h, w) to (batch, channels, h/stride, w/stride)."""
 
     def __init__(self, channels_in: int, channels: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels_in, channels, kernel, stride=stride, pad_mode="pad", padding=kernel // 2)
+        self.conv = nn.Conv2d(
+            channels_in, channels, kernel, stride=stride, pad_mode="pad", padding=kernel // 2
+        )
         self.norm = nn.BatchNorm2d(channels, eps=_NORM_EPS)
 
     def construct(self, features: Tensor) -> Tensor:
@@ -59,7 +65,7 @@ class _Bottleneck(nn.Cell):
 
 
 class _CspBlock(nn.Cell):
-    """Half of the channels pass the bottlenecks, the other half goes around: (batch, channels_in, h, w) to channels."""
+    """Half of the channels pass the bottlenecks, half go around: (batch, channels_in, h, w) to channels."""
 
     def __init__(self, channels_in: int, channels: int, depth: int) -> None:
         super().__init__()
@@ -75,7 +81,7 @@ class _CspBlock(nn.Cell):
 
 
 class _YoloTiny(nn.Cell):
-    """(batch, 3, image, image) to three maps of (batch, anchors * (5 + classes), image/s, image/s), s = 8, 16, 32."""
+    """(batch, 3, image, image) to maps of (batch, 3 * (5 + classes), image/s, image/s) for s = 8, 16, 32."""
 
     def __init__(self, width: int, depth: int, classes: int) -> None:
         super().__init__()
@@ -104,7 +110,9 @@ class _YoloTiny(nn.Cell):
 
 def _stage(channels_in: int, channels: int, depth: int) -> nn.SequentialCell:
     """Halves the resolution, then one cross-stage partial block."""
-    return nn.SequentialCell(_ConvUnit(channels_in, channels, 3, stride=2), _CspBlock(channels, channels, depth))
+    return nn.SequentialCell(
+        _ConvUnit(channels_in, channels, 3, stride=2), _CspBlock(channels, channels, depth)
+    )
 
 
 def _upsample(features: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def bert_small(
     seed: int = 0,
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """The encoder for up to `seq` tokens, and one input of token ids of (batch, seq)."""
-    model = _BertSmall(seq, dim, depth, heads, mlp_ratio, vocab).eval()
+    model = _BertSmall(seq=seq, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, vocab=vocab).eval()
     fill(model, seed)
     return model, (torch.from_numpy(weights.token_input((batch, seq), vocab, seed)),)
 
@@ -48,9 +48,9 @@ class _Block(nn.Module):
 
 
 class _BertSmall(nn.Module):
-    """Ids of (batch, length <= seq) to the sequence (batch, length, dim) and its pooled first token (batch, dim)."""
+    """Ids of (batch, length <= seq) to the sequence (batch, length, dim) and the pooled one (batch, dim)."""
 
-    def __init__(self, seq: int, dim: int, depth: int, heads: int, mlp_ratio: int, vocab: int) -> None:
+    def __init__(self, *, seq: int, dim: int, depth: int, heads: int, mlp_ratio: int, vocab: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab, dim)
         self.positions = nn.Parameter(torch.empty(seq, dim))

@@ -13,8 +13,8 @@ __all__ = ["fill"]
 def fill(model: nn.Module, seed: int, *, gain: float = 1.0) -> None:
     """Overwrites every floating-point parameter and buffer of the model with its seeded values.
 
-    `gain` scales matrices and kernels, see `weights.value`. Batch norm's integer count of seen batches is left alone,
-    inference does not read it.
+    `gain` scales matrices and kernels, see `weights.value`. Batch norm's integer count of seen batches is
+    left alone, since inference does not read it.
     """
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point():

@@ -1,7 +1,7 @@
 """A decision network that plans in plain Python, and so breaks the graph of a compiler on purpose.
 
-It has what keeps code of this kind from being one graph: a branch on the values of a tensor, an `.item()`, a `print`,
-and a Python list that grows. What a compiler does with it shows in graph breaks rather than in fused kernels.
+It has what keeps such code from being one graph: a branch on the values of a tensor, an `.item()` and a
+`print`; and a Python list that grows, which a compiler can follow. Tuning it is about graph breaks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ __all__ = ["planner"]
 
 
 def planner(
-    *, features: int = 128, hidden: int = 512, horizon: int = 6, actions: int = 16, batch: int = 32, seed: int = 0
+    *,
+    features: int = 128,
+    hidden: int = 512,
+    horizon: int = 6,
+    actions: int = 16,
+    batch: int = 32,
+    seed: int = 0,
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A planner that looks `horizon` steps ahead, and one input of observations of (batch, features).
 
@@ -33,8 +39,8 @@ class _Planner(nn.Module):
     def __init__(self, features: int, hidden: int, horizon: int, actions: int) -> None:
         super().__init__()
         self.horizon = horizon
-        # Without biases and with an odd activation, the score is an odd function of the observations: negating them
-        # flips its sign, and with it the branch, whatever the weights are.
+        # Without biases and with an odd activation, the score is an odd function of the observations:
+        # negating them flips its sign, and with it the branch, whatever the weights are.
         self.encode = nn.Linear(features, hidden, bias=False)
         self.judge = nn.Linear(hidden, 1, bias=False)
         self.advance = nn.Linear(hidden, hidden)
@@ -48,9 +54,10 @@ class _Planner(nn.Module):
         if score.mean() > 0:
             state = torch.tanh(self.advance(state))
         else:
-            state = torch.relu(self.retreat(state))
+            caution = torch.sigmoid(-score)
+            state = caution * torch.tanh(self.retreat(state))
         certainty = score.abs().mean().item()
-        print(f"planner: certainty {certainty:.3f}")
+        print(f"planner: certainty {certainty:.3f}")  # noqa: T201 (a print is one of the graph breaks)
         plan = []
         for _ in range(self.horizon):
             state = state + certainty * torch.tanh(self.step(state))

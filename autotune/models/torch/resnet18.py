@@ -17,8 +17,8 @@ def resnet18(
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """ResNet-18 (the paper's at width 64), and one input of (batch, 3, image, image).
 
-    The default image is smaller than the paper's 224 px because MindSpore's convolutions can take seconds there on a
-    CPU.
+    The default image is smaller than the paper's 224 px because a call of the MindSpore model, which has the
+    same defaults, takes seconds there on a CPU.
     """
     model = _ResNet18(width, classes).eval()
     fill(model, seed)
@@ -26,7 +26,7 @@ def resnet18(
 
 
 class _BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut: (batch, channels_in, h, w) to (batch, channels, h/stride, w/stride)."""
+    """Convolutions and a shortcut: (batch, channels_in, h, w) to (batch, channels, h/stride, w/stride)."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -37,7 +37,8 @@ class _BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels, kernel_size=1, stride=stride, bias=False), nn.BatchNorm2d(channels)
+                nn.Conv2d(channels_in, channels, kernel_size=1, stride=stride, bias=False),
+                nn.BatchNorm2d(channels),
             )
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:

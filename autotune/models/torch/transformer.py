@@ -28,14 +28,14 @@ class SelfAttention(nn.Module):
 
     def _split_heads(self, tokens: torch.Tensor) -> torch.Tensor:
         """(batch, length, dim) to (batch, heads, length, dim / heads)."""
-        return tokens.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        batch, length, _ = tokens.shape
+        return tokens.view(batch, length, self.heads, -1).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
     """Two linear layers with GELU between them: (batch, length, dim) to the same shape.
 
-    GELU is its tanh form (arXiv:1606.08415), as in the original code of BERT and of ViT. MindSpore has a kernel of its
-    own for this form, so this is the one that is worth tuning in both frameworks.
+    GELU is its tanh form (arXiv:1606.08415), as in the original code of BERT and of ViT.
     """
 
     def __init__(self, dim: int, hidden: int) -> None:

@@ -27,7 +27,9 @@ def vit(
     seed: int = 0,
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A ViT of the width of ViT-Ti and half its depth, and one input of (batch, 3, image, image)."""
-    model = _ViT(image, patch, dim, depth, heads, mlp_ratio, classes).eval()
+    model = _ViT(
+        image=image, patch=patch, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, classes=classes
+    ).eval()
     fill(model, seed)
     return model, (torch.from_numpy(weights.normal_input((batch, 3, image, image), seed)),)
 
@@ -44,14 +46,15 @@ class _Block(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         tokens = tokens + self.attention(self.attention_norm(tokens))
-        return tokens + self.mlp(self.mlp_norm(tokens))
+        result: torch.Tensor = tokens + self.mlp(self.mlp_norm(tokens))
+        return result
 
 
 class _ViT(nn.Module):
     """(batch, 3, image, image) to class scores of (batch, classes)."""
 
     def __init__(
-        self, image: int, patch: int, dim: int, depth: int, heads: int, mlp_ratio: int, classes: int
+        self, *, image: int, patch: int, dim: int, depth: int, heads: int, mlp_ratio: int, classes: int
     ) -> None:
         super().__init__()
         if image % patch:

@@ -1,0 +1,24 @@
+"""Running a recorded trial again, alone, as the user watches. The study's own record is not touched."""
+
+from __future__ import annotations
+
+from autotune.measurement import Outcome
+from autotune.runner import Runner, repeat_command
+from autotune.study import Study
+from autotune.trial import TrialFolder
+from autotune.tune import Budget, trial_request
+
+
+def run_again(study: Study, number: int) -> tuple[Outcome, str]:
+    """The new outcome, and the plain command that repeats the run. Raises InputError for an unknown number."""
+    record = study.record(number)
+    folder = TrialFolder((study.folder / "again" / f"{number:04d}").resolve())
+    try:
+        recorded = study.trial_folder(number).read_request()
+        request = recorded.model_copy(update={"cache": str(folder.path / "cache"), "cold": True})
+    except (OSError, ValueError):
+        # The evidence was deleted; the study still knows the config.
+        request = trial_request(study, number, record.config, folder, Budget())
+    manifest = study.manifest
+    with Runner(manifest.workload.framework, manifest.variables, preload=False, log=None) as runner:
+        return runner.run(folder, request, fresh=True), repeat_command(folder, request)

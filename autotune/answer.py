@@ -1,0 +1,151 @@
+"""`Answer`: what a study says so far, derived from its records. Reports and exports read it, nothing else stores it."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.measurement import Measurement
+from autotune.statistics import Speedup, Verdict, break_even_calls
+from autotune.study import Confirmation, Study, TrialRecord
+from autotune.tuned import SCHEMA, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The verdict with what it rests on. `verdict` is None as long as no confirmation was made."""
+
+    study: str
+    records: list[TrialRecord]
+    verdict: Verdict | None
+    best: TrialRecord | None
+    """What to use: the confirmed winner, or the untuned model where nothing is faster; the leader if unconfirmed."""
+    untuned: TrialRecord | None
+    confirmation: Confirmation | None
+    break_even_calls: int | None
+
+    @property
+    def speedup(self) -> Speedup | None:
+        return None if self.confirmation is None else self.confirmation.speedup
+
+    @property
+    def is_outdated(self) -> bool:
+        """Trials were recorded after the verdict."""
+        confirmation = self.confirmation
+        return confirmation is not None and confirmation.num_trials != sum(each.counts for each in self.records)
+
+
+def answer_of(study: Study) -> Answer:
+    """Read a study's answer."""
+    records = study.records()
+    measured = [each for each in records if isinstance(each.outcome, Measurement)]
+    untuned = next((each for each in measured if each.config == study.manifest.space.untuned()), None)
+    confirmation = study.confirmation
+    verdict = None if confirmation is None else confirmation.verdict
+    candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
+    best = {
+        None: _leader(study, records),
+        Verdict.FASTER: candidate,
+        Verdict.INFEASIBLE: None,
+    }.get(verdict, untuned)
+    return Answer(
+        study=study.name,
+        records=records,
+        verdict=verdict,
+        best=best,
+        untuned=untuned,
+        confirmation=confirmation,
+        break_even_calls=_break_even(confirmation, candidate) if verdict is Verdict.FASTER else None,
+    )
+
+
+def figures_of(record: TrialRecord) -> Figures:
+    """A measured trial in the words of the exported file."""
+    measured = record.outcome
+    assert isinstance(measured, Measurement)
+    return Figures(
+        trial=record.number,
+        latency_s=measured.latency,
+        peak_memory_bytes=measured.peak_memory_bytes,
+        compile_cold_s=measured.compile_s,
+        graph_breaks=measured.diagnosis.num_graph_breaks,
+        recompiles=measured.diagnosis.num_recompiles,
+        relative_error=measured.relative_error,
+    )
+
+
+def tuned_config(study: Study) -> TunedConfig:
+    """The answer as it is exported. Raises InputError while there is no verdict, or nothing usable."""
+    answer = answer_of(study)
+    if answer.verdict is None:
+        raise InputError(f"study {study.name!r} has no verdict yet", tip=f"run: python cli.py resume {study.name}")
+    if answer.best is None or answer.untuned is None:
+        raise InputError(
+            f"study {study.name!r} is infeasible: no config keeps every constraint, so there is nothing to export",
+            tip="loosen a constraint under another --study NAME",
+        )
+    measured = answer.best.outcome
+    assert isinstance(measured, Measurement)
+    assert answer.confirmation is not None
+    manifest, workload = study.manifest, study.manifest.workload
+    return TunedConfig(
+        schema=SCHEMA,
+        framework=workload.framework,
+        verdict=answer.verdict,
+        config=answer.best.config,
+        workload=TunedWorkload(
+            model=workload.model,
+            arguments=workload.arguments,
+            device=workload.device,
+            task=workload.task,
+            seed=workload.seed,
+            signature=measured.signature,
+        ),
+        environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),
+        evidence=Evidence(
+            study=study.name,
+            autotune_version=manifest.autotune_version,
+            num_trials=answer.confirmation.num_trials,
+            best=figures_of(answer.best),
+            untuned=figures_of(answer.untuned),
+            speedup=answer.speedup,
+            process_pairs_s=answer.confirmation.pairs,
+            compile_warm_s=answer.confirmation.compile_warm_s,
+            break_even_calls=answer.break_even_calls,
+        ),
+    )
+
+
+def export(study: Study, path: Path) -> TunedConfig:
+    """Write the answer to a YAML file. Raises InputError."""
+    tuned = tuned_config(study)
+    tuned.write(path)
+    return tuned
+
+
+def duration_s(record: TrialRecord) -> float | None:
+    """Wall seconds from asking to telling; None while running."""
+    started, ended = record.started, record.ended
+    return (ended - started).total_seconds() if isinstance(started, datetime) and ended is not None else None
+
+
+def _leader(study: Study, records: list[TrialRecord]) -> TrialRecord | None:
+    feasible = [each for each in records if each.state == "measured"]
+    value = study.manifest.objective.value
+    return min(feasible, key=lambda each: value(_measurement(each)), default=None)
+
+
+def _measurement(record: TrialRecord) -> Measurement:
+    assert isinstance(record.outcome, Measurement)
+    return record.outcome
+
+
+def _break_even(confirmation: Confirmation | None, candidate: TrialRecord | None) -> int | None:
+    if confirmation is None or candidate is None:
+        return None
+    untuned_s = statistics.median(pair[0] for pair in confirmation.pairs)
+    tuned_s = statistics.median(pair[1] for pair in confirmation.pairs)
+    return break_even_calls(_measurement(candidate).compile_s, untuned_s, tuned_s)

@@ -1,0 +1,381 @@
+"""The command line: parse, one call, print. Exit status: 0 done, 1 nothing usable, 2 a mistake with a tip, 130 Ctrl-C.
+
+What people read goes to stdout, progress and errors to stderr; with `--json` stdout holds one document and no more.
+Only typer is imported here at the top, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
+
+from autotune.errors import AutotuneError
+
+if TYPE_CHECKING:
+    from autotune.answer import Answer
+    from autotune.study import Study
+    from autotune.tune import Budget
+
+app = typer.Typer(
+    help="Find, prove and ship the best compile configuration of a deep-learning model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+P = ParamSpec("P")
+StudiesDir = Annotated[Path, typer.Option("--studies-dir", help="Folder that holds the studies.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+
+DEFAULT_STUDIES_DIR = Path("studies")
+DEFAULT_TRIALS = 12
+
+
+def main() -> None:
+    """Entry point of `python cli.py` and of the installed command."""
+    app(prog_name="python cli.py" if sys.argv[0].endswith("cli.py") else None)
+
+
+def _plainly(command: Callable[P, int | None]) -> Callable[P, None]:
+    """Turn the ends of a command into an exit status and a sentence; a bug keeps its traceback."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except AutotuneError as error:
+            _say(f"error: {error}")
+            if error.tip:
+                _say(f"tip: {error.tip}")
+            code = error.exit_code
+        except BrokenPipeError:
+            # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        raise typer.Exit(code or 0)
+
+    return run
+
+
+@app.command()
+@_plainly
+def tune(
+    model: Annotated[str, typer.Option("--model", help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.")],
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "auto",
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="torch or mindspore; by default what suits the device.")
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option("--study", help="Name; the same name goes on where it stopped. [MODEL-FRAMEWORK-DEVICE]"),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, help="Trials of the whole study, earlier ones included.")
+    ] = DEFAULT_TRIALS,
+    model_arg: Annotated[
+        list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
+    ] = None,
+    space: Annotated[Path | None, typer.Option("--space", help="Your own search-space file.")] = None,
+    objective: Annotated[str, typer.Option("--objective", help="latency (the median), p90 or p99.")] = "latency",
+    constraint: Annotated[
+        list[str] | None, typer.Option("--constraint", help='E.g. "peak_memory <= 2GiB"; repeatable.')
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option("--tolerance", min=0, help="Largest relative error of an output. [1e-3]")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of weights, inputs and the order of trials.")] = 0,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", help="NAME=VALUE set in every measured process; repeatable.")
+    ] = None,
+    compile_timeout: Annotated[
+        float, typer.Option("--compile-timeout", min=1, help="Seconds one compile may take.")
+    ] = 300.0,
+    trial_timeout: Annotated[
+        float, typer.Option("--trial-timeout", min=1, help="Seconds one trial may take in all.")
+    ] = 900.0,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> int:
+    """Search for the fastest correct config of a model, confirm it, and say what to do."""
+    from autotune import numerics
+    from autotune.plan import Wish, make_manifest
+    from autotune.study import open_or_create
+    from autotune.trial import Limits
+    from autotune.tune import Budget
+
+    wish = Wish(
+        model=model,
+        model_arguments=tuple(model_arg or ()),
+        framework=framework,
+        device=device,
+        study=study,
+        space=space,
+        objective=_objective(objective),
+        constraints=tuple(constraint or ()),
+        tolerance=tolerance or numerics.DEFAULT_TOLERANCE,
+        seed=seed,
+        variables=tuple(env or ()),
+    )
+    limits = Limits.of(compile_s=compile_timeout, total_s=trial_timeout)
+    opened = open_or_create(studies_dir, make_manifest(wish))
+    return _tune(opened, Budget(num_trials=trials, limits=limits), studies_dir, as_json)
+
+
+@app.command()
+@_plainly
+def resume(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Trials of the whole study. [as before]")
+    ] = None,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> int:
+    """Go on with a study where it stopped; everything but the budget is read from it."""
+    from autotune.plan import require_same_question
+    from autotune.study import open_study
+    from autotune.tune import Budget
+
+    opened = open_study(studies_dir, study)
+    require_same_question(opened.manifest)
+    budget = Budget.model_validate(opened.budget or {})
+    if trials is not None:
+        budget = budget.model_copy(update={"num_trials": trials})
+    return _tune(opened, budget, studies_dir, as_json)
+
+
+@app.command()
+@_plainly
+def show(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Table of trials, best, failures by reason, verdict."""
+    from rich.console import Console
+
+    from autotune.answer import answer_of
+    from autotune.report.terminal import summary, trials_table
+    from autotune.study import open_study
+
+    opened = open_study(studies_dir, study)
+    answer = answer_of(opened)
+    if as_json:
+        _print_document(opened, answer)
+        return
+    # A pipe has no width; wide enough for a whole row there.
+    console = Console(width=None if sys.stdout.isatty() else 240, soft_wrap=not sys.stdout.isatty())
+    console.print(trials_table(answer))
+    console.print(
+        "* times as fast as trial 0, one process each; the verdict rests on pairs of fresh processes", style="dim"
+    )
+    console.print(summary(answer, _flag(studies_dir)))
+
+
+@app.command()
+@_plainly
+def run(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    trial: Annotated[int, typer.Argument(help="Number of the trial.")],
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+) -> int:
+    """Run one trial again, alone, its output shown; the study's record stays as it is."""
+    from autotune.again import run_again
+    from autotune.measurement import Measurement
+    from autotune.report.units import seconds
+    from autotune.study import open_study
+
+    outcome, command = run_again(open_study(studies_dir, study), trial)
+    if isinstance(outcome, Measurement):
+        latency = outcome.latency
+        typer.echo(
+            f"median {seconds(latency.p50)}, p99 {seconds(latency.p99)}, first call {seconds(outcome.first_call_s)}"
+        )
+    else:
+        typer.echo(f"{outcome.reason} at {outcome.stage}: {outcome.error}")
+    typer.echo(f"the plain command: {command}")
+    return 0 if isinstance(outcome, Measurement) else 1
+
+
+@app.command()
+@_plainly
+def export(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="YAML file to write.")] = Path("best.yaml"),
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+) -> None:
+    """Write the answer as the YAML file that a job loads in two lines."""
+    from autotune import answer
+    from autotune.study import open_study
+
+    tuned = answer.export(open_study(studies_dir, study), output)
+    typer.echo(f"{output}: {tuned.verdict.value}; {tuned.config}")
+    if tuned.is_untuned:
+        typer.echo("apply() will return the model untouched")
+
+
+@app.command()
+@_plainly
+def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
+    """List the studies there are."""
+    from autotune.answer import answer_of
+    from autotune.study import list_studies, open_study
+
+    rows = []
+    for name in list_studies(studies_dir):
+        try:
+            opened = open_study(studies_dir, name)
+            answer = answer_of(opened)
+            workload = opened.manifest.workload
+            rows.append(
+                {
+                    "study": name,
+                    "model": workload.model,
+                    "framework": workload.framework,
+                    "device": workload.device,
+                    "trials": opened.num_recorded(),
+                    "verdict": answer.verdict.value if answer.verdict else None,
+                }
+            )
+        except AutotuneError as error:
+            # One broken study must not hide the others.
+            rows.append({"study": name, "error": str(error)})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        typer.echo("  ".join(str(value) if value is not None else "no verdict" for value in row.values()))
+    if not rows:
+        typer.echo(f"no studies in {studies_dir}/; start with: python cli.py tune --model vit")
+
+
+@app.command()
+@_plainly
+def models(as_json: AsJson = False) -> None:
+    """List the bundled models."""
+    from autotune.models import BUNDLED
+
+    if as_json:
+        typer.echo(
+            json.dumps({name: {"about": m.description, "frameworks": m.frameworks} for name, m in BUNDLED.items()})
+        )
+        return
+    for name, bundled in BUNDLED.items():
+        typer.echo(f"{name:<12} {', '.join(bundled.frameworks):<18} {bundled.description}")
+    typer.echo("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
+
+
+@app.command()
+@_plainly
+def spaces(
+    device: Annotated[str, typer.Option("--device", help="cpu, gpu or ascend.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """List the search spaces with their knobs, as they hold for the installed releases and a device."""
+    from autotune.plan import describe_spaces
+
+    described = describe_spaces(device)
+    if as_json:
+        typer.echo(json.dumps(described, indent=2))
+        return
+    for each in described:
+        typer.echo(f"{each['file']}: {each['framework']} {each['version']} on {device}, {each['num_configs']} configs")
+        for knob in each["knobs"]:
+            values = ", ".join(json.dumps(value) if not isinstance(value, str) else value for value in knob["values"])
+            typer.echo(f"  {knob['name']:<24} {values}")
+            typer.echo(f"  {'':<24} {knob['doc']}")
+
+
+@app.command()
+@_plainly
+def doctor(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> int:
+    """Say which frameworks, devices and compilers there are, and what to install."""
+    from autotune.doctor import examine
+
+    findings = examine(studies_dir)
+    if as_json:
+        typer.echo(json.dumps([each.model_dump() for each in findings], indent=2))
+    else:
+        for each in findings:
+            typer.echo(f"{'ok     ' if each.ok else 'missing'} {each.what}: {each.found}")
+            if each.cure:
+                typer.echo(f"        -> {each.cure}")
+    return 0 if any(each.ok for each in findings if each.is_framework) else 1
+
+
+def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int:
+    """Run the loop with a display, then print the verdict."""
+    from rich.console import Console
+
+    from autotune.answer import answer_of
+    from autotune.report.live import LiveDisplay
+    from autotune.report.terminal import failure_lines, summary
+    from autotune.runner import Runner
+    from autotune.tune import Tuner
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    workload = study.manifest.workload
+    try:
+        with (
+            LiveDisplay(Console(stderr=True)) as display,
+            Runner(
+                workload.framework,
+                study.manifest.variables,
+                # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
+                preload=workload.device == "cpu",
+                log=study.folder / "supervisor.log",
+            ) as runner,
+        ):
+            Tuner(study, budget, runner, display).run()
+    except KeyboardInterrupt:
+        _say("interrupted; nothing recorded is lost. Go on with:")
+        _say(f"  python cli.py resume {study.name}{_flag(studies_dir)}")
+        return 130
+    except AutotuneError:
+        for line in failure_lines(answer_of(study)):
+            _say(line)
+        raise
+    answer = answer_of(study)
+    if as_json:
+        _print_document(study, answer)
+    else:
+        Console(soft_wrap=not sys.stdout.isatty()).print(summary(answer, _flag(studies_dir)))
+    study.close()
+    return 0 if answer.best is not None else 1
+
+
+def _objective(text: str) -> Any:
+    from autotune.errors import InputError
+
+    if text not in ("latency", "p90", "p99"):
+        raise InputError(f"--objective {text}: unknown", tip="choose latency, p90 or p99")
+    return text
+
+
+def _print_document(study: Study, answer: Answer) -> None:
+    from autotune.report.document import document
+
+    typer.echo(json.dumps(document(study.manifest, answer), indent=2))
+
+
+def _flag(studies_dir: Path) -> str:
+    return "" if studies_dir == DEFAULT_STUDIES_DIR else f" --studies-dir {studies_dir}"
+
+
+def _interrupt(*_: object) -> None:
+    """A polite kill, or a terminal that is closed, ends a run as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

@@ -1,0 +1,82 @@
+"""`Manifest`: the question that a study answers, kept beside its answers so that they stay comparable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PositiveFloat, ValidationError
+
+from autotune.errors import StoreError
+from autotune.files import write_whole
+from autotune.measurement import Record
+from autotune.objective import Constraint, Objective
+from autotune.space import SearchSpace
+from autotune.workload import Workload
+
+
+class Manifest(Record):
+    """Everything that must stay the same for two trials of one study to be comparable."""
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    name: str
+    created: str
+    autotune_version: str
+    optuna_version: str
+    workload: Workload
+    framework_version: str
+    space_file: str
+    space: SearchSpace
+    objective: Objective
+    constraints: tuple[Constraint, ...]
+    tolerance: PositiveFloat
+    variables: dict[str, str]
+
+    def differences(self, other: Manifest) -> list[str]:
+        """What `other` asks differently, in words; empty when their trials are comparable."""
+        mine, theirs = self._question(), other._question()
+        return [f"{key}: {mine[key]} -> {theirs[key]}" for key in mine if mine[key] != theirs[key]]
+
+    def require_same(self, now: Manifest) -> None:
+        """Raises StoreError, with the two ways out, if trials of `now` would not be comparable with the recorded."""
+        differences = self.differences(now)
+        if differences:
+            raise StoreError(
+                f"study {self.name!r} asks another question: {'; '.join(differences)}",
+                tip="either start another with --study NAME, or set these back to what the study was made with",
+            )
+
+    def _question(self) -> dict[str, Any]:
+        workload = self.workload
+        return {
+            "model": workload.reference,
+            "model arguments": workload.arguments,
+            "the model's source file (SHA-256)": (workload.source_sha256 or "")[:12],
+            "framework": f"{workload.framework} {self.framework_version}",
+            "device": workload.device,
+            "task": workload.task,
+            "seed": workload.seed,
+            f"search space ({self.space_file})": self.space.fingerprint,
+            "objective": self.objective.quantity,
+            "constraints": sorted(each.text for each in self.constraints),
+            "tolerance": self.tolerance,
+            "environment variables": self.variables,
+        }
+
+    def write(self, path: Path) -> None:
+        write_whole(path, self.model_dump_json(by_alias=True, indent=2))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises StoreError with file and key where it is missing, broken or of another schema."""
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "(whole file)"
+        raise StoreError(
+            f"{path}: key {key}: {first['msg']}",
+            tip="the study was written by another version of autotune or damaged; start another with --study NAME",
+        ) from None

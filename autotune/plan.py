@@ -1,0 +1,244 @@
+"""From what a user typed to a `Manifest`: which model, framework, device and space, and the defaults for the rest."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import optuna
+
+import autotune
+from autotune import models, numerics
+from autotune.backends import entry_of, framework_names, framework_version
+from autotune.config import Scalar
+from autotune.errors import InputError, MissingDeviceError, MissingFrameworkError
+from autotune.manifest import Manifest
+from autotune.measurement import Record
+from autotune.objective import Constraint, Objective
+from autotune.probe import find_devices
+from autotune.space import load_space
+from autotune.workload import Device, Workload, file_reference, split_reference
+
+PREFERRED: dict[str, tuple[str, ...]] = {
+    "cpu": ("torch", "mindspore"),
+    "gpu": ("torch", "mindspore"),
+    "ascend": ("mindspore", "torch"),
+}
+"""Device -> the frameworks to use for it, the first being what it is without `--framework`."""
+
+
+class Wish(Record):
+    """What the user asked for, as typed; None where left out."""
+
+    model: str
+    model_arguments: tuple[str, ...] = ()
+    framework: str | None = None
+    device: str = "auto"
+    study: str | None = None
+    space: Path | None = None
+    objective: Literal["latency", "p90", "p99"] = "latency"
+    constraints: tuple[str, ...] = ()
+    tolerance: float = numerics.DEFAULT_TOLERANCE
+    seed: int = 0
+    variables: tuple[str, ...] = ()
+
+
+def make_manifest(wish: Wish) -> Manifest:
+    """The question that the wish comes to on this machine. Raises an AutotuneError with a sentence."""
+    framework, device = choose_target(wish.framework, wish.device)
+    workload = _workload(wish, framework, device)
+    version = framework_version(framework)
+    space_file = wish.space or bundled_space(framework)
+    return Manifest(
+        schema=1,
+        name=wish.study or f"{_short_name(wish.model)}-{framework}-{device}",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        autotune_version=autotune.__version__,
+        optuna_version=optuna.__version__,
+        workload=workload,
+        framework_version=version,
+        space_file=str(space_file),
+        space=load_space(space_file, framework=framework, version=version, device=device),
+        objective=Objective(quantity=wish.objective),
+        constraints=tuple(Constraint.parse(text) for text in wish.constraints),
+        tolerance=wish.tolerance,
+        variables=_pairs("--env", wish.variables),
+    )
+
+
+def choose_target(framework: str | None, device: str) -> tuple[str, Device]:
+    """Framework and device to use. Raises InputError, MissingFrameworkError, MissingDeviceError.
+
+    A CPU is taken for granted; any other device is looked for by the framework itself, in a child.
+    """
+    if framework is not None:
+        framework_version(framework)
+    if device not in ("auto", *get_args(Device)):
+        raise InputError(f"--device {device}: unknown", tip="choose auto, cpu, gpu or ascend")
+    if device == "auto":
+        return _best_target(framework)
+    chosen = framework or _installed_for(device)
+    wanted: Device = device  # type: ignore[assignment]
+    if wanted != "cpu":
+        _require_device(chosen, wanted)
+    return chosen, wanted
+
+
+def bundled_spaces() -> list[Path]:
+    """The space files that come with the tool: beside the package in a checkout, inside it when installed."""
+    package = Path(autotune.__file__).resolve().parent
+    folder = next((f for f in (package / "search_spaces", package.parent / "search_spaces") if f.is_dir()), None)
+    return sorted(folder.glob("*.yaml")) if folder else []
+
+
+def bundled_space(framework: str) -> Path:
+    """The space file of a framework. Raises InputError where there is none."""
+    for path in bundled_spaces():
+        if path.stem == framework:
+            return path
+    raise InputError(f"there is no bundled search space for {framework}", tip="give one with --space FILE")
+
+
+def require_same_question(manifest: Manifest) -> None:
+    """Raises StoreError if the framework's release or the model's file is not what the study was made with."""
+    workload = manifest.workload
+    version = framework_version(workload.framework)
+    _, digest = _resolve_model(workload.model, workload.framework, Path(workload.search_path))
+    now = manifest.model_copy(
+        update={"framework_version": version, "workload": workload.model_copy(update={"source_sha256": digest})}
+    )
+    manifest.require_same(now)
+
+
+def describe_spaces(device: str) -> list[dict[str, Any]]:
+    """The bundled spaces of the installed frameworks, narrowed to their releases and to `device`, as plain data."""
+    if device not in get_args(Device):
+        raise InputError(f"--device {device}: unknown", tip="choose cpu, gpu or ascend")
+    described = []
+    for path in bundled_spaces():
+        framework = path.stem
+        if not _is_installed(framework):
+            continue
+        version = framework_version(framework)
+        space = load_space(path, framework=framework, version=version, device=device)  # type: ignore[arg-type]
+        described.append(
+            {
+                "file": str(path),
+                "framework": framework,
+                "version": version,
+                "num_configs": sum(1 for _ in space.configs()),
+                "knobs": [knob.model_dump(mode="json") for knob in space.knobs],
+            }
+        )
+    return described
+
+
+def _best_target(framework: str | None) -> tuple[str, Device]:
+    """`auto`: a GPU if there is one, else an Ascend card, else the CPU."""
+    candidates = [framework] if framework else [name for name in framework_names() if _is_installed(name)]
+    if not candidates:
+        raise _no_framework()
+    if framework and entry_of(framework).bundled_only_for_tests:
+        return framework, "cpu"
+    found = {name: find_devices(name).devices for name in candidates}
+    accelerators: tuple[Device, ...] = ("gpu", "ascend")
+    for device in accelerators:
+        for name in sorted(candidates, key=PREFERRED[device].index):
+            if device in found[name]:
+                return name, device
+    return candidates[0], "cpu"
+
+
+def _installed_for(device: str) -> str:
+    """The preferred framework for a device among those installed; for a CPU any will do."""
+    names = PREFERRED[device] if device == "cpu" else PREFERRED[device][:1]
+    for name in names:
+        if _is_installed(name):
+            return name
+    if device == "cpu":
+        raise _no_framework()
+    framework_version(names[0])  # Raises, with how to install it.
+    raise AssertionError("unreachable")
+
+
+def _is_installed(framework: str) -> bool:
+    try:
+        framework_version(framework)
+    except MissingFrameworkError:
+        return False
+    return True
+
+
+def _no_framework() -> MissingFrameworkError:
+    commands = " or ".join(entry_of(name).install for name in framework_names())
+    return MissingFrameworkError("neither torch nor mindspore is installed in this Python", tip=f"run: {commands}")
+
+
+def _require_device(framework: str, device: Device) -> None:
+    found = find_devices(framework)
+    if device in found.devices:
+        return
+    reasons = [note for note in found.notes if note.startswith(f"{device}:")]
+    raise MissingDeviceError(
+        f"--device {device}: {framework} {found.version} finds only {', '.join(found.devices)} on this machine",
+        tip=reasons[0].removeprefix(f"{device}:").strip() if reasons else "run `python cli.py doctor`",
+    )
+
+
+def _workload(wish: Wish, framework: str, device: Device) -> Workload:
+    search_path = Path.cwd()
+    reference, digest = _resolve_model(wish.model, framework, search_path)
+    return Workload(
+        model=wish.model,
+        reference=reference,
+        arguments={name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()},
+        framework=framework,
+        device=device,
+        seed=wish.seed,
+        search_path=str(search_path),
+        source_sha256=digest,
+    )
+
+
+def _resolve_model(model: str, framework: str, search_path: Path) -> tuple[str, str | None]:
+    """What to import for a model, and the SHA-256 of its file where that is known without importing it."""
+    if model in models.names():
+        if model not in models.names(framework):
+            others = ", ".join(models.names(framework)) or "none"
+            raise InputError(f"--model {model}: not there for {framework}", tip=f"bundled for {framework}: {others}")
+        return models.reference(model, framework), models.source_sha256(model, framework)
+    if ":" not in model:
+        raise InputError(
+            f"--model {model}: unknown",
+            tip=f"bundled: {', '.join(models.names())}; or give FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+        )
+    place, function = split_reference(model)
+    return file_reference(search_path / place, function) if place.endswith(".py") else (model, None)
+
+
+def _short_name(model: str) -> str:
+    """A folder's name from a model's: `path/to/file.py:function` gives `file-function`."""
+    place, _, function = model.rpartition(":")
+    return f"{Path(place).stem}-{function}" if place else model
+
+
+def _pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"{flag} {text}: expected NAME=VALUE")
+        pairs[name.strip()] = value
+    return pairs
+
+
+def _scalar(text: str) -> Scalar:
+    """A number, True, False or None as such; everything else as text."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False, "null": None}.get(text, text)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else text

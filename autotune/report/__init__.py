@@ -1,0 +1,1 @@
+"""What people and scripts are shown of a study. The only place where numbers become text."""

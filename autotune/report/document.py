@@ -1,0 +1,50 @@
+"""A study as one JSON document, for scripts. The keys are documented in docs/json.md and held by a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.answer import Answer, figures_of
+from autotune.manifest import Manifest
+from autotune.study import TrialRecord
+from autotune.tune import failures_by_reason
+
+
+def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
+    """Plain data, ready for `json.dumps`. What is unknown is null."""
+    confirmation = answer.confirmation
+    return {
+        "schema": 1,
+        "study": answer.study,
+        "model": manifest.workload.model,
+        "framework": manifest.workload.framework,
+        "framework_version": manifest.framework_version,
+        "device": manifest.workload.device,
+        "verdict": answer.verdict and answer.verdict.value,
+        "best": _figures(answer.best),
+        "baseline": _figures(answer.untuned),
+        "speedup": answer.speedup and answer.speedup.model_dump(),
+        "break_even_calls": answer.break_even_calls,
+        "confirmation": confirmation and confirmation.model_dump(mode="json"),
+        "confirmation_outdated": answer.is_outdated,
+        "failures": dict(failures_by_reason(answer.records)),
+        "trials": [_trial(each) for each in answer.records],
+    }
+
+
+def _figures(record: TrialRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {**figures_of(record).model_dump(mode="json"), "config": record.config.root}
+
+
+def _trial(record: TrialRecord) -> dict[str, Any]:
+    return {
+        "number": record.number,
+        "state": record.state,
+        "config": record.config.root,
+        "violations": record.violations,
+        "started": record.started and record.started.isoformat(),
+        "ended": record.ended and record.ended.isoformat(),
+        "outcome": record.outcome and record.outcome.model_dump(mode="json"),
+    }

@@ -1,0 +1,121 @@
+"""What a person sees while trials run: one line that moves, and one line left behind for each trial."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from autotune.measurement import Failure, Measurement, Stage
+from autotune.report.units import seconds, times
+from autotune.study import TrialRecord
+from autotune.tune import (
+    ConfirmationStarted,
+    Event,
+    PairMeasured,
+    SearchStarted,
+    StageEntered,
+    TrialEnded,
+    TrialStarted,
+)
+
+_DOING = {
+    Stage.START: "starting",
+    Stage.BUILD: "building the model",
+    Stage.COMPILE: "compiling",
+    Stage.CHECK: "checking the result",
+    Stage.RUN: "timing",
+}
+
+
+class LiveDisplay:
+    """A callback for the loop's events. Silent where the console is no terminal. A context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._done = self._wanted = 0
+        self._first_done = 0
+        self._started = time.monotonic()
+        self._doing = ""
+        self._best_s: float | None = None
+        self._pair = self._num_pairs = 0
+
+    def __enter__(self) -> LiveDisplay:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        if self._live is None:
+            return
+        match event:
+            case SearchStarted():
+                self._begin(event)
+            case TrialStarted():
+                self._doing = f"trial {event.number}"
+            case StageEntered():
+                self._show(f"{self._doing}: {_DOING[event.stage]}")
+            case TrialEnded():
+                self._done += event.record.counts
+                self._leave(_line(event.record))
+                self._note_best(event.record)
+            case ConfirmationStarted():
+                self._pair, self._num_pairs = 1, event.num_pairs
+                self._doing = f"confirming trial {event.candidate.number}, pair 1/{event.num_pairs}"
+                self._leave(f"confirming trial {event.candidate.number} in {event.num_pairs} pairs of fresh processes")
+            case PairMeasured():
+                ratio = times(event.untuned_s / event.candidate_s)
+                self._leave(f"  pair {self._pair}: {seconds(event.untuned_s)} / {seconds(event.candidate_s)} = {ratio}")
+                self._pair += 1
+                self._doing = f"confirming, pair {self._pair}/{self._num_pairs}"
+
+    def _begin(self, event: SearchStarted) -> None:
+        self._done = self._first_done = event.num_done
+        self._wanted = min(event.num_trials, event.num_configs or event.num_trials)
+        space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
+        self._leave(f"{space}; {event.num_done} trials recorded, up to {self._wanted}")
+        if event.given_back:
+            self._leave(f"trials left running by a run that died are tried again: {event.given_back}")
+
+    def _note_best(self, record: TrialRecord) -> None:
+        if record.state == "measured" and isinstance(record.outcome, Measurement):
+            median_s = record.outcome.latency.p50
+            self._best_s = median_s if self._best_s is None else min(self._best_s, median_s)
+
+    def _show(self, doing: str) -> None:
+        assert self._live is not None
+        best = f", best {seconds(self._best_s)}" if self._best_s is not None else ""
+        self._live.update(Spinner("dots", Text(f"{self._done}/{self._wanted} trials{best}{self._eta()} | {doing}")))
+
+    def _eta(self) -> str:
+        """From the pace of this run's own trials; nothing to say before the second."""
+        num_here = self._done - self._first_done
+        if num_here < 2 or self._done >= self._wanted:
+            return ""
+        pace_s = (time.monotonic() - self._started) / num_here
+        return f", about {seconds(pace_s * (self._wanted - self._done))} to go"
+
+    def _leave(self, line: str) -> None:
+        self._console.print(Text(line))
+
+
+def _line(record: TrialRecord) -> str:
+    if isinstance(record.outcome, Measurement):
+        figures = record.outcome
+        result = f"{seconds(figures.latency.p50):>8}, compiled in {seconds(figures.compile_s)}"
+        mark = " (infeasible)" if record.violations else ""
+        return f"trial {record.number:>3}  {result}{mark}  {record.config}"
+    if isinstance(record.outcome, Failure):
+        return f"trial {record.number:>3}  {record.outcome.reason}: {record.outcome.error[:90]}  {record.config}"
+    return f"trial {record.number:>3}  no outcome  {record.config}"

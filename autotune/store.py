@@ -1,0 +1,130 @@
+"""A study's SQLite file: opening it safely, and turning what SQLite says into sentences.
+
+WAL and a long busy timeout, so that a dashboard or a shell that reads does not make a trial's result fail to be
+written (docs/decisions/0003-study-storage.md). Nothing here ever deletes or repairs a database.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import RDBStorage
+from sqlalchemy import event
+from sqlalchemy.exc import SQLAlchemyError
+
+from autotune.errors import StoreError
+
+# Its notes on every trial are for a terminal of its own; what matters comes through our events.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+BUSY_TIMEOUT_S = 60.0
+
+_SENTENCES = {
+    "SQLITE_BUSY": ("is locked by another process", "close what writes to it, then run the same command again"),
+    "SQLITE_LOCKED": ("is locked by another process", "close what writes to it, then run the same command again"),
+    "SQLITE_FULL": ("cannot grow: the disk is full", "free some space, then run the same command again"),
+    "SQLITE_READONLY": ("cannot be written", "check its permissions and those of its folder"),
+    "SQLITE_CANTOPEN": ("cannot be opened", "check its permissions and those of its folder"),
+    "SQLITE_NOTADB": ("is not a SQLite database", "restore it from a copy, or start another study with --study NAME"),
+    "SQLITE_CORRUPT": (
+        "is damaged",
+        "restore it from a copy or try `sqlite3 study.db .recover`; the trials/ folders still hold each outcome",
+    ),
+    "SQLITE_IOERR": ("cannot be read or written: the disk gave an error", "check the disk"),
+}
+
+
+def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S) -> RDBStorage:
+    """Optuna's storage on the SQLite file at `path`. Raises StoreError; creates the file only if told to."""
+    if not create:
+        _require_study_database(path, timeout_s)
+    with storage_errors(path):
+        try:
+            storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": timeout_s}})
+        except RuntimeError as error:
+            raise StoreError(
+                f"{path} has the schema of another Optuna release: {str(error).splitlines()[0]}",
+                tip="make a copy, then run: optuna storage upgrade --storage sqlite:///" + str(path),
+            ) from None
+        event.listen(storage.engine, "connect", _use_wal)
+        storage.engine.dispose()
+    return storage
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Whatever goes wrong in SQLite comes out as a StoreError that names the file and says what to do."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.StorageInternalError) as error:
+        what, tip = _explain(error)
+        raise StoreError(f"{path} {what}", tip=tip) from error
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock file at `path`: one tuner at a time in a study. The kernel frees it when the process ends."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}", tip="check the folder's permissions") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
+            raise StoreError(
+                f"{path.parent} is being tuned by another process (pid {holder})",
+                tip="wait for it, or choose another study with --study NAME",
+            ) from None
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _use_wal(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _require_study_database(path: Path, timeout_s: float) -> None:
+    """Optuna itself would create a missing file and take an empty or foreign one for a new storage."""
+    if not path.exists():
+        raise StoreError(f"{path} is missing", tip="restore it, or start another study with --study NAME")
+    with (
+        storage_errors(path),
+        closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=timeout_s)) as connection,
+    ):
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not {"studies", "trials", "version_info"} <= tables:
+            raise StoreError(
+                f"{path} is no study's database: it has {len(tables)} tables and not Optuna's",
+                tip="choose another study with --study NAME",
+            )
+        damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":
+            what, tip = _SENTENCES["SQLITE_CORRUPT"]
+            raise StoreError(f"{path} {what} ({damage.splitlines()[0]})", tip=tip)
+
+
+def _explain(error: BaseException) -> tuple[str, str]:
+    """SQLite's own error code, found in the chain of causes, in words."""
+    current: BaseException | None = error
+    while current is not None:
+        origin = getattr(current, "orig", current)
+        name = getattr(origin, "sqlite_errorname", "") or ""
+        # Extended codes, e.g. SQLITE_READONLY_DBMOVED, begin with the plain one.
+        for code, sentence in _SENTENCES.items():
+            if name.startswith(code):
+                return sentence
+        current = current.__cause__ or current.__context__
+    return f"gave an error: {type(error).__name__}: {str(error).splitlines()[0]}", "see the cause above"

@@ -1,0 +1,469 @@
+"""`Study`: a named, resumable run. The only module that uses Optuna's study API.
+
+How outcomes are told to Optuna (docs/decisions/0003-study-storage.md): a failure that the config caused is told as a
+completed trial with the worst value so far and the constraint `ok` violated, so that samplers learn to avoid it; a
+failure of the harness is told as FAIL and its config may be tried again. Every trial carries the same constraints.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+import psutil
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from autotune import environment, store
+from autotune.config import Config, Scalar
+from autotune.errors import InputError, StoreError
+from autotune.manifest import Manifest, read_manifest
+from autotune.measurement import Failure, Measurement, Outcome, Record
+from autotune.space import SearchSpace
+from autotune.statistics import Speedup, Verdict
+from autotune.trial import TrialFolder, parse_outcome
+
+ENUMERATION_LIMIT = 5000
+"""Up to this many configs are listed and tried in a seeded order, none twice; beyond it Optuna's TPE proposes."""
+MAX_REPEATS = 20
+"""Proposals of known configs in a row after which an unseen one is drawn at random (large spaces only)."""
+MAX_HARNESS_FAILURES = 2
+"""A config whose trials failed this often through no fault of its own is not tried again."""
+
+_RESULT, _LEASE, _CONFIRMATION, _BUDGET = "result", "lease", "confirmation", "budget"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Confirmation(Record):
+    """The verdict and what it rests on: latencies of fresh process pairs, in seconds, `(untuned, candidate)`."""
+
+    verdict: Verdict
+    candidate: int | None = None
+    """Number of the trial whose config was compared with the untuned model."""
+    pairs: tuple[tuple[float, float], ...] = ()
+    speedup: Speedup | None = None
+    compile_warm_s: float | None = None
+    """First call minus a steady call in a new process, with the compile caches of an earlier one kept."""
+    num_trials: int
+    """Trials recorded when it was made: more of them make it outdated."""
+    note: str | None = None
+
+
+class Lease(Record):
+    """Who runs a trial. It lets the next start tell a dead run from a living one, without a heartbeat."""
+
+    host: str
+    boot_id: str
+    pid: int
+    pid_started: float
+    deadline: float
+    """Seconds since the epoch after which no run of this trial can be alive."""
+
+    @classmethod
+    def of_this_process(cls, longest_s: float) -> Lease:
+        return cls(
+            host=environment.hostname(),
+            boot_id=environment.boot_id(),
+            pid=os.getpid(),
+            pid_started=psutil.Process().create_time(),
+            deadline=time.time() + longest_s,
+        )
+
+    def is_dead(self) -> bool:
+        if self.host != environment.hostname():
+            return time.time() > self.deadline
+        if self.boot_id != environment.boot_id():
+            return True
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.pid_started) > 1.0
+        except psutil.NoSuchProcess:
+            return True
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial as recorded. `state` is derived: `lost` means that the parent died before an outcome came."""
+
+    number: int
+    config: Config
+    outcome: Outcome | None
+    violations: dict[str, float]
+    """Constraint -> by how much it is missed; only those that are."""
+    started: datetime | None
+    ended: datetime | None
+    running: bool
+
+    @property
+    def state(self) -> Literal["measured", "infeasible", "failed", "running", "lost"]:
+        if isinstance(self.outcome, Measurement):
+            return "infeasible" if self.violations else "measured"
+        if isinstance(self.outcome, Failure):
+            return "failed"
+        return "running" if self.running else "lost"
+
+    @property
+    def counts(self) -> bool:
+        """Uses up one of the study's trials: it says something about its config."""
+        return isinstance(self.outcome, Measurement) or (
+            isinstance(self.outcome, Failure) and self.outcome.blames_config
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A trial to run: its number, its config, and Optuna's handle to tell the outcome with."""
+
+    number: int
+    config: Config
+    handle: Trial
+
+
+class _PlannedSampler(BaseSampler):
+    """Gives Optuna the config that `Study.ask` has planned, or lets TPE choose where none is planned."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self.planned: Config | None = None
+        self._choices = {knob.name: CategoricalDistribution(knob.values) for knob in space.knobs}
+        self._otherwise = TPESampler(seed=seed)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        if self.planned is None:
+            return self._otherwise.infer_relative_search_space(study, trial)
+        return {name: self._choices[name] for name in self.planned.knobs()}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if self.planned is None:
+            return self._otherwise.sample_relative(study, trial, search_space)
+        return dict(self.planned.root)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._otherwise.sample_independent(study, trial, param_name, param_distribution)
+
+
+class Study:
+    """An open study. Writing needs `writing()`, which keeps other tuners out and reaps what died."""
+
+    def __init__(self, folder: Path, manifest: Manifest, storage: optuna.storages.RDBStorage) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._database = folder / "study.db"
+        self._storage = storage
+        with store.storage_errors(self._database):
+            try:
+                # `load_study` insists on a sampler of its own; the real one is set when this process writes.
+                self._optuna = optuna.load_study(study_name=manifest.name, storage=storage)
+            except KeyError:
+                raise StoreError(
+                    f"{self._database} holds no study named {manifest.name!r}",
+                    tip="the folder was renamed or the file is another study's; choose another with --study NAME",
+                ) from None
+        num_trials = len(self._trials())
+        self._sampler = _PlannedSampler(manifest.space, seed=manifest.workload.seed + num_trials)
+        self._optuna.sampler = self._sampler
+        self._order = _order(manifest.space, manifest.workload.seed)
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def reference(self) -> Path:
+        """Outputs of the untuned model, written by its first trial."""
+        return self.folder / "reference.npz"
+
+    def trial_folder(self, number: int) -> TrialFolder:
+        return TrialFolder(self.folder / "trials" / f"{number:04d}")
+
+    @contextmanager
+    def writing(self) -> Iterator[list[int]]:
+        """Exclusive use of the study; yields the numbers of the trials that a dead run had left running."""
+        with store.exclusive(self.folder / "lock"):
+            yield self._reap()
+
+    def records(self) -> list[TrialRecord]:
+        """Every trial that was run, by number; proposals that were answered from the record are left out."""
+        return [record for trial in self._trials() if (record := _record(trial)) is not None]
+
+    def record(self, number: int) -> TrialRecord:
+        """One trial. Raises InputError for an unknown number."""
+        for each in self.records():
+            if each.number == number:
+                return each
+        raise InputError(
+            f"study {self.name!r} has no trial {number}", tip=f"`python cli.py show {self.name}` lists them"
+        )
+
+    def untuned_record(self) -> TrialRecord | None:
+        """The trial of the untuned model: the measured one, else the last that failed, else None."""
+        config = self.manifest.space.untuned()
+        tried = [each for each in self.records() if each.config == config and each.outcome is not None]
+        measured = [each for each in tried if isinstance(each.outcome, Measurement)]
+        return measured[0] if measured else tried[-1] if tried else None
+
+    def num_recorded(self) -> int:
+        """Trials that say something about their config: what a budget counts."""
+        return sum(each.counts for each in self.records())
+
+    def has_evidence(self) -> bool:
+        """Something was measured, or is being measured right now."""
+        return any(isinstance(each.outcome, Measurement) or each.state == "running" for each in self.records())
+
+    def num_configs(self) -> int | None:
+        """Size of the space, None if it is too large to be counted out."""
+        return None if self._order is None else len(self._order)
+
+    def ask(self, longest_s: float) -> Asked | None:
+        """The next config that was not tried yet; None when there is none left. Never a config twice."""
+        seen = self._seen()
+        with store.storage_errors(self._database):
+            for _ in range(MAX_REPEATS):
+                plan = self._plan(seen)
+                if plan is None and self._order is not None:
+                    return None
+                asked = self._ask_once(plan, longest_s)
+                if not self._answer_from_record(asked, seen):
+                    return asked
+            unseen = self._draw_unseen(seen)
+            return None if unseen is None else self._ask_once(unseen, longest_s)
+
+    def tell(self, asked: Asked, outcome: Outcome) -> None:
+        """Record the outcome. Raises StoreError; the trial's folder holds the outcome all the same."""
+        blamed = isinstance(outcome, Measurement) or outcome.blames_config
+        violations = self._violations(outcome)
+        with store.storage_errors(self._database):
+            asked.handle.set_user_attr(_RESULT, {"outcome": outcome.model_dump(mode="json")})
+            if not blamed:
+                self._optuna.tell(asked.handle, state=TrialState.FAIL)
+                return
+            for name, violation in violations.items():
+                asked.handle.set_constraint(name, violation)
+            self._optuna.tell(asked.handle, self._value(outcome))
+
+    def give_back(self, asked: Asked) -> None:
+        """The trial was interrupted: leave no running trial behind; its config will be asked again."""
+        with store.storage_errors(self._database):
+            self._optuna.tell(asked.handle, state=TrialState.FAIL)
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        with store.storage_errors(self._database):
+            stored = self._optuna.user_attrs.get(_CONFIRMATION)
+        return None if stored is None else Confirmation.model_validate(stored)
+
+    def confirm(self, confirmation: Confirmation) -> None:
+        with store.storage_errors(self._database):
+            self._optuna.set_user_attr(_CONFIRMATION, confirmation.model_dump(mode="json"))
+
+    @property
+    def budget(self) -> dict[str, Any] | None:
+        """The budget that the study was last run with, as plain data."""
+        with store.storage_errors(self._database):
+            return self._optuna.user_attrs.get(_BUDGET)
+
+    def remember_budget(self, budget: dict[str, Any]) -> None:
+        """So that `resume` needs nothing but the study's name."""
+        with store.storage_errors(self._database):
+            self._optuna.set_user_attr(_BUDGET, budget)
+
+    def close(self) -> None:
+        """Give the database file back. SQLite folds the WAL into it when the last connection closes."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def _trials(self) -> list[FrozenTrial]:
+        with store.storage_errors(self._database):
+            return self._optuna.get_trials(deepcopy=False)
+
+    def _reap(self) -> list[int]:
+        """Give back the trials of runs that are no longer alive."""
+        dead = []
+        for trial in self._trials():
+            lease = trial.user_attrs.get(_LEASE)
+            if trial.state is TrialState.RUNNING and (lease is None or Lease.model_validate(lease).is_dead()):
+                with store.storage_errors(self._database):
+                    self._optuna.tell(trial.number, state=TrialState.FAIL)
+                dead.append(trial.number)
+        return dead
+
+    def _seen(self) -> dict[Config, float | None]:
+        """Configs not to be tried (again) -> the value that they were told with, if any."""
+        seen: dict[Config, float | None] = {}
+        harness_failures: Counter[Config] = Counter()
+        for trial in self._trials():
+            config = Config(trial.params)
+            if trial.state is TrialState.COMPLETE:
+                seen[config] = trial.value
+            elif trial.state is TrialState.RUNNING:
+                seen[config] = None
+            elif _RESULT in trial.user_attrs:
+                harness_failures[config] += 1
+        seen.update({c: None for c, count in harness_failures.items() if count >= MAX_HARNESS_FAILURES})
+        return seen
+
+    def _plan(self, seen: dict[Config, float | None]) -> Config | None:
+        """The next of the listed configs; in a large space the untuned and the default, then None (TPE chooses)."""
+        space = self.manifest.space
+        order = self._order if self._order is not None else [space.untuned(), space.default()]
+        return next((config for config in order if config not in seen), None)
+
+    def _ask_once(self, plan: Config | None, longest_s: float) -> Asked:
+        self._sampler.planned = plan
+        handle = self._optuna.ask()
+        handle.set_user_attr(_LEASE, Lease.of_this_process(longest_s).model_dump())
+
+        def suggest(name: str, values: tuple[Scalar, ...]) -> Scalar:
+            return handle.suggest_categorical(name, values)
+
+        return Asked(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
+
+    def _answer_from_record(self, asked: Asked, seen: dict[Config, float | None]) -> bool:
+        """TPE proposes known and forbidden configs too: tell it what is known instead of compiling again."""
+        forbidden = self.manifest.space.forbidden(asked.config) is not None
+        if not forbidden and asked.config not in seen:
+            return False
+        value = seen.get(asked.config)
+        for name in self._constraint_names():
+            asked.handle.set_constraint(name, 1.0 if forbidden and name == "ok" else 0.0)
+        self._optuna.tell(asked.handle, self._penalty() if value is None else value)
+        return True
+
+    def _draw_unseen(self, seen: dict[Config, float | None], tries: int = 1000) -> Config | None:
+        generator = random.Random(self.manifest.workload.seed + len(seen))
+        space = self.manifest.space
+        for _ in range(tries):
+            config = space.walk(lambda _, values: generator.choice(values))
+            if config not in seen and space.forbidden(config) is None:
+                return config
+        return None
+
+    def _value(self, outcome: Outcome) -> float:
+        return self.manifest.objective.value(outcome) if isinstance(outcome, Measurement) else self._penalty()
+
+    def _penalty(self) -> float:
+        """The worst value so far: finite and of the right size, so that no model of the values is bent by it."""
+        values = (trial.value for trial in self._trials() if trial.state is TrialState.COMPLETE)
+        return max((value for value in values if value is not None), default=1.0)
+
+    def _constraint_names(self) -> list[str]:
+        return ["ok", *(each.text for each in self.manifest.constraints)]
+
+    def _violations(self, outcome: Outcome) -> dict[str, float]:
+        """Constraint -> amount by which it is missed (0 or less: kept); for a failure only `ok` is known."""
+        measured = outcome if isinstance(outcome, Measurement) else None
+        told = {"ok": 1.0 if measured is None else -1.0}
+        for each in self.manifest.constraints:
+            told[each.text] = 0.0 if measured is None else each.violation(measured)
+        return told
+
+
+def create_study(studies_dir: Path, manifest: Manifest) -> Study:
+    """A new study folder with manifest and database. Raises StoreError where the folder cannot be written."""
+    _check_name(manifest.name)
+    folder = studies_dir / manifest.name
+    try:
+        (folder / "trials").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot create {folder}: {error.strerror}", tip="choose another place with --studies-dir"
+        ) from None
+    storage = store.open_storage(folder / "study.db", create=True)
+    with store.storage_errors(folder / "study.db"):
+        optuna.create_study(storage=storage, study_name=manifest.name, direction="minimize", load_if_exists=True)
+    # The manifest comes last: a folder without one is not yet a study.
+    try:
+        manifest.write(folder / "manifest.json")
+    except OSError as error:
+        raise StoreError(f"cannot write in {folder}: {error.strerror}") from None
+    return Study(folder, manifest, storage)
+
+
+def open_study(studies_dir: Path, name: str) -> Study:
+    """An existing study. Raises InputError for an unknown name, StoreError for a broken one."""
+    _check_name(name)
+    folder = studies_dir / name
+    if not (folder / "manifest.json").exists():
+        known = list_studies(studies_dir)
+        raise InputError(
+            f"no study {name!r} in {studies_dir}/",
+            tip=f"there are: {', '.join(known)}" if known else "there is none yet; start with `tune`",
+        )
+    manifest = read_manifest(folder / "manifest.json")
+    return Study(folder, manifest, store.open_storage(folder / "study.db", create=False))
+
+
+def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
+    """The study of this name if it asks the same question, else a new one. Raises StoreError if it differs.
+
+    A study in which nothing was ever measured (a model file with a mistake, say) holds no evidence and begins anew.
+    """
+    _check_name(manifest.name)
+    if not (studies_dir / manifest.name / "manifest.json").exists():
+        return create_study(studies_dir, manifest)
+    study = open_study(studies_dir, manifest.name)
+    if not study.has_evidence():
+        study.close()
+        shutil.rmtree(study.folder)
+        return create_study(studies_dir, manifest)
+    try:
+        study.manifest.require_same(manifest)
+    except StoreError:
+        study.close()
+        raise
+    return study
+
+
+def list_studies(studies_dir: Path) -> list[str]:
+    """Names of the studies in a folder, in order."""
+    return sorted(path.parent.name for path in studies_dir.glob("*/manifest.json"))
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"--study {name!r}: not usable as a folder's name", tip="use letters, digits, '.', '_' and '-'"
+        )
+
+
+def _order(space: SearchSpace, seed: int) -> list[Config] | None:
+    """Untuned, default, then all others in a seeded order; None if the space is too large to list."""
+    configs = list(itertools.islice(space.configs(), ENUMERATION_LIMIT + 1))
+    if len(configs) > ENUMERATION_LIMIT:
+        return None
+    first, others = configs[:2], configs[2:]
+    random.Random(seed).shuffle(others)
+    return first + others
+
+
+def _record(trial: FrozenTrial) -> TrialRecord | None:
+    """None for a proposal that was answered from the record: nothing ran."""
+    result = trial.user_attrs.get(_RESULT)
+    if result is None and trial.state is TrialState.COMPLETE:
+        return None
+    outcome = None if result is None else parse_outcome(result["outcome"])
+    measured = isinstance(outcome, Measurement)
+    return TrialRecord(
+        number=trial.number,
+        config=Config(trial.params),
+        outcome=outcome,
+        violations={name: value for name, value in trial.constraints.items() if measured and value > 0},
+        started=trial.datetime_start,
+        ended=trial.datetime_complete,
+        running=trial.state is TrialState.RUNNING,
+    )

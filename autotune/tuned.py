@@ -1,0 +1,139 @@
+"""`TunedConfig`: a study's answer as a YAML file, and its use in a job.
+
+    model = autotune.load("best.yaml").apply(model)
+
+This file is what a training or serving job imports: no search engine, and a framework only when there is something to
+compile. `apply` goes through the same backend method that the trials used: what was measured is what is deployed.
+"""
+
+from __future__ import annotations
+
+import logging
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from autotune.backends import framework_version, load_backend
+from autotune.config import Config, Scalar
+from autotune.environment import Environment
+from autotune.errors import InputError
+from autotune.files import parse_as, read_yaml, write_yaml
+from autotune.measurement import Latency, Record, Signature
+from autotune.statistics import Speedup, Verdict
+from autotune.workload import Device
+
+SCHEMA = 1
+_log = logging.getLogger("autotune")
+
+
+class TunedWorkload(Record):
+    """What was tuned: how the study named the model, and what it looked like when it ran."""
+
+    model: str
+    arguments: dict[str, Scalar]
+    device: Device
+    task: str
+    seed: int
+    signature: Signature
+
+
+class TunedEnvironment(Environment):
+    """Where the evidence was gathered."""
+
+    framework_version: str
+
+
+class Figures(Record):
+    """What a trial measured. Seconds, bytes, counts; None where the framework cannot tell."""
+
+    trial: int
+    latency_s: Latency
+    peak_memory_bytes: int | None
+    compile_cold_s: float
+    graph_breaks: int | None
+    recompiles: int | None
+    relative_error: float | None
+
+
+class Evidence(Record):
+    """Why to believe the verdict."""
+
+    study: str
+    autotune_version: str
+    num_trials: int
+    best: Figures
+    untuned: Figures
+    speedup: Speedup | None
+    """Untuned latency over tuned latency, from pairs of fresh processes; None if nothing was worth comparing."""
+    process_pairs_s: tuple[tuple[float, float], ...]
+    """The pairs themselves: (untuned, tuned) seconds a call."""
+    compile_warm_s: float | None
+    break_even_calls: int | None
+
+
+class TunedConfig(Record):
+    """The exported answer. Unless `verdict` is `faster`, `config` is the untuned model and `apply` changes nothing."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    framework: str
+    verdict: Verdict
+    config: Config
+    workload: TunedWorkload
+    environment: TunedEnvironment
+    evidence: Evidence
+
+    @property
+    def is_untuned(self) -> bool:
+        return self.verdict is not Verdict.FASTER
+
+    def apply(self, model: Any) -> Any:
+        """The model compiled as it was measured, or the very same model if nothing was faster than leaving it.
+
+        `model` is a `torch.nn.Module` or a `mindspore.nn.Cell`, on its device and in the mode (eval or train) in which
+        it will be called; compilation happens at the first call. Settings that a framework keeps for the whole process
+        (MindSpore's mode, its graph-kernel switch) are set now. Raises InputError for a model of another framework,
+        MissingFrameworkError without the framework, InvalidConfigError if this release does not take a setting.
+        """
+        if self.is_untuned:
+            return model
+        backend = load_backend(self.framework)
+        problem = backend.check_model(model)
+        if problem is not None:
+            raise InputError(f"this config was tuned for {self.framework}; apply() was given {problem}")
+        self._note_other_version()
+        return backend.compile(model, self.config)
+
+    def write(self, path: Path) -> None:
+        """Write the YAML file. Raises InputError if it cannot be written."""
+        content = self.model_dump(mode="json", by_alias=True)
+        write_yaml(path, content, comment=_HEADING.format(verdict=self.verdict.value))
+
+    def _note_other_version(self) -> None:
+        now, then = framework_version(self.framework), self.environment.framework_version
+        if now != then:
+            _log.warning(
+                "autotune: tuned with %s %s, running %s: the speed-up is not proven here; tune again to be sure",
+                self.framework,
+                then,
+                now,
+            )
+
+
+_HEADING = """The best compile configuration found by autotune; verdict: {verdict}.
+In a job:  import autotune
+           model = autotune.load("best.yaml").apply(model)"""
+
+
+def load_tuned(path: str | PathLike[str]) -> TunedConfig:
+    """Read and check a tuned config. Raises InputError with file and key."""
+    file = Path(path)
+    content = read_yaml(file)
+    schema = content.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise InputError(
+            f"{file}: key schema: {schema} is newer than {SCHEMA}, the newest that this autotune reads",
+            tip="upgrade autotune, or export the study again with this one",
+        )
+    return parse_as(TunedConfig, content, file)

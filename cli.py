@@ -1,0 +1,6 @@
+"""Command line of autotune, runnable from a checkout: `python cli.py --help`. All of it is in `autotune.cli`."""
+
+from autotune.cli import main
+
+if __name__ == "__main__":
+    main()
