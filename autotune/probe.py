@@ -55,7 +55,7 @@ def _parse(output: str) -> Found:
 
 def main(framework: str) -> None:
     """Print what the framework finds as one line of JSON."""
-    print(json.dumps(asdict(load_backend(framework).find())))  # noqa: T201
+    print(json.dumps(asdict(load_backend(framework).find())))
 
 
 if __name__ == "__main__":

@@ -80,9 +80,8 @@ class Supervisor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
-    def serve(self, preloaded: bool, why: str) -> None:
+    def serve(self, preloaded: bool) -> None:
         """Until stdin closes: one order, one trial, one `ended`."""
-        self._tell(event="ready", preloaded=preloaded, why=why)
         try:
             while (order := self._next_order()) is not None:
                 self._run(order, preloaded)
@@ -186,7 +185,7 @@ def _spawn_worker(folder: TrialFolder, order: dict[str, Any], told: int) -> int:
         stdin=subprocess.DEVNULL,
         env=environment,
         pass_fds=[told],
-        # Safe: a spawning supervisor has a single thread (it has imported no framework, or found one harmless).
+        # Safe: a supervisor has a single thread (`main` sees to it).
         preexec_fn=lambda: _become_child(folder, order),  # noqa: PLW1509
     )
     # Reaped in `_reap` with all the others; Popen must not try.
@@ -252,28 +251,35 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _preload(module: str) -> tuple[bool, str]:
-    """Import ahead; True if forking from here is safe, else why not."""
-    if not module:
-        return False, "not asked for"
+def _preload(module: str) -> str | None:
+    """Import ahead; None if forking from here is safe, else why not."""
     try:
         importlib.import_module(module)
     except Exception as error:
         # The trial's own import will fail in the same way, and its stderr is where the story belongs.
-        return False, f"import {module}: {type(error).__name__}: {error}"
+        return f"import {module}: {type(error).__name__}: {error}"
     try:
         num_threads = len(os.listdir("/proc/self/task"))
     except OSError:
-        return False, "the system does not tell the number of threads"
-    return num_threads == 1, "" if num_threads == 1 else f"importing {module} left {num_threads} threads"
+        return "the system does not tell the number of threads"
+    return None if num_threads == 1 else f"importing {module} left {num_threads} threads"
 
 
 def main(arguments: list[str]) -> None:
     """`python -m autotune.supervisor [MODULE]`: orders on stdin, events on stdout, everything else on stderr."""
+    module = arguments[0] if arguments else ""
     events = os.dup(1)
     os.dup2(2, 1)  # Whatever a framework prints while it is imported must not mix with the events.
-    preloaded, why = _preload(arguments[0] if arguments else "")
-    Supervisor(orders=0, events=events).serve(preloaded, why)
+    if not module:
+        Supervisor(orders=0, events=events).serve(preloaded=False)
+        return
+    why_not = _preload(module)
+    if why_not is not None:
+        # With other threads about, neither forking nor preparing a new child is safe: begin again without.
+        print(f"trials start from a fresh Python each: {why_not}", file=sys.stderr)
+        os.dup2(events, 1)
+        os.execv(sys.executable, [sys.executable, "-m", "autotune.supervisor"])
+    Supervisor(orders=0, events=events).serve(preloaded=True)
 
 
 if __name__ == "__main__":

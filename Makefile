@@ -1,0 +1,34 @@
+# `make tune` and `make test` work from a fresh clone; both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS ?= torch,mindspore,dashboard,dev
+
+.PHONY: help setup tune test lint clean
+
+help:
+	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
+	@echo "make test   set up, then lint, type-check and test"
+	@echo "make clean  remove the environment and caches; studies stay"
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+tune: setup
+	$(BIN)/python cli.py tune --model vit --device cpu
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
