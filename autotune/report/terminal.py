@@ -89,7 +89,7 @@ def _headline(answer: Answer) -> str:
         low, high = times(answer.speedup.low), times(answer.speedup.high)
         return f"faster: {times(answer.speedup.median)} (95 % interval {low} to {high})"
     if answer.verdict is Verdict.TIE:
-        return f"tie: no config is faster than the untuned model by more than {MARGIN:.0%}; keep it untuned"
+        return f"tie: no config could be shown to be more than {MARGIN:.0%} faster than the untuned model; keep it untuned"
     return "keep untuned: nothing is faster than leaving the model as it is"
 
 

@@ -1,0 +1,194 @@
+"""Shared by all tests: a tiny model and space for the fake framework, and the command line as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.config import Config
+from autotune.manifest import Manifest
+from autotune.measurement import Outcome
+from autotune.objective import Constraint, Objective
+from autotune.runner import Runner
+from autotune.space import SearchSpace, load_space
+from autotune.study import Study, create_study
+from autotune.timing import SamplingPlan
+from autotune.trial import Limits, TrialFolder, TrialRequest
+from autotune.tune import Budget
+from autotune.workload import Workload
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+MODEL_FILE = '''
+import numpy as np
+
+
+def tiny(rows=4, seed=0):
+    weight = np.random.default_rng(seed).normal(size=(8, 8))
+    return (lambda x: x @ weight), np.random.default_rng(1).normal(size=(rows, 8))
+'''
+
+SPACE_FILE = """
+schema: 1
+framework: fake
+knobs:
+  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
+  behaviour:
+    doc: https://example.org/x
+    when: {execution: compile}
+    values: [right, breaks, wrong, compile_error]
+    default: right
+  latency_ms: {doc: "https://example.org/x", values: [8, 6, 2], default: 6, untuned: 8}
+"""
+
+QUICK = SamplingPlan(max_warmup_s=0.2, min_samples=5, max_samples=20, max_sampling_s=0.2)
+QUICK_BUDGET = Budget(num_trials=6, num_pairs=2, sampling=QUICK, limits=Limits(compile=20, check=20, run=20))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_running():
+    """Whatever a test does, no process of it may outlive it."""
+    yield
+    left = [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+    for each in left:
+        each.kill()
+    assert not left, f"left running: {[each.cmdline() for each in left]}"
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny_model.py"
+    path.write_text(MODEL_FILE)
+    return path
+
+
+@pytest.fixture
+def space_file(tmp_path: Path) -> Path:
+    path = tmp_path / "fake_space.yaml"
+    path.write_text(SPACE_FILE)
+    return path
+
+
+@pytest.fixture
+def space(space_file: Path) -> SearchSpace:
+    return load_space(space_file, framework="fake", version="0", device="cpu")
+
+
+@pytest.fixture
+def workload(model_file: Path) -> Workload:
+    reference = f"{model_file}:tiny"
+    return Workload(
+        model=reference, reference=reference, framework="fake", device="cpu", search_path=str(model_file.parent)
+    )
+
+
+@pytest.fixture
+def make_request(tmp_path: Path, workload: Workload) -> Callable[..., TrialRequest]:
+    """A request for the fake framework; keywords override."""
+
+    def make(settings: dict[str, object] | None = None, **overrides: object) -> TrialRequest:
+        fields: dict[str, object] = {
+            "number": 0,
+            "workload": workload,
+            "config": Config.model_validate(settings or {}),
+            "untuned": settings is None,
+            "tolerance": 1e-3,
+            "reference": str(tmp_path / "reference.npz"),
+            "cache": str(tmp_path / "cache"),
+            "cold": True,
+            "sampling": QUICK,
+            "limits": QUICK_BUDGET.limits,
+            **overrides,
+        }
+        return TrialRequest.model_validate(fields)
+
+    return make
+
+
+@pytest.fixture
+def run_trial(tmp_path: Path, make_request: Callable[..., TrialRequest]) -> Callable[..., Outcome]:
+    """Run one config of the fake framework in a real child, after the untuned model has left its reference."""
+
+    def run(settings: dict[str, object], *, fresh: bool = False, **overrides: object) -> Outcome:
+        with Runner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
+            runner.run(TrialFolder(tmp_path / "untuned"), make_request())
+            return runner.run(TrialFolder(tmp_path / "trial"), make_request(settings, **overrides), fresh=fresh)
+
+    return run
+
+
+@pytest.fixture
+def make_manifest(workload: Workload, space: SearchSpace) -> Callable[..., Manifest]:
+    def make(name: str = "s", **overrides: object) -> Manifest:
+        fields: dict[str, object] = {
+            "schema": 1,
+            "name": name,
+            "created": "2026-01-01T00:00:00+00:00",
+            "autotune_version": "0",
+            "optuna_version": "0",
+            "workload": workload,
+            "framework_version": "0",
+            "space_file": "fake_space.yaml",
+            "space": space,
+            "objective": Objective(),
+            "constraints": (),
+            "tolerance": 1e-3,
+            "variables": {},
+            **overrides,
+        }
+        return Manifest.model_validate(fields)
+
+    return make
+
+
+@pytest.fixture
+def make_study(tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callable[..., Study]:
+    """A new study of the fake framework. `constraints` as a user writes them."""
+
+    def make(name: str = "s", *, constraints: tuple[str, ...] = (), **overrides: object) -> Study:
+        parsed = tuple(Constraint.parse(text) for text in constraints)
+        return create_study(tmp_path / "studies", make_manifest(name, constraints=parsed, **overrides))
+
+    return make
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """Run `python cli.py ...` in a child, in the test's folder, and return what it said."""
+
+    def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            cli_command(*arguments), cwd=tmp_path, env=cli_environment(), capture_output=True, text=True,
+            timeout=timeout, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def cli_command(*arguments: str) -> list[str]:
+    return [sys.executable, str(REPOSITORY / "cli.py"), *arguments]
+
+
+def cli_environment() -> dict[str, str]:
+    # A checkout must work without being installed, and a narrow terminal must not change what scripts see.
+    return {**os.environ, "PYTHONPATH": "", "COLUMNS": "200"}
+
+
+@pytest.fixture
+def tune_fake(cli: Cli, model_file: Path, space_file: Path) -> Cli:
+    """`tune` on the fake framework; further arguments are appended."""
+
+    def run(*arguments: str, model: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return cli(
+            "tune", "--model", model or f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
+            "--space", str(space_file), "--study", "s", *arguments, timeout=timeout,
+        )  # fmt: skip
+
+    return run

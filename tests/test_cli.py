@@ -1,0 +1,336 @@
+"""The command line as a user meets it: real processes, exit statuses, sentences, documents for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+
+import psutil
+import pytest
+import yaml
+
+from tests.conftest import cli_command, cli_environment
+
+
+def document_of(result):
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def refused(result, *words, code=2):
+    """A mistake: the exit status, one sentence with these words on stderr, nothing on stdout, no traceback."""
+    assert result.returncode == code, result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+class TestTheMainJob:
+    """One study from tune to export; the commands that read it."""
+
+    @pytest.fixture
+    def tuned(self, tune_fake):
+        return tune_fake("--trials", "8", "--json")
+
+    def test_document(self, tuned, cli):
+        """`tune --json` and `show --json` print the same one document, with the promised keys."""
+        document = document_of(tuned)
+        assert document == document_of(cli("show", "s", "--json"))
+        assert document["verdict"] == "faster"
+        figures = {
+            "trial", "config", "latency_s", "peak_memory_bytes", "compile_cold_s", "graph_breaks", "recompiles",
+            "relative_error",
+        }  # fmt: skip
+        assert set(document["best"]) == set(document["baseline"]) == figures
+        assert set(document["best"]["latency_s"]) == {"p50", "p90", "p99"}
+        assert document["baseline"]["relative_error"] is None
+        assert document["speedup"]["low"] <= document["speedup"]["median"] <= document["speedup"]["high"]
+        assert document["break_even_calls"] >= 0
+        assert [each["number"] for each in document["trials"]] == list(range(8))
+        assert len(document["trials"][0]["outcome"]["samples"]["latency_s"]) >= 5
+        assert sum(document["failures"].values()) == sum(each["state"] == "failed" for each in document["trials"])
+
+    def test_reading_commands(self, tuned, cli, tmp_path):
+        """`show`, `studies`, `export`, `run` speak of the same study."""
+        shown = cli("show", "s")
+        assert "faster: " in shown.stdout
+        assert "python cli.py export s" in shown.stdout
+        assert "s  " in cli("studies").stdout
+        assert json.loads(cli("studies", "--json").stdout)[0]["verdict"] == "faster"
+        exported = cli("export", "s", "-o", "best.yaml")
+        assert exported.returncode == 0
+        assert yaml.safe_load((tmp_path / "best.yaml").read_text())["verdict"] == "faster"
+        before = cli("show", "s", "--json").stdout
+        again = cli("run", "s", "0")
+        assert again.returncode == 0
+        assert "median" in again.stdout
+        command = next(line for line in again.stdout.splitlines() if "autotune.worker" in line).partition(": ")[2]
+        subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+        assert cli("show", "s", "--json").stdout == before
+
+    def test_run_shows_the_trials_output_and_its_failure(self, tuned, cli):
+        """Running a failed trial again shows the child's own traceback and exits 1."""
+        failed = next(each for each in json.loads(tuned.stdout)["trials"] if each["state"] == "failed")
+        result = cli("run", "s", str(failed["number"]))
+        assert result.returncode == 1
+        assert failed["outcome"]["reason"] in result.stdout
+        assert "Traceback" in result.stderr  # The child's, shown on purpose.
+
+    def test_same_name_goes_on(self, tuned, tune_fake, cli):
+        """The same command with more trials adds to the study; `resume` needs the name alone."""
+        assert len(document_of(tune_fake("--trials", "9", "--json"))["trials"]) == 9
+        assert len(document_of(cli("resume", "s", "--trials", "10", "--json"))["trials"]) == 10
+        assert len(document_of(cli("resume", "s", "--json"))["trials"]) == 10
+
+    def test_quiet_when_not_on_a_terminal(self, tuned, tune_fake):
+        """Nothing but the summary: no spinner, no progress, no colour codes."""
+        result = tune_fake("--trials", "8")
+        assert result.stderr == ""
+        assert "\x1b" not in result.stdout
+        assert result.stdout.startswith("faster: ")
+
+
+def test_a_changed_model_is_refused(tune_fake, model_file):
+    """The same name with another model file: the reason and the two ways out."""
+    assert tune_fake("--trials", "2").returncode == 0
+    model_file.write_text(model_file.read_text() + "\n# changed\n")
+    refused(tune_fake("--trials", "3"), "asks another question", "source file (SHA-256)", "--study NAME", "set these back")
+
+
+def test_resume_refuses_a_changed_model_too(tune_fake, cli, model_file):
+    """`resume` reads everything from the study, and checks that it still holds."""
+    assert tune_fake("--trials", "2").returncode == 0
+    model_file.write_text(model_file.read_text() + "\n# changed\n")
+    refused(cli("resume", "s"), "asks another question")
+
+
+MISTAKES = [
+    (["tune", "--model", "nope"], ["--model nope", "bundled: vit"]),
+    (["tune", "--model", "nope.py:f"], ["nope.py", "No such file"]),
+    (["tune", "--model", "a b:c d"], ["--model a b:c d"]),
+    (["tune", "--model", "vit", "--device", "tpu"], ["--device tpu", "auto, cpu, gpu or ascend"]),
+    (["tune", "--model", "vit", "--framework", "jax"], ["--framework jax", "torch, mindspore"]),
+    (["tune", "--model", "vit", "--objective", "beauty"], ["--objective beauty"]),
+    (["tune", "--model", "vit", "--space", "nope.yaml"], ["nope.yaml", "No such file"]),
+    (["tune", "--model", "vit", "--study", "../x"], ["--study '../x'"]),
+    (["tune", "--model", "vit", "--model-arg", "depth"], ["--model-arg depth", "NAME=VALUE"]),
+    (["tune", "--model", "vit", "--constraint", "beauty <= 3"], ["beauty", "peak_memory"]),
+    (["tune", "--model", "vit", "--constraint", "latency <= 3GiB"], ["GiB", "ms"]),
+    (["show", "nope"], ["no study 'nope'"]),
+    (["resume", "nope"], ["no study 'nope'"]),
+    (["export", "nope"], ["no study 'nope'"]),
+    (["run", "nope", "1"], ["no study 'nope'"]),
+    (["spaces", "--device", "tpu"], ["--device tpu"]),
+    (["tune", "--model", "vit", "--no-such-flag"], ["No such option"]),
+    (["no-such-command"], ["No such command"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[" ".join(each) for each, _ in MISTAKES])
+def test_a_mistake_is_a_sentence_and_exit_status_2(cli, arguments, words):
+    """Unknown names, values and files: what, where, what to do; no traceback."""
+    device = ["--device", "cpu"] if arguments[0] == "tune" and "--device" not in arguments else []
+    refused(cli(*arguments, *device), *words)
+
+
+SPACE_MISTAKES = [
+    ("schema: 1\nframework: fake\nknob: {}\n", "key knobs: is missing"),
+    ("schema: 1\nframework: fake\nframework: fake\n", "the key 'framework' is given twice"),
+    ("schema: 1\nframework: fake\nknobs: {a: {doc: 'https://e.org', values: [on, 1], default: 1}}\n", "line 3: 'on'"),
+    ("schema: 2\nframework: fake\nknobs: {a: {doc: 'https://e.org', values: [1], default: 1}}\n", "key schema"),
+    ("schema: 1\nframework: torch\nknobs: {a: {doc: 'https://e.org', values: [1], default: 1}}\n", "key framework"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), SPACE_MISTAKES)
+def test_a_mistake_in_a_space_file_names_file_and_key(tune_fake, space_file, content, words):
+    """What is wrong in `--space FILE` is found before anything runs."""
+    space_file.write_text(content)
+    refused(tune_fake(), str(space_file), words)
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "code"),
+    [
+        ("import numpy as np\ndef tiny():\n    raise ValueError('my mistake')\n", "ValueError: my mistake", 2),
+        ("def tiny():\n    return 1\n", "must return (model, inputs)", 2),
+        ("import numpy as np\ndef tiny():\n    return (lambda x: x @ 0), np.ones(2)\n", "run_error", 1),
+    ],
+)
+def test_a_model_that_does_not_work_stops_at_once(tune_fake, model_file, content, words, code):
+    """The child's own error comes first, with the file that holds the whole story; exit 2 for a broken file."""
+    model_file.write_text(content)
+    result = tune_fake()
+    refused(result, words, "stderr.txt", code=code)
+    model_file.write_text("import numpy as np\ndef tiny():\n    return (lambda x: x), np.ones((2, 2))\n")
+    assert tune_fake("--trials", "2").returncode == 0, "once mended, the same command works"
+
+
+def test_an_unknown_model_argument_names_those_there_are(tune_fake):
+    """`--model-arg` is checked against the function itself."""
+    refused(tune_fake("--model-arg", "depth=3"), "--model-arg depth", "rows, seed")
+
+
+def test_model_arguments_reach_the_function(tune_fake):
+    """A number given on the command line arrives as a number."""
+    document = document_of(tune_fake("--model-arg", "rows=7", "--trials", "1", "--json"))
+    assert document["trials"][0]["outcome"]["signature"]["inputs"][0]["shape"] == [7, 8]
+
+
+def test_a_module_is_found_from_where_the_user_stands(tune_fake):
+    """`--model package.module:function` is imported from the current folder."""
+    assert tune_fake("--trials", "1", model="tiny_model:tiny").returncode == 0
+
+
+def test_infeasible_is_a_verdict_and_exit_status_1(tune_fake, cli):
+    """No config keeps the constraint: verdict, closest miss, exit 1; and nothing to export."""
+    result = tune_fake("--trials", "3", "--constraint", "latency <= 1us", "--json")
+    assert result.returncode == 1
+    document = json.loads(result.stdout)
+    assert (document["verdict"], document["best"]) == ("infeasible", None)
+    assert "missed by" in document["confirmation"]["note"]
+    refused(cli("export", "s"), "infeasible")
+
+
+def test_a_device_that_is_not_there(tune_fake):
+    """The fake framework has no GPU: one sentence says what was found."""
+    refused(tune_fake("--device", "gpu"), "finds only cpu")
+
+
+def test_an_unwritable_studies_folder(cli, model_file, space_file, tmp_path):
+    """A studies folder that cannot be created is named."""
+    (tmp_path / "file").write_text("")
+    result = cli(
+        "tune", "--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu", "--space", str(space_file),
+        "--studies-dir", str(tmp_path / "file" / "studies"),
+    )  # fmt: skip
+    refused(result, "cannot create", "--studies-dir")
+
+
+def test_a_broken_study_does_not_hide_the_others(tune_fake, cli, tmp_path):
+    """`studies` lists a damaged study with its error, beside the sound ones."""
+    assert tune_fake("--trials", "1").returncode == 0
+    broken = tmp_path / "studies" / "broken"
+    broken.mkdir()
+    (broken / "manifest.json").write_text("{")
+    rows = json.loads(cli("studies", "--json").stdout)
+    assert "manifest.json" in rows[0]["error"]
+    assert rows[1]["study"] == "s"
+
+
+class TestInterrupted:
+    """A run that ends in the middle of a trial: intact, nothing left running, and it goes on."""
+
+    def start(self, tmp_path, model_file, space_file):
+        """Tune, and return in the middle of the trial whose compile hangs."""
+        space_file.write_text(space_file.read_text().replace("[right, breaks, wrong, compile_error]", "[right, hang]"))
+        process = subprocess.Popen(
+            cli_command(
+                "tune", "--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
+                "--space", str(space_file), "--study", "s", "--trials", "6", "--compile-timeout", "4",
+            ),
+            cwd=tmp_path, env=cli_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        hanging = None
+        end = time.monotonic() + 60
+        while hanging is None and time.monotonic() < end:
+            time.sleep(0.05)
+            hanging = next(
+                (p for p in (tmp_path / "studies" / "s" / "trials").glob("*/stage") if self.hangs(p)), None
+            )
+        assert hanging is not None
+        return process, psutil.Process(process.pid).children(recursive=True)
+
+    @staticmethod
+    def hangs(stage_file):
+        request = json.loads((stage_file.parent / "request.json").read_text())
+        return request["config"].get("behaviour") == "hang" and stage_file.read_text() == "compile"
+
+    def states(self, cli):
+        return [each["state"] for each in json.loads(cli("show", "s", "--json").stdout)["trials"]]
+
+    def test_ctrl_c(self, tmp_path, model_file, space_file, cli):
+        """Exit status 130, the line that resumes, no process, no running trial."""
+        process, family = self.start(tmp_path, model_file, space_file)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "python cli.py resume s" in stderr
+        assert "Traceback" not in stderr
+        assert not psutil.wait_procs(family, timeout=10)[1]
+        assert "running" not in self.states(cli)
+
+    def test_kill_9_then_resume(self, tmp_path, model_file, space_file, cli):
+        """Nothing recorded is lost, nothing of the dead run is alive, and the study completes."""
+        process, family = self.start(tmp_path, model_file, space_file)
+        before = json.loads(cli("show", "s", "--json").stdout)["trials"]
+        process.kill()
+        process.communicate()
+        assert not psutil.wait_procs(family, timeout=10)[1]
+        assert "running" in [each["state"] for each in before]
+        result = cli("resume", "s", "--json")
+        after = document_of(result)["trials"]
+        finished = [each for each in before if each["outcome"]]
+        assert [each for each in after if each["number"] in {f["number"] for f in finished}] == finished
+        counted = [each for each in after if each["outcome"] and each["outcome"].get("reason") != "harness"]
+        assert len(counted) == 6
+        lost = [each for each in after if each["state"] == "lost"]
+        assert len(lost) == 1
+        assert sum(each["config"] == lost[0]["config"] for each in after) == 2
+
+
+def test_a_full_disk_is_a_sentence_and_loses_nothing(tune_fake, cli, tmp_path):
+    """When the database cannot grow, the run stops with what to do; afterwards it goes on."""
+    assert tune_fake("--trials", "2").returncode == 0
+    database = tmp_path / "studies" / "s" / "study.db"
+    with closing(sqlite3.connect(database)) as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    # SQLite's own limit gives the very error of a full disk (SQLITE_FULL), on this file alone.
+    child = subprocess.run(
+        cli_command("resume", "s", "--trials", "40"), cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**cli_environment(), "PYTHONPATH": str(_limit_pages(tmp_path, pages + 1))},
+    )  # fmt: skip
+    assert child.returncode == 2, child.stderr
+    assert "the disk is full" in child.stderr
+    assert "free some space" in child.stderr
+    trials = document_of(cli("resume", "s", "--trials", "4", "--json"))["trials"]
+    assert [each["number"] for each in trials[:2]] == [0, 1]
+    assert sum(each["outcome"] is not None for each in trials) == 4
+
+
+def _limit_pages(tmp_path, pages):
+    """A folder whose sitecustomize gives every SQLite connection a page limit."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import sqlite3\nopened = sqlite3.connect\n"
+        "def connect(*args, **kwargs):\n    connection = opened(*args, **kwargs)\n"
+        f"    connection.execute('PRAGMA max_page_count = {pages}')\n    return connection\n"
+        "sqlite3.connect = sqlite3.dbapi2.connect = connect\n"
+    )
+    return folder
+
+
+def test_lists_need_no_study(cli):
+    """`models`, `spaces`, `studies` and `doctor` answer on a fresh machine."""
+    assert "planner" in cli("models").stdout
+    assert set(json.loads(cli("models", "--json").stdout)["vit"]["frameworks"]) == {"torch", "mindspore"}
+    assert "execution" in cli("spaces").stdout
+    assert "no studies" in cli("studies").stdout
+    findings = json.loads(cli("doctor", "--json").stdout)
+    assert {"torch", "mindspore", "numpy", "cores"} <= {each["what"] for each in findings}
+
+
+def test_output_into_a_closed_pipe(cli, tmp_path):
+    """`... | head -1` ends quietly."""
+    command = " ".join(cli_command("models")) + " | true"
+    child = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, env=os.environ.copy(), check=False
+    )
+    assert "Traceback" not in child.stderr

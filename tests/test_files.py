@@ -1,0 +1,237 @@
+"""Strict YAML in, whole files out: a mistake is a sentence with file and place, a failed write changes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import InputError, StoreError
+from autotune.files import parse_as, read_yaml, write_whole, write_yaml
+from autotune.measurement import Record
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "given.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refused(folder: Path, text: str | bytes) -> str:
+    path = written(folder, text)
+    with pytest.raises(InputError) as caught:
+        read_yaml(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_plain_yaml_is_read_as_it_stands(tmp_path: Path) -> None:
+    """Text, numbers, booleans, null, lists and mappings come through, keys in the file's order."""
+    text = 'b: [1, 2.5, true, False, null]\na: {x: "on", y: off-peak}\n"yes": é\n'
+    content = read_yaml(written(tmp_path, text))
+    assert content == {"b": [1, 2.5, True, False, None], "a": {"x": "on", "y": "off-peak"}, "yes": "é"}
+    assert list(content) == ["b", "a", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "a", 3),
+        ("knobs:\n  mode: 1\n  mode: 1\n", "mode", 3),
+        ("list:\n  - x: 1\n    y: 2\n  - x: 1\n    x: 2\n", "x", 5),
+        ('a: 1\n"a": 1\n', "a", 2),
+    ],
+)
+def test_a_key_given_twice_is_refused(tmp_path: Path, text: str, key: str, line: int) -> None:
+    """YAML would silently keep the last of two equal keys; the message names file, line and key."""
+    message = refused(tmp_path, text)
+    assert f", line {line}:" in message
+    assert f"'{key}' is given twice" in message
+
+
+@pytest.mark.parametrize("word", ["on", "off", "yes", "no", "On", "OFF", "Yes", "NO"])
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [("a: 1\nb: {}\n", 2), ("a: 1\nb:\n  - x\n  - {}\n", 4), ("{}: 1\n", 1), ("a:\n  {}: 1\n", 2)],
+    ids=["value", "item", "key", "nested key"],
+)
+def test_a_bare_switch_word_is_refused(tmp_path: Path, word: str, template: str, line: int) -> None:
+    """A bare on, off, yes or no would silently become a boolean, as a value and as a key; both cures are named."""
+    message = refused(tmp_path, template.format(word))
+    assert f", line {line}:" in message
+    assert f"'{word}' without quotes" in message
+    assert f"true, false or '{word}'" in message
+
+
+@pytest.mark.parametrize("word", ["true", "false", "True", "FALSE"])
+def test_true_and_false_are_booleans(tmp_path: Path, word: str) -> None:
+    """The two words that say what they mean are booleans in every case of letters."""
+    assert read_yaml(written(tmp_path, f"a: {word}")) == {"a": word.lower() == "true"}
+
+
+@pytest.mark.parametrize("key", ["1", "2.5", "null", "~", "true", "2020-01-01", "[a, b]"])
+def test_a_key_is_text(tmp_path: Path, key: str) -> None:
+    """A key that YAML reads as a number, a date, null, a boolean or a list is refused, with its line."""
+    message = refused(tmp_path, f"a: 1\n? {key}\n: 2\n")
+    assert ", line 2:" in message
+    assert "quote it" in message
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "- a\n- b\n", "just text", "3", "null"])
+def test_a_file_holds_keys_and_values(tmp_path: Path, text: str) -> None:
+    """A file that is empty, a list or a bare value is refused: a mapping is expected."""
+    assert "expected keys and values" in refused(tmp_path, text)
+
+
+def test_a_file_is_utf8(tmp_path: Path) -> None:
+    """A file in another encoding is refused in a sentence, without a traceback."""
+    assert "UTF-8" in refused(tmp_path, "a: ü".encode("latin-1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("a: [1,\n", ", line 2:"), ("a: 1\n\tb: 2\n", ", line 2:"), ("a: *nowhere\n", ", line 1:"), ("a: \x07", ":")],
+)
+def test_broken_yaml_is_placed(tmp_path: Path, text: str, place: str) -> None:
+    """A syntax error names the file, and its line where the parser tells."""
+    assert place in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["a: !!python/object/apply:os.getcwd []\n", "a: !mine x\n"])
+def test_a_file_runs_no_code(tmp_path: Path, text: str) -> None:
+    """A YAML file from somebody else is data: tags that would build objects are refused."""
+    assert ", line 1:" in refused(tmp_path, text)
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="files.py: PyYAML's own ValueError comes through as it is")
+@pytest.mark.parametrize("text", ["a: 1\nb: 2024-13-45\n", "a: 1\nb: !!int x\n", "a: 1\nb: 0b_\n"])
+def test_a_value_that_yaml_itself_cannot_read_is_refused(tmp_path: Path, text: str) -> None:
+    """An impossible date or number is the operator's mistake, so it is a sentence that names the file."""
+    refused(tmp_path, text)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A path that is not there, or is a folder, gives its name, the system's reason and a tip."""
+    for path, reason in [(tmp_path / "nowhere.yaml", "No such file"), (tmp_path, "Is a directory")]:
+        with pytest.raises(InputError) as caught:
+            read_yaml(path)
+        assert str(path) in str(caught.value)
+        assert reason in str(caught.value)
+        assert caught.value.tip
+
+
+class Inner(Record):
+    number: int
+
+
+class Outer(Record):
+    inner: list[Inner] = []
+    name: str = ""
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"nam": "x"}, "key nam: unknown key"),
+        ({"inner": [{"number": 1}, {}]}, "key inner.1.number: is missing"),
+        ({"inner": [{"number": "many"}]}, "key inner.0.number: Input should be a valid integer"),
+        ([], "key (top level):"),
+    ],
+)
+def test_content_is_checked_with_file_and_key(content: object, expected: str) -> None:
+    """A wrong entry names the file and the full key, and is raised as the error class that the caller chose."""
+    for error_class in (InputError, StoreError):
+        with pytest.raises(error_class) as caught:
+            parse_as(Outer, content, Path("some/file.yaml"), error_class)
+        assert str(caught.value).startswith("some/file.yaml: ")
+        assert expected in str(caught.value)
+
+
+def test_content_that_fits_becomes_the_record() -> None:
+    """Content that fits its model comes back as that model."""
+    assert parse_as(Outer, {"inner": [{"number": 2}]}, Path("f")) == Outer(inner=[Inner(number=2)])
+
+
+AWKWARD: dict[str, Any] = {
+    "z": "on",
+    "yes": "no",
+    "number as text": "1",
+    "null as text": "null",
+    "empty": "",
+    "nothing": None,
+    "float": 1e-05,
+    "tiny": 4.9e-324,
+    "bool": True,
+    "list": [{"a": [1, "y", "2020-01-01"]}, []],
+    "colon": "a: b # c",
+    "lines": "one\ntwo\n",
+    "long": "word " * 100,
+    "=": "<<",
+    "unicode": "Ångström 量",
+}
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    """Every value survives writing and strict reading with its type, keys in the given order."""
+    path = tmp_path / "out.yaml"
+    write_yaml(path, AWKWARD)
+    content = read_yaml(path)
+    assert content == AWKWARD
+    assert list(content) == list(AWKWARD)
+    assert type(content["bool"]) is bool
+
+
+def test_a_comment_stands_on_top(tmp_path: Path) -> None:
+    """Each line of the comment becomes a YAML comment above the content, without trailing blanks."""
+    path = tmp_path / "out.yaml"
+    write_yaml(path, {"a": 1}, comment="What this is:\n\n  in a job")
+    assert path.read_text(encoding="utf-8") == "# What this is:\n#\n#   in a job\na: 1\n"
+
+
+def test_a_yaml_file_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    """Writing into a folder that is not there names the path and tells of -o."""
+    path = tmp_path / "nowhere" / "best.yaml"
+    with pytest.raises(InputError, match="cannot write") as caught:
+        write_yaml(path, {"a": 1})
+    assert str(path) in str(caught.value)
+    assert "-o" in str(caught.value.tip)
+
+
+def test_a_written_file_is_there_alone(tmp_path: Path) -> None:
+    """After writing, the folder holds the file with the new text and no temporary one, first time and again."""
+    path = tmp_path / "outcome.json"
+    for text in ("old é", "new, and longer"):
+        write_whole(path, text)
+        assert path.read_text(encoding="utf-8") == text
+        assert os.listdir(tmp_path) == ["outcome.json"]
+
+
+def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    """Whoever has the old file open goes on reading all of it: the new one takes its place in one step."""
+    path = tmp_path / "outcome.json"
+    write_whole(path, "old " * 1000)
+    with path.open() as reader:
+        assert reader.read(4) == "old "
+        write_whole(path, "new")
+        assert reader.read() == "old " * 999
+    assert path.read_text() == "new"
+
+
+def test_a_write_that_fails_midway_keeps_the_old_file(tmp_path: Path) -> None:
+    """Text that cannot be encoded fails after the temporary file was opened: old content stays, nothing else does."""
+    path = tmp_path / "outcome.json"
+    write_whole(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "half a file" * 10_000 + "\ud800")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["outcome.json"]
+
+
+def test_a_rename_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    """If the place is taken by a folder, the error comes through and the temporary file is removed."""
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_whole(tmp_path / "taken", "text")
+    assert os.listdir(tmp_path) == ["taken"]

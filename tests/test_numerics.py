@@ -1,0 +1,269 @@
+"""Is the output right? Errors that must be seen, differences that must not matter, inputs to look with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune.numerics import DEFAULT_TOLERANCE, load_reference, relative_error, save_reference, varied
+
+Array = NDArray[Any]
+NAN, INF = float("nan"), float("inf")
+
+
+def of(*values: float) -> Array:
+    return np.array(values)
+
+
+def error(reference: Array, output: Array) -> float:
+    return relative_error([reference], [output])
+
+
+@pytest.mark.parametrize(
+    ("reference", "output", "expected"),
+    [
+        (of(1, -4), of(1, -4), 0.0),
+        (of(1, -4), of(1.2, -4), 0.05),
+        (of(1, -4), of(1, 4), 2.0),
+        (of(1e-9, 1), of(2e-9, 1), 1e-9),
+        (of(100, 200), of(101, 198), 0.01),
+        (of(0, 0), of(0, 0.5), 0.5),
+        (of(), of(), 0.0),
+        (np.array(2.0), np.array(3.0), 0.5),
+    ],
+)
+def test_error_is_relative_to_the_largest_magnitude(reference: Array, output: Array, expected: float) -> None:
+    """The error is max|y - r| / max|r|: a wrong sign counts, an element near zero does not count as all wrong."""
+    assert error(reference, output) == pytest.approx(expected)
+
+
+def test_one_wrong_element_in_a_large_output_is_seen() -> None:
+    """One element of a million that is off does not drown in a mean."""
+    reference = np.random.default_rng(0).normal(size=(1000, 1000))
+    output = reference.copy()
+    output[123, 456] += 0.1
+    assert error(reference, output) == pytest.approx(0.1 / np.abs(reference).max())
+    assert error(reference, output) > DEFAULT_TOLERANCE
+
+
+def test_the_worst_of_all_outputs_counts() -> None:
+    """A model with several outputs is as wrong as its worst one, each measured on its own scale."""
+    reference = [of(1000.0), of(1.0), of(10.0)]
+    assert relative_error(reference, [of(1000.0), of(1.5), of(10.0)]) == pytest.approx(0.5)
+    assert relative_error(reference, reference) == 0
+    assert relative_error([], []) == 0
+
+
+def test_rounding_of_float32_passes() -> None:
+    """Summing in another order stays far below the default tolerance: only real differences are refused."""
+    values = np.random.default_rng(0).normal(size=(256, 4096)).astype(np.float32)
+    weights = np.random.default_rng(1).normal(size=(4096, 8)).astype(np.float32)
+    order = np.random.default_rng(2).permutation(4096)
+    assert error(values @ weights, values[:, order] @ weights[order]) < DEFAULT_TOLERANCE / 10
+
+
+@pytest.mark.parametrize(
+    ("reference", "output"),
+    [
+        (of(1, 2), of(1, NAN)),
+        (of(1, NAN), of(1, NAN)),
+        (of(1, NAN), of(1, 2)),
+        (of(NAN, NAN), of(NAN, NAN)),
+        (of(1, INF), of(1, NAN)),
+        (of(NAN, 1), of(1, NAN)),
+    ],
+)
+def test_a_nan_never_passes(reference: Array, output: Array) -> None:
+    """A NaN on either side, even in the same place, is an infinite error."""
+    assert error(reference, output) == INF
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (of(1, INF, -INF, 2), 0.0),
+        (of(1.5, INF, -INF, 2), 0.25),
+        (of(1, -INF, -INF, 2), INF),
+        (of(1, 1e308, -INF, 2), INF),
+        (of(INF, INF, -INF, 2), INF),
+        (of(INF, 1, -INF, 2), INF),
+    ],
+)
+def test_infinities_must_stand_where_the_reference_has_them(output: Array, expected: float) -> None:
+    """A mask's infinities in the same places are right, and the rest is compared; moved, new or lost ones are wrong."""
+    assert error(of(1, INF, -INF, 2), output) == pytest.approx(expected)
+
+
+def test_an_output_of_infinities_only_can_be_right() -> None:
+    """Where the reference has no finite element, equal infinities are no error."""
+    assert error(of(INF, -INF), of(INF, -INF)) == 0
+    assert error(of(INF, -INF), of(-INF, INF)) == INF
+
+
+@pytest.mark.parametrize(
+    ("reference", "output"),
+    [
+        (np.ones((2, 3)), np.ones((3, 2))),
+        (np.ones(4), np.ones((1, 4))),
+        (np.ones((2, 1)), np.ones((2, 3))),
+        (np.ones(1), np.array(1.0)),
+        (np.ones(0), np.ones(1)),
+        (np.ones((0, 2)), np.ones((2, 0))),
+    ],
+    ids=str,
+)
+def test_another_shape_is_an_infinite_error(reference: Array, output: Array) -> None:
+    """Shapes are compared exactly; nothing is broadcast until it fits."""
+    assert error(reference, output) == INF
+
+
+@pytest.mark.parametrize("num_outputs", [0, 1, 3])
+def test_another_number_of_outputs_is_an_infinite_error(num_outputs: int) -> None:
+    """An output that is lost or added is wrong, however good the others are."""
+    assert relative_error([of(1), of(2)], [of(1), of(2), of(3)][:num_outputs]) == INF
+
+
+def test_integers_booleans_and_half_floats_are_compared_in_full_precision() -> None:
+    """No comparison overflows or wraps in the output's own narrow type."""
+    assert error(np.array([250, 5], np.uint8), np.array([5, 250], np.uint8)) == pytest.approx(245 / 250)
+    assert error(np.array([True, False]), np.array([True, True])) == 1
+    assert error(np.array([60000], np.float16), np.array([-60000], np.float16)) == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.xfail(strict=True, reason="numerics.py: conversion to float64 drops the imaginary part")
+@pytest.mark.filterwarnings("ignore::numpy.ComplexWarning")
+def test_an_imaginary_part_counts() -> None:
+    """A complex output (an FFT's) that is wrong in its imaginary part only is wrong."""
+    assert error(np.array([3 + 4j]), np.array([3 - 4j])) == pytest.approx(8 / 5)
+
+
+def test_varied_inputs_have_the_same_shapes_and_types() -> None:
+    """Other inputs have the shapes and element types of the examples; what is no array stays None."""
+    examples = [np.ones((2, 3, 4), np.float32), None, np.arange(6, dtype=np.int64), np.array(3.0), np.ones((0, 5))]
+    for example, other in zip(examples, varied(examples, seed=0), strict=True):
+        if example is None or other is None:
+            assert example is other
+        else:
+            assert (other.shape, other.dtype) == (example.shape, example.dtype)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        np.arange(1000, dtype=np.int64),
+        np.arange(-500, 500, dtype=np.int32),
+        np.arange(200, dtype=np.uint8),
+        np.arange(1000) < 300,
+        np.linspace(0, 1, 1000, dtype=np.float32),
+        np.linspace(-5, 0, 1000),
+        np.linspace(1, 2, 1000).astype(np.float16),
+    ],
+    ids=lambda a: f"{a.dtype} {a.min()}..{a.max()}",
+)
+def test_varied_inputs_keep_their_values(example: Array) -> None:
+    """Token ids, masks, pixels and one-sided floats are only permuted: no value appears that was not there."""
+    (other,) = varied([example], seed=0)
+    assert other is not None
+    assert np.array_equal(np.sort(other), np.sort(example))
+    assert not np.array_equal(other, example)
+
+
+def test_floats_of_both_signs_are_negated_too() -> None:
+    """Floats that hold both signs change the sign of their mean, which flips a branch taken on it."""
+    example = np.random.default_rng(0).normal(0.3, 1, size=(50, 20)).astype(np.float32)
+    (other,) = varied([example], seed=0)
+    assert other is not None
+    assert np.array_equal(np.sort(other, axis=None), np.sort(-example, axis=None))
+    assert example.mean() > 0 > other.mean()
+    assert not np.array_equal(other, -example)
+
+
+def test_values_move_through_the_whole_array() -> None:
+    """Values are shuffled over all axes, not only along the first: rows do not stay rows."""
+    example = np.arange(400).reshape(20, 20)
+    (other,) = varied([example], seed=0)
+    assert other is not None
+    assert {tuple(sorted(row)) for row in other} != {tuple(sorted(row)) for row in example}
+
+
+def test_the_seed_decides_the_varied_inputs() -> None:
+    """One seed gives one set of inputs in every process, another seed another set; the examples stay untouched."""
+    example = np.arange(100)
+    (one,), (same,), (other,) = (varied([example], seed=seed) for seed in (7, 7, 8))
+    assert np.array_equal(one, same)  # type: ignore[arg-type]
+    assert not np.array_equal(one, other)  # type: ignore[arg-type]
+    assert np.array_equal(example, np.arange(100))
+
+
+def test_two_inputs_are_not_shuffled_alike() -> None:
+    """Each input is permuted on its own, so that pairs of ids and masks are new pairs."""
+    one, other = varied([np.arange(100), np.arange(100)], seed=0)
+    assert not np.array_equal(one, other)  # type: ignore[arg-type]
+
+
+def test_the_reference_survives_the_file(tmp_path: Path) -> None:
+    """What is saved is loaded: every input's outputs, in order, bit for bit, with shape and type."""
+    path = tmp_path / "reference.npz"
+    many = [np.array(float(number)) for number in range(12)]
+    saved = [
+        [np.array([[1.5, NAN, -INF]], np.float32), np.array([2**60, -1])],
+        [],
+        many,
+        [np.zeros((0, 3), np.float16), np.array([True])],
+    ]
+    save_reference(path, saved)
+    loaded = load_reference(path)
+    assert [len(each) for each in loaded] == [2, 0, 12, 2]
+    for expected, got in zip(sum(saved, []), sum(loaded, []), strict=True):
+        assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+        assert got.tobytes() == expected.tobytes()
+
+
+def test_saving_a_reference_leaves_one_file(tmp_path: Path) -> None:
+    """Saving, and saving again, leaves the file alone in its folder and replaces it as a whole."""
+    path = tmp_path / "reference.npz"
+    for value in (1.0, 2.0):
+        save_reference(path, [[np.full(3, value)]])
+        assert os.listdir(tmp_path) == ["reference.npz"]
+        assert load_reference(path)[0][0].tolist() == [value] * 3
+
+
+def test_a_save_that_fails_keeps_the_old_reference(tmp_path: Path) -> None:
+    """An array that cannot be written fails midway and leaves the reference that was there."""
+
+    class Unwritable:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("not to be pickled")
+
+    path = tmp_path / "reference.npz"
+    save_reference(path, [[of(1)]])
+    with pytest.raises(RuntimeError, match="not to be pickled"):
+        save_reference(path, [[of(2)], [np.array([Unwritable()], dtype=object)]])
+    assert load_reference(path)[0][0].tolist() == [1]
+
+
+@pytest.mark.parametrize("content", [None, b"junk"], ids=["missing", "junk"])
+def test_a_reference_that_is_not_there_raises(tmp_path: Path, content: bytes | None) -> None:
+    """A reference that is missing or no archive raises OSError or ValueError, as promised; no pickle is run."""
+    path = tmp_path / "reference.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((OSError, ValueError)):
+        load_reference(path)
+
+
+@pytest.mark.xfail(strict=True, reason="numerics.py: BadZipFile and EOFError are none of the promised errors")
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_half_a_reference_raises(tmp_path: Path, share: float) -> None:
+    """A reference that was cut off raises one of the promised errors, so that the machine is blamed, not a config."""
+    path = tmp_path / "reference.npz"
+    save_reference(path, [[np.arange(1000.0)]])
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises((OSError, ValueError, KeyError)):
+        load_reference(path)

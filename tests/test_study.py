@@ -1,0 +1,317 @@
+"""A study on disk: what is asked, how outcomes are told, and what a damaged or foreign database gets."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from autotune import store
+from autotune.errors import InputError, StoreError
+from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.space import load_space
+from autotune.study import Lease, create_study, list_studies, open_or_create, open_study
+from tests.conftest import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def measurement() -> Measurement:
+    return Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
+
+
+def failure(reason: Reason = Reason.COMPILE_ERROR) -> Failure:
+    return Failure(reason=reason, stage=Stage.COMPILE, error="no")
+
+
+def with_latency(measurement: Measurement, latency_s: float) -> Measurement:
+    samples = measurement.samples.model_copy(update={"latency_s": (latency_s,) * 3})
+    return measurement.model_copy(update={"samples": samples})
+
+
+def ask_all(study, outcome_of, limit=100):
+    asked = []
+    for _ in range(limit):
+        each = study.ask(longest_s=60)
+        if each is None:
+            break
+        asked.append(each)
+        study.tell(each, outcome_of(each.config))
+    return asked
+
+
+def optuna_trials(study):
+    return optuna.load_study(study_name=study.name, storage=f"sqlite:///{study.folder / 'study.db'}").trials
+
+
+def test_untuned_then_default_then_every_other_config_once(make_study, measurement):
+    """Trial 0 is the untuned model, trial 1 the default compile; a small space is exhausted without a repeat."""
+    study = make_study()
+    asked = ask_all(study, lambda _: measurement)
+    configs = [each.config for each in asked]
+    assert configs[:2] == [study.manifest.space.untuned(), study.manifest.space.default()]
+    assert len(set(configs)) == len(configs) == study.num_configs() == 15
+    assert study.ask(longest_s=60) is None
+
+
+def test_the_order_is_the_seeds_and_survives_a_restart(make_study, measurement, tmp_path):
+    """Stopped after five trials and opened anew, a study goes on exactly as it would have."""
+    straight = ask_all(make_study("straight"), lambda _: measurement)
+    broken = make_study("broken")
+    first = ask_all(broken, lambda _: measurement, limit=5)
+    broken.close()
+    rest = ask_all(open_study(tmp_path / "studies", "broken"), lambda _: measurement)
+    assert [each.config for each in first + rest] == [each.config for each in straight]
+    assert [each.number for each in first + rest] == list(range(15))
+
+
+def test_a_configs_failure_is_told_as_a_finite_penalty_and_a_violated_constraint(make_study, measurement):
+    """Optuna learns from a failing config: COMPLETE, the worst value so far, constraint `ok` violated; never FAIL."""
+    study = make_study(constraints=("compile <= 60s",))
+    outcomes = iter([with_latency(measurement, 0.1), with_latency(measurement, 0.3), failure()])
+    ask_all(study, lambda _: next(outcomes), limit=3)
+    measured, _, failed = optuna_trials(study)
+    assert (failed.state, failed.value) == (TrialState.COMPLETE, pytest.approx(0.3))
+    assert failed.constraints == {"ok": 1.0, "compile <= 60s": 0.0}
+    assert measured.constraints["ok"] == -1.0
+    assert measured.constraints.keys() == failed.constraints.keys()
+
+
+def test_a_harness_failure_is_told_as_fail_and_asked_again_once(make_study):
+    """What the config did not cause is retried, and not for ever."""
+    study = make_study()
+    asked = ask_all(study, lambda _: failure(Reason.HARNESS), limit=3)
+    assert asked[0].config == asked[1].config != asked[2].config
+    assert optuna_trials(study)[0].state is TrialState.FAIL
+    assert study.num_recorded() == 0
+
+
+def test_one_user_attribute_holds_the_whole_outcome(make_study, measurement):
+    """The record in SQLite gives back the very outcome that was told, every sample included."""
+    study = make_study()
+    ask_all(study, lambda _: measurement, limit=1)
+    assert study.records()[0].outcome == measurement
+    assert set(optuna_trials(study)[0].user_attrs) == {"lease", "result"}
+
+
+def test_an_infeasible_measurement_says_by_how_much(make_study, measurement):
+    """A constraint that is missed makes the trial `infeasible`, with the amount, not a failure."""
+    study = make_study(constraints=("latency <= 1us",))
+    ask_all(study, lambda _: with_latency(measurement, 0.5), limit=1)
+    record = study.records()[0]
+    assert record.state == "infeasible"
+    assert record.violations == {"latency <= 1us": pytest.approx(0.5 - 1e-6)}
+    assert record.counts
+
+
+def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study, measurement, tmp_path):
+    """The lease of a process that is gone is over at once; its config is the next one asked."""
+    make_study().close()
+    script = (
+        "import sys, os; from pathlib import Path; from autotune.study import open_study\n"
+        "study = open_study(Path(sys.argv[1]), 's'); study.ask(60); study.ask(60); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "studies")], cwd=REPOSITORY, check=False)
+    study = open_study(tmp_path / "studies", "s")
+    assert [each.state for each in study.records()] == ["running", "running"]
+    with study.writing() as given_back:
+        assert given_back == [0, 1]
+        assert study.ask(60).config == study.manifest.space.untuned()
+    assert [each.state for each in study.records()] == ["lost", "lost", "running"]
+
+
+def test_a_living_process_keeps_its_lease():
+    """Our own lease is alive; one of another boot, a reused process number or a passed deadline elsewhere is dead."""
+    lease = Lease.of_this_process(60)
+    assert not lease.is_dead()
+    assert lease.model_copy(update={"boot_id": "another"}).is_dead()
+    assert lease.model_copy(update={"pid_started": lease.pid_started - 100}).is_dead()
+    elsewhere = lease.model_copy(update={"host": "elsewhere"})
+    assert not elsewhere.is_dead()
+    assert elsewhere.model_copy(update={"deadline": time.time() - 1}).is_dead()
+
+
+def test_one_tuner_at_a_time(make_study, tmp_path):
+    """A second process that wants to write is refused with the first one's number, and reading goes on."""
+    study = make_study()
+    script = (
+        "import sys; from pathlib import Path; from autotune.study import open_study\n"
+        "study = open_study(Path(sys.argv[1]), 's'); print(len(study.records()))\n"
+        "with study.writing(): pass"
+    )
+    with study.writing():
+        child = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / "studies")],
+            cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert child.stdout.strip() == "0"
+    assert "is being tuned by another process (pid" in child.stderr
+
+
+def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_manifest, measurement, space_file):
+    """Beyond the limit of listing, TPE proposes; what it repeats is answered from the record and not shown."""
+    knobs = "".join(
+        f"\n  k{i}: {{doc: 'https://example.org/x', values: [a, b, c, d], default: a}}" for i in range(7)
+    )
+    path = tmp_path / "large.yaml"
+    path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}\nforbid:\n  - {{if: {{k0: b, k1: b}}, because: never together}}\n")
+    space = load_space(path, framework="fake", version="0", device="cpu")
+    study = create_study(tmp_path / "studies", make_manifest(space=space))
+    assert study.num_configs() is None
+    asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=40)
+    configs = [each.config for each in asked]
+    assert len(set(configs)) == 40
+    assert not any(space.forbidden(config) for config in configs)
+    assert [each.config for each in study.records()] == configs
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tolerance": 0.5}, "tolerance: 0.001 -> 0.5"),
+        ({"framework_version": "9"}, "framework: fake 0 -> fake 9"),
+        ({"variables": {"A": "1"}}, "environment variables"),
+    ],
+)
+def test_a_changed_question_under_an_old_name_is_refused(make_study, make_manifest, measurement, tmp_path, change, words):
+    """The refusal says what differs and the two ways out; what was recorded stays."""
+    ask_all(make_study(), lambda _: measurement, limit=1)
+    with pytest.raises(StoreError, match="asks another question") as caught:
+        open_or_create(tmp_path / "studies", make_manifest(**change))
+    assert words in str(caught.value)
+    assert "--study NAME" in caught.value.tip
+    assert len(open_study(tmp_path / "studies", "s").records()) == 1
+
+
+def test_a_changed_space_is_refused(make_study, make_manifest, measurement, tmp_path, space_file):
+    """A value more in the space is another question."""
+    ask_all(make_study(), lambda _: measurement, limit=1)
+    space_file.write_text(space_file.read_text().replace("[8, 6, 2]", "[8, 6, 2, 1]"))
+    space = load_space(space_file, framework="fake", version="0", device="cpu")
+    with pytest.raises(StoreError, match="search space"):
+        open_or_create(tmp_path / "studies", make_manifest(space=space))
+
+
+def test_a_study_without_any_measurement_begins_anew(make_study, make_manifest, tmp_path):
+    """A mistake in the model file does not take the name away for ever."""
+    ask_all(make_study(), lambda _: failure(Reason.HARNESS), limit=1)
+    study = open_or_create(tmp_path / "studies", make_manifest(tolerance=0.5))
+    assert study.records() == []
+
+
+def test_the_same_question_goes_on(make_study, make_manifest, measurement, tmp_path):
+    """The same name and question find the recorded trials."""
+    ask_all(make_study(), lambda _: measurement, limit=2)
+    assert len(open_or_create(tmp_path / "studies", make_manifest(created="later")).records()) == 2
+
+
+@pytest.mark.parametrize("name", ["../up", "a b", "", ".hidden", "a/b"])
+def test_names_are_folder_names(make_study, name):
+    """A name that would leave the studies folder is refused."""
+    with pytest.raises(InputError, match="--study"):
+        make_study(name)
+
+
+def test_an_unknown_study_lists_those_there_are(make_study, tmp_path):
+    """The sentence names what exists."""
+    make_study("known")
+    with pytest.raises(InputError, match="no study 'other'") as caught:
+        open_study(tmp_path / "studies", "other")
+    assert "known" in caught.value.tip
+    assert list_studies(tmp_path / "studies") == ["known"]
+
+
+class TestDatabase:
+    """What is wrong with the file is said in a sentence that names it; the file is never touched."""
+
+    @pytest.fixture
+    def database(self, make_study, measurement):
+        study = make_study()
+        ask_all(study, lambda _: measurement, limit=2)
+        study.close()
+        return study.folder / "study.db"
+
+    def refused(self, tmp_path, words):
+        with pytest.raises(StoreError, match=words) as caught:
+            open_study(tmp_path / "studies", "s")
+        assert "study.db" in str(caught.value)
+        assert caught.value.tip
+
+    def test_missing(self, database, tmp_path):
+        """Optuna would create an empty one; we do not."""
+        database.unlink()
+        self.refused(tmp_path, "is missing")
+        assert not database.exists()
+
+    @pytest.mark.parametrize("content", [b"", b"this is a text file, and long enough to be one\n" * 50])
+    def test_no_database(self, database, tmp_path, content):
+        """An empty file or a text file is not taken for a new study."""
+        database.write_bytes(content)
+        self.refused(tmp_path, "is no study's database" if not content else "is not a SQLite database")
+        assert database.read_bytes() == content
+
+    def test_foreign(self, database, tmp_path):
+        """Another program's database is recognised."""
+        database.unlink()
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("CREATE TABLE songs (name TEXT)")
+            connection.commit()
+        self.refused(tmp_path, "is no study's database")
+
+    def test_damaged_in_the_middle(self, database, tmp_path):
+        """A page of rubbish is found when the study is opened, not in the middle of the night."""
+        content = bytearray(database.read_bytes())
+        content[4096 * 3 : 4096 * 20] = b"\xa5" * (4096 * 17)
+        database.write_bytes(bytes(content))
+        self.refused(tmp_path, "is damaged")
+
+    def test_another_schema(self, database, tmp_path):
+        """A database of another Optuna release says how to upgrade it."""
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")
+            connection.commit()
+        self.refused(tmp_path, "schema of another Optuna release")
+
+    def test_the_name_within_is_checked(self, database, tmp_path):
+        """A folder that was renamed holds a study of another name."""
+        database.parent.rename(tmp_path / "studies" / "renamed")
+        manifest = tmp_path / "studies" / "renamed" / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "name": "renamed"}))
+        with pytest.raises(StoreError, match="holds no study named 'renamed'"):
+            open_study(tmp_path / "studies", "renamed")
+
+    def test_locked(self, database, tmp_path, measurement, monkeypatch):
+        """A lock that outlasts the timeout is a sentence; once it is gone the same outcome can be told."""
+        monkeypatch.setattr(store, "BUSY_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(store.open_storage, "__kwdefaults__", {"timeout_s": 0.2})
+        study = open_study(tmp_path / "studies", "s")
+        asked = study.ask(60)
+        with closing(sqlite3.connect(database, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(StoreError, match="is locked by another process"):
+                study.tell(asked, measurement)
+            other.execute("ROLLBACK")
+        study.tell(asked, measurement)
+        assert study.num_recorded() == 3
+
+    def test_a_reader_does_not_block_a_result(self, database, tmp_path, measurement):
+        """WAL: a dashboard with an open read transaction does not keep an outcome from being written."""
+        study = open_study(tmp_path / "studies", "s")
+        with closing(sqlite3.connect(database, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM trials").fetchone()
+            ask_all(study, lambda _: measurement, limit=1)
+        assert study.num_recorded() == 3
+
+    @pytest.mark.parametrize("content", ["{", "{}", '{"schema": 2}'])
+    def test_a_broken_manifest(self, database, tmp_path, content):
+        """The manifest is named, with the key that is wrong."""
+        (database.parent / "manifest.json").write_text(content)
+        with pytest.raises(StoreError, match=r"manifest\.json: key"):
+            open_study(tmp_path / "studies", "s")

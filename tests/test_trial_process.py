@@ -1,0 +1,226 @@
+"""A trial in a real child process: every way it can end comes back as a value, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.runner import Runner, repeat_command
+from autotune.trial import Limits, TrialFolder
+from tests.conftest import QUICK_BUDGET, REPOSITORY
+
+ENDINGS = [
+    ("wrong", Reason.WRONG_RESULT, Stage.CHECK, "relative error"),
+    ("nan", Reason.WRONG_RESULT, Stage.CHECK, "not comparable"),
+    ("compile_error", Reason.COMPILE_ERROR, Stage.COMPILE, "does not know this operator"),
+    ("out_of_memory", Reason.OUT_OF_MEMORY, Stage.COMPILE, "1 TiB"),
+    ("crash", Reason.CRASH, Stage.COMPILE, "SIGSEGV; last line of stderr: about to crash"),
+    ("silence", Reason.CRASH, Stage.COMPILE, "exit status 3"),
+    ("no-such", Reason.INVALID, Stage.COMPILE, "no-such"),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "reason", "stage", "words"), ENDINGS)
+@pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
+def test_every_ending_becomes_a_failure(run_trial, behaviour, reason, stage, words, fresh):
+    """A failure names its reason, its stage and the child's own error, however the child was started."""
+    outcome = run_trial({"execution": "compile", "behaviour": behaviour}, fresh=fresh)
+    assert isinstance(outcome, Failure)
+    assert (outcome.reason, outcome.stage) == (reason, stage)
+    assert words in outcome.error
+    assert Path(outcome.evidence).exists()
+
+
+def test_a_right_trial_brings_back_a_measurement(run_trial):
+    """All samples, compile seconds, memory, error and environment of the child are there, in base units."""
+    outcome = run_trial({"execution": "compile", "behaviour": "right", "latency_ms": 3, "compile_ms": 200})
+    assert isinstance(outcome, Measurement)
+    assert min(outcome.samples.latency_s) >= 0.003  # A sleep never ends early, so this is no bound on speed.
+    assert outcome.first_call_s >= 0.203
+    assert outcome.compile_s == pytest.approx(outcome.first_call_s - outcome.latency.p50)
+    assert outcome.relative_error == 0
+    assert outcome.peak_memory_bytes > 0
+    assert outcome.signature.items_per_call == 4
+    assert outcome.throughput == pytest.approx(4 / outcome.latency.p50)
+    assert outcome.diagnosis.compiled
+    assert outcome.environment.device == "fake"
+
+
+def test_the_untuned_model_writes_the_reference_and_is_not_compared(tmp_path, make_request):
+    """The reference has no error of its own: null, not 0."""
+    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        first = runner.run(TrialFolder(tmp_path / "a"), make_request())
+        again = runner.run(TrialFolder(tmp_path / "b"), make_request())
+    assert (first.relative_error, again.relative_error) == (None, 0)
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
+def test_a_hang_is_killed_at_its_stage_limit_with_all_its_processes(run_trial, fresh):
+    """A compile that takes too long is a `timeout`; its helper processes, in sessions of their own, die too."""
+    limits = Limits(compile=1.5)
+    outcome = run_trial({"execution": "compile", "behaviour": "hang"}, fresh=fresh, limits=limits)
+    assert (outcome.reason, outcome.stage) == (Reason.TIMEOUT, Stage.COMPILE)
+    assert "compile" in outcome.error
+    assert not _sleeping_helpers()
+
+
+def test_the_total_limit_holds_over_all_stages(run_trial):
+    """`--trial-timeout` ends a trial whose stages keep to their own limits."""
+    outcome = run_trial({"execution": "compile", "behaviour": "hang"}, limits=Limits(compile=100, total=1.5))
+    assert outcome.reason is Reason.TIMEOUT
+
+
+def test_one_failure_does_not_touch_the_next_trial(tmp_path, make_request):
+    """After a crash, a hang and a wrong result, the same supervisor runs a right trial."""
+    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        runner.run(TrialFolder(tmp_path / "0"), make_request())
+        for behaviour in ("crash", "wrong", "silence"):
+            runner.run(TrialFolder(tmp_path / behaviour), make_request({"behaviour": behaviour}))
+        outcome = runner.run(TrialFolder(tmp_path / "last"), make_request({"behaviour": "right"}))
+    assert isinstance(outcome, Measurement)
+
+
+def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_request):
+    """If the supervisor itself is killed, that trial blames the harness, and the next one runs."""
+    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        runner.run(TrialFolder(tmp_path / "0"), make_request())
+
+        def kill_supervisor(stage: Stage) -> None:
+            if stage is Stage.COMPILE:
+                next(p for p in psutil.Process().children() if "autotune.supervisor" in p.cmdline()).kill()
+
+        lost = runner.run(TrialFolder(tmp_path / "1"), make_request({"behaviour": "hang"}), on_stage=kill_supervisor)
+        outcome = runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))
+    assert lost.reason is Reason.HARNESS
+    assert isinstance(outcome, Measurement)
+    _kill(_sleeping_helpers())  # Without its supervisor nobody could know of the helper's own session.
+
+
+def test_declared_variables_stand_in_the_child_and_are_recorded(tmp_path, make_request, model_file):
+    """`--env` reaches the child before its Python starts, and the measurement says so."""
+    model_file.write_text(
+        "import os, numpy as np\ndef tiny():\n    assert os.environ['DECLARED'] == 'yes'\n"
+        "    return (lambda x: x), np.ones((2, 2))\n"
+    )
+    variables = {"DECLARED": "yes"}
+    with Runner("fake", variables, preload=True, log=tmp_path / "log") as runner:
+        outcome = runner.run(TrialFolder(tmp_path / "0"), make_request(variables=variables))
+    assert outcome.environment.variables == variables
+
+
+def test_the_plain_command_repeats_the_trial(tmp_path, make_request):
+    """What `repeat_command` prints runs in a shell and leaves the same kind of outcome."""
+    folder = TrialFolder(tmp_path / "by hand")
+    folder.write_request(make_request(variables={"DECLARED": "a b"}))
+    command = repeat_command(folder, folder.read_request())
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path, env={"PATH": os.environ["PATH"]})
+    assert isinstance(folder.read_outcome(), Measurement)
+
+
+def test_a_worker_without_a_request_says_so(tmp_path):
+    """A folder without request.json is a sentence and exit status 2."""
+    child = subprocess.run(
+        [sys.executable, "-m", "autotune.worker", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 2
+    assert "request.json" in child.stderr
+    assert "Traceback" not in child.stderr
+
+
+MODEL_MISTAKES = [
+    ("def tiny():\n    raise KeyError('weights')\n", "KeyError: 'weights'"),
+    ("import no_such_package\n", "No module named 'no_such_package'"),
+    ("def other():\n    pass\n", "has no function tiny (it has: other)"),
+    ("def tiny():\n    return 5\n", "returned a int"),
+    ("import numpy as np\ndef tiny():\n    return (lambda x: x), 'text'\n", "no tensor among its inputs"),
+    ("import numpy as np\ndef tiny():\n    return (lambda x: 'text'), np.ones(3)\n", "holds no tensor to compare"),
+    ("import numpy as np\ndef tiny():\n    return 'model', np.ones(3)\n", "cannot be called"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), MODEL_MISTAKES)
+def test_a_mistake_in_the_model_file_blames_the_harness(tmp_path, make_request, model_file, content, words):
+    """A model file that does not import, raises or returns the wrong thing is no config's fault."""
+    model_file.write_text(content)
+    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        outcome = runner.run(TrialFolder(tmp_path / "0"), make_request())
+    assert outcome.reason is Reason.HARNESS
+    assert words in outcome.error
+
+
+def test_state_that_changes_from_call_to_call_is_seen(tmp_path, make_request, model_file):
+    """The example inputs are checked again at the end: an output right at first and stale later is wrong."""
+    model_file.write_text(
+        "import numpy as np\ndef tiny():\n    calls = []\n    def model(x):\n        calls.append(1)\n"
+        "        return x + (len(calls) > 2) * (not os.path.exists(flag))\n"
+        "    import os\n    flag = os.environ.get('FLAG', '')\n    globals()['os'] = os\n    globals()['flag'] = flag\n"
+        "    return model, np.ones((2, 2))\n"
+    )
+    flag = tmp_path / "flag"
+    flag.touch()
+    with Runner("fake", {"FLAG": str(flag)}, preload=True, log=tmp_path / "log") as runner:
+        runner.run(TrialFolder(tmp_path / "0"), make_request())
+        flag.unlink()
+        outcome = runner.run(TrialFolder(tmp_path / "1"), make_request({"execution": "compile"}))
+    assert outcome.reason is Reason.WRONG_RESULT
+    assert "input 3 of 3" in outcome.error
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_a_killed_parent(tmp_path, make_request, number):
+    """When the tool is killed, even by -9 in the middle of a compile, supervisor, trial and helpers are gone."""
+    make_request_file = tmp_path / "request.json"
+    make_request_file.write_text(make_request({"behaviour": "hang"}, limits=QUICK_BUDGET.limits).model_dump_json(by_alias=True))
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE)
+    assert parent.stdout.readline() == b"compile\n"
+    family = psutil.Process(parent.pid).children(recursive=True)
+    assert len(family) >= 2
+    helpers = _wait_for(_sleeping_helpers)
+    parent.send_signal(number)
+    parent.wait()
+    gone, alive = psutil.wait_procs([*family, *helpers], timeout=20)
+    assert not alive
+    assert not _sleeping_helpers()
+
+
+_PARENT = """
+import sys
+from pathlib import Path
+from autotune.runner import Runner
+from autotune.trial import TrialFolder, TrialRequest
+home = Path(sys.argv[1])
+request = TrialRequest.model_validate_json((home / "request.json").read_text())
+def tell(stage):
+    if stage == "compile":
+        print(stage, flush=True)
+with Runner("fake", {}, preload=True, log=home / "log") as runner:
+    runner.run(TrialFolder(home / "trial"), request, on_stage=tell)
+"""
+
+
+def _sleeping_helpers() -> list[psutil.Process]:
+    found = []
+    for each in psutil.process_iter(["cmdline", "status"]):
+        if "import time; time.sleep(600)" in (each.info["cmdline"] or []) and each.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(each)
+    return found
+
+
+def _wait_for(condition, timeout_s=10.0):
+    end = time.monotonic() + timeout_s
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def _kill(processes):
+    for each in processes:
+        each.kill()
