@@ -8,6 +8,7 @@ compile. `apply` goes through the same backend method that the trials used: what
 
 from __future__ import annotations
 
+import json
 import logging
 from os import PathLike
 from pathlib import Path
@@ -137,3 +138,7 @@ def load_tuned(path: str | PathLike[str]) -> TunedConfig:
             tip="upgrade autotune, or export the study again with this one",
         )
     return parse_as(TunedConfig, content, file)
+
+
+if __name__ == "__main__":
+    print(json.dumps(TunedConfig.model_json_schema(by_alias=True), indent=2))

@@ -77,7 +77,7 @@ class TorchBackend:
             devices["ascend"] = torch.get_device_module("npu").get_device_name(0)
         else:
             notes.append(f"ascend: torch needs torch_npu and a card for it; see {_INSTALL_NPU}")
-        return Found(version=torch.__version__, devices=devices, compilers=_compilers(), notes=tuple(notes))
+        return Found(version=str(torch.__version__), devices=devices, compilers=_compilers(), notes=tuple(notes))
 
     def prepare(self, device: Device, seed: int) -> None:
         name = _TORCH_DEVICE[device]

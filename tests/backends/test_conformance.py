@@ -1,0 +1,141 @@
+"""Every backend of the table keeps the same contract. A new framework is picked up by its line in the table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from autotune.backends import BACKENDS, Backend, framework_version
+from autotune.errors import MissingFrameworkError
+from tests.conftest import REPOSITORY
+
+FRAMEWORKS = [
+    pytest.param(name, marks=() if name == "fake" else getattr(pytest.mark, name), id=name) for name in BACKENDS
+]
+
+MODELS = {
+    "torch": "torch.nn.Linear(4, 3), (torch.ones(2, 4),)",
+    "mindspore": "mindspore.nn.Dense(4, 3), (mindspore.Tensor(np.ones((2, 4), np.float32)),)",
+    "fake": "(lambda x: x @ np.ones((4, 3), np.float32)), (np.ones((2, 4), np.float32),)",
+}
+
+SCRIPT = """
+import importlib, json, sys
+import numpy as np
+from pathlib import Path
+from autotune.backends import load_backend, output_arrays
+from autotune.config import Config
+from autotune.plan import bundled_spaces
+from autotune.space import load_space
+framework, expression = sys.argv[1:]
+backend = load_backend(framework)
+backend.prepare("cpu", 7)
+if framework != "fake":
+    globals()[framework] = importlib.import_module(framework)
+model, inputs = eval(expression)
+model = backend.place(model)
+inputs = tuple(backend.place(each) for each in inputs)
+spaces = {path.stem: path for path in bundled_spaces()}
+untuned = Config({"execution": "eager"})
+if framework in spaces:
+    version = __import__("autotune.backends", fromlist=["x"]).framework_version(framework)
+    untuned = load_space(spaces[framework], framework=framework, version=version, device="cpu").untuned()
+with backend.inference():
+    step = backend.compile(model, untuned)
+    outputs = step(*inputs)
+    backend.synchronise()
+array = backend.to_array(inputs[0])
+diagnosis = backend.diagnose(model, untuned)
+print(json.dumps({
+    "same_object": step is model,
+    "output_shape": output_arrays(backend, outputs)[0].shape,
+    "spec": backend.spec(inputs[0]).model_dump(),
+    "round_trip": bool((backend.to_array(backend.like(array, inputs[0])) == array).all()),
+    "no_tensor": [backend.to_array("text"), backend.spec("text"), backend.place("text")],
+    "model_ok": backend.check_model(model),
+    "parameters": [name for name, _ in backend.parameters(model)],
+    "peak": backend.peak_memory_bytes(),
+    "caches": list(backend.cache_variables("/somewhere").values()),
+    "classify": backend.classify(ValueError("no")),
+    "device": backend.device_name(),
+    "compiled": diagnosis.compiled,
+    "num_graphs": diagnosis.num_graphs,
+}))
+"""
+
+
+@pytest.fixture(scope="module", params=FRAMEWORKS)
+def said(request):
+    """What a backend answers in a process of its own."""
+    name = request.param
+    require(name)
+    child = subprocess.run(
+        [sys.executable, "-c", SCRIPT, name, MODELS[name]], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    return name, json.loads(child.stdout.splitlines()[-1])
+
+
+def require(name):
+    try:
+        framework_version(name)
+    except MissingFrameworkError as error:
+        pytest.skip(str(error))
+
+
+def test_the_untuned_model_runs_uncompiled(said):
+    """Under the untuned config the model runs as it is, and the diagnosis says that nothing was compiled."""
+    name, answers = said
+    assert answers["output_shape"] == [2, 3]
+    assert answers["compiled"] is False
+    assert answers["same_object"] or name == "fake"
+
+
+def test_arrays_go_both_ways(said):
+    """Tensors become arrays and come back with the same values; what is no tensor passes through."""
+    _, answers = said
+    assert answers["spec"]["shape"] == [2, 4]
+    assert "float32" in answers["spec"]["dtype"].lower()
+    assert answers["round_trip"]
+    assert answers["no_tensor"] == [None, None, "text"]
+
+
+def test_on_a_cpu_there_is_no_device_peak(said):
+    """None, not 0: the resident set is measured instead."""
+    assert said[1]["peak"] is None
+
+
+def test_caches_go_where_told(said):
+    """Every cache variable points into the folder that was asked for."""
+    assert said[1]["caches"]
+    assert all(value.startswith("/somewhere") for value in said[1]["caches"])
+
+
+def test_an_ordinary_error_is_not_classified(said):
+    """Only what a type tells is classified; the rest is the stage's business."""
+    assert said[1]["classify"] is None
+
+
+def test_models_and_parameters(said):
+    """A proper model is accepted and its parameters are listed."""
+    name, answers = said
+    assert answers["model_ok"] is None
+    assert len(answers["parameters"]) == (0 if name == "fake" else 2)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_class_has_the_whole_contract(name):
+    """No method of the protocol is missing."""
+    require(name)
+    script = (
+        f"from autotune.backends import load_backend\nbackend = load_backend({name!r})\n"
+        f"missing = [m for m in {_methods()!r} if not hasattr(backend, m)]\nassert not missing, missing"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
+
+
+def _methods():
+    return sorted(name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_"))
