@@ -1,7 +1,7 @@
 """What a framework finds on this machine, asked in a process of its own.
 
 A framework that looks for devices may print a page of warnings, initialise a driver or crash; the tool itself imports
-none. `python -m autotune.probe FRAMEWORK` prints one JSON document.
+none. As a program, with a framework as its argument, this file prints one JSON document.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 from autotune.backends import Found, entry_of, framework_version, load_backend
 from autotune.errors import HarnessError
+from autotune.trial import module_command, package_path
 
 TIMEOUT_S = 180.0
 
@@ -22,15 +22,10 @@ TIMEOUT_S = 180.0
 def find_devices(framework: str) -> Found:
     """Ask `framework` in a child. Raises MissingFrameworkError, or HarnessError if it cannot even be imported."""
     framework_version(framework)
-    home = str(Path(__file__).resolve().parent.parent)
-    environment = {
-        **os.environ,
-        **entry_of(framework).process_variables,
-        "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")])),
-    }
+    environment = {**os.environ, **entry_of(framework).process_variables, "PYTHONPATH": package_path()}
     try:
         child = subprocess.run(
-            [sys.executable, "-m", "autotune.probe", framework],
+            module_command("probe", framework),
             env=environment,
             capture_output=True,
             text=True,

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 from autotune.backends import entry_of
 from autotune.errors import HarnessError
 from autotune.measurement import Failure, Outcome, Reason, Stage
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial import TrialFolder, TrialRequest, module_command, package_path
 
 StageCallback = Callable[[Stage], None]
 
@@ -127,12 +126,12 @@ class Runner:
             **added,
             **self._variables,
             "AUTOTUNE_PRELOAD_ONLY": ",".join(added.keys() - self._variables.keys()),
-            "PYTHONPATH": os.pathsep.join(filter(None, [_package_home(), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": package_path(),
         }
         stderr = None if self._log is None else self._log.open("ab")
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", "autotune.supervisor", self._module],
+                module_command("supervisor", self._module),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -156,17 +155,13 @@ class Runner:
 
 def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
     """The plain shell command that runs a trial again, without this runner."""
-    variables = {**entry_of(request.workload.framework).process_variables, **request.variables}
+    variables = {
+        "PYTHONPATH": package_path(),
+        **entry_of(request.workload.framework).process_variables,
+        **request.variables,
+    }
     settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    path = f"PYTHONPATH={shlex.quote(_package_home())}"
-    return " ".join(
-        [path, *settings, shlex.quote(sys.executable), "-m", "autotune.worker", shlex.quote(str(folder.path))]
-    )
-
-
-def _package_home() -> str:
-    """The folder that holds the package: a child must import this autotune, not another one that is installed."""
-    return str(Path(__file__).resolve().parent.parent)
+    return " ".join([*settings, shlex.join(module_command("worker", str(folder.path)))])
 
 
 def _outcome(folder: TrialFolder, ended: _Ended | None, oom_killed: bool) -> Outcome:

@@ -31,7 +31,7 @@ import psutil
 
 from autotune import worker
 from autotune.measurement import Stage
-from autotune.trial import TrialFolder
+from autotune.trial import TrialFolder, module_command
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -176,12 +176,12 @@ def _fork_worker(folder: TrialFolder, order: dict[str, Any], told: int, to_close
 
 
 def _spawn_worker(folder: TrialFolder, order: dict[str, Any], told: int) -> int:
-    """A trial in a fresh Python: `python -m autotune.worker FOLDER`."""
+    """A trial in a Python of its own."""
     environment = {**os.environ, worker.STAGE_FD_VARIABLE: str(told)}
     for name in environment.pop(_PRELOAD_ONLY, "").split(","):
         environment.pop(name, None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "autotune.worker", str(folder.path)],
+        module_command("worker", str(folder.path)),
         stdin=subprocess.DEVNULL,
         env=environment,
         pass_fds=[told],
@@ -266,7 +266,7 @@ def _preload(module: str) -> str | None:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m autotune.supervisor [MODULE]`: orders on stdin, events on stdout, everything else on stderr."""
+    """`supervisor.py [MODULE]`: orders on stdin, events on stdout, everything else on stderr."""
     module = arguments[0] if arguments else ""
     events = os.dup(1)
     os.dup2(2, 1)  # Whatever a framework prints while it is imported must not mix with the events.
@@ -278,7 +278,7 @@ def main(arguments: list[str]) -> None:
         # With other threads about, neither forking nor preparing a new child is safe: begin again without.
         print(f"trials start from a fresh Python each: {why_not}", file=sys.stderr)
         os.dup2(events, 1)
-        os.execv(sys.executable, [sys.executable, "-m", "autotune.supervisor"])
+        os.execv(sys.executable, module_command("supervisor"))
     Supervisor(orders=0, events=events).serve(preloaded=True)
 
 

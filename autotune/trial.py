@@ -1,12 +1,14 @@
 """The contract between the parent and the child of a trial: a folder with `request.json` in and `outcome.json` out.
 
 The folder is the evidence as well: `stage` (where the child was last), `stdout.txt`, `stderr.txt`. Nothing else crosses
-the process boundary: no pickles, no exceptions. `python -m autotune.worker FOLDER` repeats a trial from its request.
+the process boundary: no pickles, no exceptions. The worker, started by hand on the folder, repeats the trial.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -128,6 +130,21 @@ class TrialFolder:
     @property
     def _stage(self) -> Path:
         return self.path / "stage"
+
+
+def module_command(name: str, *arguments: str) -> list[str]:
+    """The command line that runs one of the package's modules as a program.
+
+    As a file and not with `-m`: MindSpore's capture `trace` reads the source line of every frame on the stack, and
+    `-m` puts one there that has none. `-P`, or the package's own modules would hide Python's of the same names.
+    """
+    return [sys.executable, "-P", str(Path(__file__).with_name(f"{name}.py")), *arguments]
+
+
+def package_path() -> str:
+    """PYTHONPATH for a child: it must import this very package, not another one that is installed."""
+    home = str(Path(__file__).resolve().parent.parent)
+    return os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
 
 
 def parse_outcome(content: object) -> Outcome:

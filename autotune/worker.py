@@ -1,7 +1,7 @@
 """The child of a trial: build, compile, check, run; then one outcome in the trial's folder.
 
-`python -m autotune.worker FOLDER` is the whole interface, by hand too. The process belongs to one trial and ends with
-it, so it may set what it likes: environment, working folder, a framework's global switches.
+A folder is the whole interface, by hand too (`cli.py run` prints the command). The process belongs to one trial and
+ends with it, so it may set what it likes: environment, working folder, a framework's global switches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Signature, Stage
 from autotune.memory import PeakMemory
 from autotune.timing import SamplingPlan, take_samples
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial import TrialFolder, TrialRequest, module_command
 from autotune.workload import Arguments, build
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
@@ -72,7 +72,7 @@ class Progress:
 def main(arguments: list[str]) -> int:
     """Run the trial in the folder `arguments[0]`; 0 if it left an outcome of any kind."""
     if len(arguments) != 1:
-        print("usage: python -m autotune.worker FOLDER   (a folder that holds request.json)", file=sys.stderr)
+        print("usage: worker.py FOLDER   (a folder that holds request.json)", file=sys.stderr)
         return 2
     folder = TrialFolder(Path(arguments[0]).resolve())
     try:
@@ -186,7 +186,7 @@ def _stand_on_variables(request: TrialRequest, folder: TrialFolder) -> None:
     """Start this Python anew if a declared variable does not stand: some are read only when a process starts."""
     missing = {name: value for name, value in request.variables.items() if os.environ.get(name) != value}
     if missing:
-        command = [sys.executable, "-m", "autotune.worker", str(folder.path)]
+        command = module_command("worker", str(folder.path))
         os.execve(sys.executable, command, {**os.environ, **missing})
 
 

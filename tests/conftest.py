@@ -26,14 +26,14 @@ from autotune.workload import Workload
 REPOSITORY = Path(__file__).resolve().parent.parent
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-MODEL_FILE = '''
+MODEL_FILE = """
 import numpy as np
 
 
 def tiny(rows=4, seed=0):
     weight = np.random.default_rng(seed).normal(size=(8, 8))
     return (lambda x: x @ weight), np.random.default_rng(1).normal(size=(rows, 8))
-'''
+"""
 
 SPACE_FILE = """
 schema: 1

@@ -70,7 +70,7 @@ class TestTheMainJob:
         again = cli("run", "s", "0")
         assert again.returncode == 0
         assert "median" in again.stdout
-        command = next(line for line in again.stdout.splitlines() if "autotune.worker" in line).partition(": ")[2]
+        command = next(line for line in again.stdout.splitlines() if "worker.py" in line).partition(": ")[2]
         subprocess.run(command, shell=True, check=True, cwd=tmp_path)
         assert cli("show", "s", "--json").stdout == before
 
@@ -100,7 +100,9 @@ def test_a_changed_model_is_refused(tune_fake, model_file):
     """The same name with another model file: the reason and the two ways out."""
     assert tune_fake("--trials", "2").returncode == 0
     model_file.write_text(model_file.read_text() + "\n# changed\n")
-    refused(tune_fake("--trials", "3"), "asks another question", "source file (SHA-256)", "--study NAME", "set these back")
+    refused(
+        tune_fake("--trials", "3"), "asks another question", "source file (SHA-256)", "--study NAME", "set these back"
+    )
 
 
 def test_resume_refuses_a_changed_model_too(tune_fake, cli, model_file):
@@ -241,9 +243,7 @@ class TestInterrupted:
         end = time.monotonic() + 60
         while hanging is None and time.monotonic() < end:
             time.sleep(0.05)
-            hanging = next(
-                (p for p in (tmp_path / "studies" / "s" / "trials").glob("*/stage") if self.hangs(p)), None
-            )
+            hanging = next((p for p in (tmp_path / "studies" / "s" / "trials").glob("*/stage") if self.hangs(p)), None)
         assert hanging is not None
         return process, psutil.Process(process.pid).children(recursive=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ def test_integers_booleans_and_half_floats_are_compared_in_full_precision() -> N
 
 
 @pytest.mark.xfail(strict=True, reason="numerics.py: conversion to float64 drops the imaginary part")
-@pytest.mark.filterwarnings("ignore::numpy.ComplexWarning")
+@pytest.mark.filterwarnings("ignore:Casting complex values")
 def test_an_imaginary_part_counts() -> None:
     """A complex output (an FFT's) that is wrong in its imaginary part only is wrong."""
     assert error(np.array([3 + 4j]), np.array([3 - 4j])) == pytest.approx(8 / 5)
@@ -219,7 +220,7 @@ def test_the_reference_survives_the_file(tmp_path: Path) -> None:
     save_reference(path, saved)
     loaded = load_reference(path)
     assert [len(each) for each in loaded] == [2, 0, 12, 2]
-    for expected, got in zip(sum(saved, []), sum(loaded, []), strict=True):
+    for expected, got in zip(itertools.chain(*saved), itertools.chain(*loaded), strict=True):
         assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
         assert got.tobytes() == expected.tobytes()
 
@@ -233,6 +234,7 @@ def test_saving_a_reference_leaves_one_file(tmp_path: Path) -> None:
         assert load_reference(path)[0][0].tolist() == [value] * 3
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # zipfile's own, at the archive's end
 def test_a_save_that_fails_keeps_the_old_reference(tmp_path: Path) -> None:
     """An array that cannot be written fails midway and leaves the reference that was there."""
 

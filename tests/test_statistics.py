@@ -10,15 +10,14 @@ import pytest
 from autotune.statistics import MARGIN, Speedup, Verdict, break_even_calls, speedup_over_pairs, verdict_of
 
 Pairs = list[tuple[float, float]]
-NUM_STUDIES = 1500
 NOISE = 0.02
 """Scatter between processes of one and the same model: what docs/measurement.md reports, 1 to 6 %, at its usual."""
 
 
-def simulate(speedup: float, *, num_pairs: int = 4, noise: float = NOISE) -> list[Speedup]:
+def simulate(speedup: float, *, num_studies: int = 300, num_pairs: int = 4, noise: float = NOISE) -> list[Speedup]:
     """What many studies would find where the tuned model truly is `speedup` times as fast."""
     generator = np.random.default_rng(1234)
-    logs = generator.normal(0.0, noise, size=(NUM_STUDIES, num_pairs, 2))
+    logs = generator.normal(0.0, noise, size=(num_studies, num_pairs, 2))
     latencies = 0.01 * np.exp(logs) / np.array([1.0, speedup])
     return [speedup_over_pairs([(float(u), float(t)) for u, t in pairs]) for pairs in latencies]
 
@@ -29,12 +28,12 @@ def rate(verdict: Verdict, found: list[Speedup]) -> float:
 
 @pytest.fixture(scope="module")
 def equal() -> list[Speedup]:
-    return simulate(1.0)
+    return simulate(1.0, num_studies=2000)
 
 
 def test_equal_models_are_hardly_ever_called_faster(equal: list[Speedup]) -> None:
-    """A model compared with itself is `faster` in 0.12 % of studies (non-central t, 3 df); below 0.6 % here."""
-    assert rate(Verdict.FASTER, equal) < 0.006
+    """A model compared with itself is `faster` in 0.12 % of studies (non-central t, 3 df); here below 0.4 %."""
+    assert rate(Verdict.FASTER, equal) < 0.004
 
 
 def test_equal_models_are_a_tie(equal: list[Speedup]) -> None:
@@ -43,13 +42,12 @@ def test_equal_models_are_a_tie(equal: list[Speedup]) -> None:
     assert rate(Verdict.KEEP_UNTUNED, equal) < 0.04
 
 
-@pytest.mark.parametrize("num_pairs", [2, 4, 6])
-@pytest.mark.parametrize("truth", [0.8, 1.0, 1.5])
+@pytest.mark.parametrize(("truth", "num_pairs"), [(0.8, 2), (1.5, 4), (1.1, 8)])
 def test_the_interval_covers_the_truth_19_times_in_20(truth: float, num_pairs: int) -> None:
-    """The 95 % interval holds the true ratio in 95 % of studies (2 % = 3.5 standard errors of this simulation)."""
-    found = simulate(truth, num_pairs=num_pairs)
+    """The 95 % interval holds the true ratio in 95 % of studies (3 % is 3.4 standard errors of 600 studies)."""
+    found = simulate(truth, num_studies=600, num_pairs=num_pairs)
     coverage = sum(each.low <= truth <= each.high for each in found) / len(found)
-    assert coverage == pytest.approx(0.95, abs=0.02)
+    assert coverage == pytest.approx(0.95, abs=0.03)
 
 
 def test_a_real_gain_is_found() -> None:

@@ -156,11 +156,10 @@ def test_one_tuner_at_a_time(make_study, tmp_path):
 
 def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_manifest, measurement, space_file):
     """Beyond the limit of listing, TPE proposes; what it repeats is answered from the record and not shown."""
-    knobs = "".join(
-        f"\n  k{i}: {{doc: 'https://example.org/x', values: [a, b, c, d], default: a}}" for i in range(7)
-    )
+    knobs = "".join(f"\n  k{i}: {{doc: 'https://example.org/x', values: [a, b, c, d], default: a}}" for i in range(7))
     path = tmp_path / "large.yaml"
-    path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}\nforbid:\n  - {{if: {{k0: b, k1: b}}, because: never together}}\n")
+    forbid = "\nforbid:\n  - {if: {k0: b, k1: b}, because: never together}\n"
+    path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}{forbid}")
     space = load_space(path, framework="fake", version="0", device="cpu")
     study = create_study(tmp_path / "studies", make_manifest(space=space))
     assert study.num_configs() is None
@@ -171,6 +170,12 @@ def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_
     assert [each.config for each in study.records()] == configs
 
 
+@pytest.fixture
+def begun(make_study, measurement):
+    """A study with one trial."""
+    ask_all(make_study(), lambda _: measurement, limit=1)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -179,9 +184,8 @@ def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_
         ({"variables": {"A": "1"}}, "environment variables"),
     ],
 )
-def test_a_changed_question_under_an_old_name_is_refused(make_study, make_manifest, measurement, tmp_path, change, words):
+def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, tmp_path, change, words):
     """The refusal says what differs and the two ways out; what was recorded stays."""
-    ask_all(make_study(), lambda _: measurement, limit=1)
     with pytest.raises(StoreError, match="asks another question") as caught:
         open_or_create(tmp_path / "studies", make_manifest(**change))
     assert words in str(caught.value)
@@ -189,9 +193,8 @@ def test_a_changed_question_under_an_old_name_is_refused(make_study, make_manife
     assert len(open_study(tmp_path / "studies", "s").records()) == 1
 
 
-def test_a_changed_space_is_refused(make_study, make_manifest, measurement, tmp_path, space_file):
+def test_a_changed_space_is_refused(begun, make_manifest, tmp_path, space_file):
     """A value more in the space is another question."""
-    ask_all(make_study(), lambda _: measurement, limit=1)
     space_file.write_text(space_file.read_text().replace("[8, 6, 2]", "[8, 6, 2, 1]"))
     space = load_space(space_file, framework="fake", version="0", device="cpu")
     with pytest.raises(StoreError, match="search space"):

@@ -88,7 +88,7 @@ def test_calls_that_settle_with_the_last_warm_up_call_are_steady() -> None:
 def test_warm_up_calls_are_no_samples() -> None:
     """Samples are the calls after the warm-up, in the order taken; no call is lost and none counted twice."""
     script = Script([9, 1, 1, 1.001, 1.002, 1.003], then=(1,))
-    samples = script.sampled(max_warmup_s=1000, min_samples=5)
+    samples = script.sampled(max_warmup_s=1000, min_samples=5, max_sampling_s=1000)
     assert samples.warmup_s == pytest.approx([9, 1, 1])
     assert samples.latency_s == pytest.approx([1.001, 1.002, 1.003, 1, 1])
     assert script.num_calls == len(samples.warmup_s) + len(samples.latency_s)

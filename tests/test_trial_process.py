@@ -14,7 +14,7 @@ import pytest
 
 from autotune.measurement import Failure, Measurement, Reason, Stage
 from autotune.runner import Runner, repeat_command
-from autotune.trial import Limits, TrialFolder
+from autotune.trial import Limits, TrialFolder, module_command
 from tests.conftest import QUICK_BUDGET, REPOSITORY
 
 ENDINGS = [
@@ -95,7 +95,7 @@ def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_r
 
         def kill_supervisor(stage: Stage) -> None:
             if stage is Stage.COMPILE:
-                next(p for p in psutil.Process().children() if "autotune.supervisor" in p.cmdline()).kill()
+                next(p for p in psutil.Process().children() if any("supervisor.py" in a for a in p.cmdline())).kill()
 
         lost = runner.run(TrialFolder(tmp_path / "1"), make_request({"behaviour": "hang"}), on_stage=kill_supervisor)
         outcome = runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))
@@ -128,8 +128,9 @@ def test_the_plain_command_repeats_the_trial(tmp_path, make_request):
 def test_a_worker_without_a_request_says_so(tmp_path):
     """A folder without request.json is a sentence and exit status 2."""
     child = subprocess.run(
-        [sys.executable, "-m", "autotune.worker", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+        module_command("worker", str(tmp_path)), cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
     assert child.returncode == 2
     assert "request.json" in child.stderr
     assert "Traceback" not in child.stderr
@@ -178,7 +179,9 @@ def test_state_that_changes_from_call_to_call_is_seen(tmp_path, make_request, mo
 def test_nothing_outlives_a_killed_parent(tmp_path, make_request, number):
     """When the tool is killed, even by -9 in the middle of a compile, supervisor, trial and helpers are gone."""
     make_request_file = tmp_path / "request.json"
-    make_request_file.write_text(make_request({"behaviour": "hang"}, limits=QUICK_BUDGET.limits).model_dump_json(by_alias=True))
+    make_request_file.write_text(
+        make_request({"behaviour": "hang"}, limits=QUICK_BUDGET.limits).model_dump_json(by_alias=True)
+    )
     parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE)
     assert parent.stdout.readline() == b"compile\n"
     family = psutil.Process(parent.pid).children(recursive=True)
@@ -186,7 +189,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path, make_request, number):
     helpers = _wait_for(_sleeping_helpers)
     parent.send_signal(number)
     parent.wait()
-    gone, alive = psutil.wait_procs([*family, *helpers], timeout=20)
+    _, alive = psutil.wait_procs([*family, *helpers], timeout=20)
     assert not alive
     assert not _sleeping_helpers()
 
@@ -209,7 +212,10 @@ with Runner("fake", {}, preload=True, log=home / "log") as runner:
 def _sleeping_helpers() -> list[psutil.Process]:
     found = []
     for each in psutil.process_iter(["cmdline", "status"]):
-        if "import time; time.sleep(600)" in (each.info["cmdline"] or []) and each.info["status"] != psutil.STATUS_ZOMBIE:
+        if (
+            "import time; time.sleep(600)" in (each.info["cmdline"] or [])
+            and each.info["status"] != psutil.STATUS_ZOMBIE
+        ):
             found.append(each)
     return found
 

@@ -71,7 +71,9 @@ def test_ratios(value: float, expected: str) -> None:
     assert units.times(value) == expected
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, "-"), (0.0, "0.0e+00"), (0.00123, "1.2e-03"), (1e-7, "1.0e-07")])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, "-"), (0.0, "0.0e+00"), (0.00123, "1.2e-03"), (1e-7, "1.0e-07")]
+)
 def test_errors(value: float | None, expected: str) -> None:
     """A relative error is shown by its magnitude; the reference, which has none, by a dash."""
     assert units.error(value) == expected

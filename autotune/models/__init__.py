@@ -42,9 +42,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
 
 def names(framework: str | None = None) -> tuple[str, ...]:
     """The names of the bundled models, of those that exist in `framework` where one is given."""
-    return tuple(
-        name for name, model in BUNDLED.items() if framework is None or framework in model.frameworks
-    )
+    return tuple(name for name, model in BUNDLED.items() if framework is None or framework in model.frameworks)
 
 
 def reference(name: str, framework: str) -> str:

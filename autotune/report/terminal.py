@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -11,7 +13,7 @@ from autotune.answer import Answer
 from autotune.measurement import Failure, GraphBreak, Measurement
 from autotune.report.units import count, error, num_bytes, seconds, times
 from autotune.statistics import MARGIN, Verdict
-from autotune.study import TrialRecord
+from autotune.study import Confirmation, TrialRecord
 from autotune.tune import failures_by_reason
 
 MAX_BREAKS_SHOWN = 5
@@ -89,7 +91,7 @@ def _headline(answer: Answer) -> str:
         low, high = times(answer.speedup.low), times(answer.speedup.high)
         return f"faster: {times(answer.speedup.median)} (95 % interval {low} to {high})"
     if answer.verdict is Verdict.TIE:
-        return f"tie: no config could be shown to be more than {MARGIN:.0%} faster than the untuned model; keep it untuned"
+        return f"tie: no config is shown to be more than {MARGIN:.0%} faster than the untuned model; keep it untuned"
     return "keep untuned: nothing is faster than leaving the model as it is"
 
 
@@ -97,28 +99,27 @@ def _figures(answer: Answer) -> list[str]:
     lines = []
     if answer.best is not None:
         lines.append(f"config      trial {answer.best.number}: {answer.best.config}")
-    if answer.verdict in (Verdict.TIE, Verdict.KEEP_UNTUNED) and answer.speedup is not None:
-        assert answer.confirmation is not None
+    if answer.verdict is Verdict.FASTER and answer.confirmation is not None:
+        lines += _confirmed_figures(answer, answer.confirmation)
+    elif answer.speedup is not None and answer.confirmation is not None:
         low, high = times(answer.speedup.low), times(answer.speedup.high)
-        lines.append(f"closest     trial {answer.confirmation.candidate}: {low} to {high} of the untuned model's speed")
-    for name, record in (("untuned", answer.untuned), ("tuned", answer.best)):
-        if (
-            record is None
-            or not isinstance(record.outcome, Measurement)
-            or (name == "tuned" and record is answer.untuned)
-        ):
-            continue
-        figures = record.outcome
-        lines.append(
-            f"{name:<11} median {seconds(figures.latency.p50)}, p99 {seconds(figures.latency.p99)}, "
-            f"memory {num_bytes(figures.peak_memory_bytes)}"
-        )
-    if answer.verdict is Verdict.FASTER and answer.best is not None and isinstance(answer.best.outcome, Measurement):
-        warm = answer.confirmation.compile_warm_s if answer.confirmation else None
-        lines.append(
-            f"compile     {seconds(answer.best.outcome.compile_s)} cold, {seconds(warm)} with caches; "
-            f"calls that earn it back: {count(answer.break_even_calls)}"
-        )
+        lines.append(f"closest     trial {answer.confirmation.candidate}: {low} to {high} as fast as the untuned model")
+    return lines
+
+
+def _confirmed_figures(answer: Answer, confirmation: Confirmation) -> list[str]:
+    """Medians over the fresh processes of the confirmation; memory and cold compile time of the search's trial."""
+    untuned_s, tuned_s = (statistics.median(times_s) for times_s in zip(*confirmation.pairs, strict=True))
+    lines = []
+    for name, record, median_s in (("untuned", answer.untuned, untuned_s), ("tuned", answer.best, tuned_s)):
+        assert record is not None
+        assert isinstance(record.outcome, Measurement)
+        lines.append(f"{name:<11} {seconds(median_s)} a call, memory {num_bytes(record.outcome.peak_memory_bytes)}")
+        cold_s = record.outcome.compile_s
+    lines.append(
+        f"compile     {seconds(cold_s)} cold, {seconds(confirmation.compile_warm_s)} with caches; "
+        f"calls that earn it back: {count(answer.break_even_calls)}"
+    )
     return lines
 
 

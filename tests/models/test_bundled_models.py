@@ -136,9 +136,7 @@ def test_reference_has_the_form_module_colon_function() -> None:
     assert models.reference("vit", "torch") == "autotune.models.torch.vit:vit"
 
 
-@pytest.mark.parametrize(
-    ("name", "framework"), [("planner", "mindspore"), ("nothing", "torch"), ("vit", "jax")]
-)
+@pytest.mark.parametrize(("name", "framework"), [("planner", "mindspore"), ("nothing", "torch"), ("vit", "jax")])
 def test_reference_to_an_absent_model_is_a_key_error(name: str, framework: str) -> None:
     """There is no reference to an unknown model, nor to a model in a framework it is not written for."""
     with pytest.raises(KeyError):

@@ -26,9 +26,7 @@ def bert_small(
     seed: int = 0,
 ) -> tuple[nn.Cell, tuple[Tensor, ...]]:
     """The encoder for up to `seq` tokens, and one input of token ids of (batch, seq)."""
-    model = _BertSmall(
-        seq=seq, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, vocab=vocab
-    ).set_train(False)
+    model = _BertSmall(seq=seq, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, vocab=vocab).set_train(False)
     fill(model, seed)
     return model, (Tensor(weights.token_input((batch, seq), vocab, seed)),)
 

@@ -43,9 +43,7 @@ class _ConvUnit(nn.Cell):
 
     def __init__(self, channels_in: int, channels: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(
-            channels_in, channels, kernel, stride=stride, pad_mode="pad", padding=kernel // 2
-        )
+        self.conv = nn.Conv2d(channels_in, channels, kernel, stride=stride, pad_mode="pad", padding=kernel // 2)
         self.norm = nn.BatchNorm2d(channels, eps=_NORM_EPS)
 
     def construct(self, features: Tensor) -> Tensor:
@@ -110,9 +108,7 @@ class _YoloTiny(nn.Cell):
 
 def _stage(channels_in: int, channels: int, depth: int) -> nn.SequentialCell:
     """Halves the resolution, then one cross-stage partial block."""
-    return nn.SequentialCell(
-        _ConvUnit(channels_in, channels, 3, stride=2), _CspBlock(channels, channels, depth)
-    )
+    return nn.SequentialCell(_ConvUnit(channels_in, channels, 3, stride=2), _CspBlock(channels, channels, depth))
 
 
 def _upsample(features: Tensor) -> Tensor:

@@ -17,9 +17,7 @@ from autotune.models.torch.filling import fill
 __all__ = ["tanh_matmul"]
 
 
-def tanh_matmul(
-    *, size: int = 512, repeats: int = 100, seed: int = 0
-) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+def tanh_matmul(*, size: int = 512, repeats: int = 100, seed: int = 0) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """The chain of `repeats` steps with one weight, and one input of (size, size)."""
     model = _TanhMatmul(size, repeats).eval()
     fill(model, seed)
