@@ -57,6 +57,9 @@ def _plainly(command: Callable[P, int | None]) -> Callable[P, None]:
             if error.tip:
                 _say(f"tip: {error.tip}")
             code = error.exit_code
+        except KeyboardInterrupt:
+            _say("interrupted")
+            code = 130
         except BrokenPipeError:
             # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,7 +93,7 @@ def tune(
         list[str] | None, typer.Option("--constraint", help='E.g. "peak_memory <= 2GiB"; repeatable.')
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option("--tolerance", min=0, help="Largest relative error of an output. [1e-3]")
+        float | None, typer.Option("--tolerance", min=1e-12, help="Largest relative error of an output. [1e-3]")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of weights, inputs and the order of trials.")] = 0,
     env: Annotated[
@@ -121,7 +124,7 @@ def tune(
         space=space,
         objective=_objective(objective),
         constraints=tuple(constraint or ()),
-        tolerance=tolerance or numerics.DEFAULT_TOLERANCE,
+        tolerance=numerics.DEFAULT_TOLERANCE if tolerance is None else tolerance,
         seed=seed,
         variables=tuple(env or ()),
     )
@@ -322,8 +325,9 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int
     from autotune.runner import Runner
     from autotune.tune import Tuner
 
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` means it.
+            signal.signal(number, _interrupt)
     workload = study.manifest.workload
     try:
         with (

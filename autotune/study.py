@@ -456,7 +456,7 @@ def _record(trial: FrozenTrial) -> TrialRecord | None:
     result = trial.user_attrs.get(_RESULT)
     if result is None and trial.state is TrialState.COMPLETE:
         return None
-    outcome = None if result is None else parse_outcome(result["outcome"])
+    outcome = None if result is None else _parse(result, trial.number)
     measured = isinstance(outcome, Measurement)
     return TrialRecord(
         number=trial.number,
@@ -467,3 +467,13 @@ def _record(trial: FrozenTrial) -> TrialRecord | None:
         ended=trial.datetime_complete,
         running=trial.state is TrialState.RUNNING,
     )
+
+
+def _parse(result: dict[str, Any], number: int) -> Outcome:
+    try:
+        return parse_outcome(result["outcome"])
+    except (ValueError, KeyError) as error:
+        raise StoreError(
+            f"trial {number} was recorded in a form that this version does not read: {str(error).splitlines()[0]}",
+            tip="read the study with the version of autotune that its manifest.json names, or start another",
+        ) from None

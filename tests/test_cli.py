@@ -66,6 +66,8 @@ class TestTheMainJob:
         exported = cli("export", "s", "-o", "best.yaml")
         assert exported.returncode == 0
         assert yaml.safe_load((tmp_path / "best.yaml").read_text())["verdict"] == "faster"
+        refused(cli("export", "s", "-o", "no/such/folder/best.yaml"), "cannot write", "-o")
+        refused(cli("run", "s", "99"), "no trial 99")
         before = cli("show", "s", "--json").stdout
         again = cli("run", "s", "0")
         assert again.returncode == 0

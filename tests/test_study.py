@@ -312,6 +312,15 @@ class TestDatabase:
             ask_all(study, lambda _: measurement, limit=1)
         assert study.num_recorded() == 3
 
+    def test_a_record_of_another_version(self, make_study, measurement, tmp_path):
+        """An outcome in a form that is not ours is a sentence with the trial's number."""
+        study = make_study()
+        asked = study.ask(60)
+        asked.handle.set_user_attr("result", {"outcome": {"kind": "measurement", "latency": 5}})
+        study.give_back(asked)
+        with pytest.raises(StoreError, match="trial 0 was recorded in a form"):
+            study.records()
+
     @pytest.mark.parametrize("content", ["{", "{}", '{"schema": 2}'])
     def test_a_broken_manifest(self, database, tmp_path, content):
         """The manifest is named, with the key that is wrong."""

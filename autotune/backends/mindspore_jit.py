@@ -92,9 +92,6 @@ _REFUSED = (
     _Refused({"capture": "trace"}, "capture trace came with MindSpore 2.6", versions="<2.6"),
     _Refused({"capture": "trace", "fullgraph": True}, "fullgraph means nothing to capture trace"),
     _Refused(
-        {"capture": "bytecode", "fullgraph": True}, "capture bytecode ignores fullgraph before 2.7", versions="<2.7"
-    ),
-    _Refused(
         {"execution": "jit", "jit_level": "O2"}, "ms.jit takes O0 and O1; O2 needs execution graph", versions=">=2.6"
     ),
     _Refused({"jit_level": "O2"}, "O2 compiles whole graphs with CANN's GE", devices=("cpu", "gpu")),
@@ -408,7 +405,7 @@ def _diagnose_bytecode(model: Any) -> Diagnosis:
     return Diagnosis(
         compiled=num_graphs > 0,
         num_graphs=num_graphs + num_recompiles if num_graphs else 0,
-        graph_breaks=tuple(_break_at(code, extra) for code, extra in pieces if extra.get("break_count_")),
+        graph_breaks=_breaks(pieces),
         recompiles=(Recompile(reason="a guard failed; MS_JIT_BYTECODE_LOGS=recompiles prints it"),) * num_recompiles,
         note=None if num_graphs else "capture bytecode never compiled: ran as PyNative",
     )
@@ -434,16 +431,20 @@ def _generated(extra: dict[str, Any]) -> list[CodeType]:
     return [each for each in codes if isinstance(each, CodeType)]
 
 
-def _break_at(code: CodeType, extra: dict[str, Any]) -> GraphBreak:
-    """The break that cut `code`. Its rest is named like `16I.46B.construct`: it starts at code unit 46 (measured)."""
+def _breaks(pieces: list[tuple[CodeType, dict[str, Any]]]) -> tuple[GraphBreak, ...]:
+    counts: Counter[str | None] = Counter()
+    for code, extra in pieces:
+        counts[_break_line(code, extra)] += extra.get("break_count_", 0)
+    reason = "capture bytecode stopped; MS_JIT_BYTECODE_LOGS=graph_break prints why"
+    return tuple(GraphBreak(reason=reason, location=place, count=n) for place, n in counts.items() if n)
+
+
+def _break_line(code: CodeType, extra: dict[str, Any]) -> str | None:
+    """Where `code` was cut. Its rest is named like `16I.46B.construct`: it starts at code unit 46 (measured)."""
     rests = [re.match(r"\d+I\.(\d+)B\.", each.co_name) for each in _generated(extra)]
     starts = [2 * int(rest[1]) for rest in rests if rest is not None]
     lines = [line for first, end, line in code.co_lines() if starts and first < min(starts) <= end]
-    return GraphBreak(
-        reason="capture bytecode stopped; MS_JIT_BYTECODE_LOGS=graph_break prints why",
-        location=f"{code.co_filename}:{lines[0]}" if lines and lines[0] else None,
-        count=extra["break_count_"],
-    )
+    return f"{code.co_filename}:{lines[0]}" if lines and lines[0] else None
 
 
 _DIAGNOSE: dict[str, Callable[[Any], Diagnosis]] = {

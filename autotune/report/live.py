@@ -1,4 +1,7 @@
-"""What a person sees while trials run: one line that moves, and one line left behind for each trial."""
+"""What a person sees while trials run: one line that changes with each stage, and one left behind for each trial.
+
+No spinner and no clock: between events this process sleeps, so that nothing of it runs beside the trial that is timed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
-from rich.spinner import Spinner
 from rich.text import Text
 
 from autotune.measurement import Failure, Measurement, Stage
@@ -37,7 +39,7 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._done = self._wanted = 0
         self._first_done = 0
         self._started = time.monotonic()
@@ -96,7 +98,7 @@ class LiveDisplay:
     def _show(self, doing: str) -> None:
         assert self._live is not None
         best = f", best {seconds(self._best_s)}" if self._best_s is not None else ""
-        self._live.update(Spinner("dots", Text(f"{self._done}/{self._wanted} trials{best}{self._eta()} | {doing}")))
+        self._live.update(Text(f"{self._done}/{self._wanted} trials{best}{self._eta()} | {doing}"), refresh=True)
 
     def _eta(self) -> str:
         """From the pace of this run's own trials; nothing to say before the second."""
