@@ -9,8 +9,9 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.measurement import Measurement
+from autotune.record import Confirmation, TrialRecord
 from autotune.statistics import Speedup, Verdict, break_even_calls
-from autotune.study import Confirmation, Study, TrialRecord
+from autotune.study import Study
 from autotune.tuned import SCHEMA, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
 
 

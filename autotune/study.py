@@ -8,32 +8,28 @@ failure of the harness is told as FAIL and its config may be tried again. Every 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import re
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import optuna
-import psutil
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune import environment, store
+from autotune import store
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
+from autotune.lease import Lease
 from autotune.manifest import Manifest, read_manifest
-from autotune.measurement import Failure, Measurement, Outcome, Record
+from autotune.measurement import Measurement, Outcome
+from autotune.record import Confirmation, TrialRecord
+from autotune.sampler import PlannedSampler
 from autotune.space import SearchSpace
-from autotune.statistics import Speedup, Verdict
 from autotune.trial import TrialFolder, parse_outcome
 
 ENUMERATION_LIMIT = 5000
@@ -47,81 +43,6 @@ _RESULT, _LEASE, _CONFIRMATION, _BUDGET = "result", "lease", "confirmation", "bu
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class Confirmation(Record):
-    """The verdict and what it rests on: latencies of fresh process pairs, in seconds, `(untuned, candidate)`."""
-
-    verdict: Verdict
-    candidate: int | None = None
-    """Number of the trial whose config was compared with the untuned model."""
-    pairs: tuple[tuple[float, float], ...] = ()
-    speedup: Speedup | None = None
-    compile_warm_s: float | None = None
-    """First call minus a steady call in a new process, with the compile caches of an earlier one kept."""
-    num_trials: int
-    """Trials recorded when it was made: more of them make it outdated."""
-    note: str | None = None
-
-
-class Lease(Record):
-    """Who runs a trial. It lets the next start tell a dead run from a living one, without a heartbeat."""
-
-    host: str
-    boot_id: str
-    pid: int
-    pid_started: float
-    deadline: float
-    """Seconds since the epoch after which no run of this trial can be alive."""
-
-    @classmethod
-    def of_this_process(cls, longest_s: float) -> Lease:
-        return cls(
-            host=environment.hostname(),
-            boot_id=environment.boot_id(),
-            pid=os.getpid(),
-            pid_started=psutil.Process().create_time(),
-            deadline=time.time() + longest_s,
-        )
-
-    def is_dead(self) -> bool:
-        if self.host != environment.hostname():
-            return time.time() > self.deadline
-        if self.boot_id != environment.boot_id():
-            return True
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.pid_started) > 1.0
-        except psutil.NoSuchProcess:
-            return True
-
-
-@dataclass(frozen=True)
-class TrialRecord:
-    """One trial as recorded. `state` is derived: `lost` means that the parent died before an outcome came."""
-
-    number: int
-    config: Config
-    outcome: Outcome | None
-    violations: dict[str, float]
-    """Constraint -> by how much it is missed; only those that are."""
-    started: datetime | None
-    ended: datetime | None
-    running: bool
-
-    @property
-    def state(self) -> Literal["measured", "infeasible", "failed", "running", "lost"]:
-        if isinstance(self.outcome, Measurement):
-            return "infeasible" if self.violations else "measured"
-        if isinstance(self.outcome, Failure):
-            return "failed"
-        return "running" if self.running else "lost"
-
-    @property
-    def counts(self) -> bool:
-        """Uses up one of the study's trials: it says something about its config."""
-        return isinstance(self.outcome, Measurement) or (
-            isinstance(self.outcome, Failure) and self.outcome.blames_config
-        )
-
-
 @dataclass(frozen=True)
 class Asked:
     """A trial to run: its number, its config, and Optuna's handle to tell the outcome with."""
@@ -129,32 +50,6 @@ class Asked:
     number: int
     config: Config
     handle: Trial
-
-
-class _PlannedSampler(BaseSampler):
-    """Gives Optuna the config that `Study.ask` has planned, or lets TPE choose where none is planned."""
-
-    def __init__(self, space: SearchSpace, seed: int) -> None:
-        self.planned: Config | None = None
-        self._choices = {knob.name: CategoricalDistribution(knob.values) for knob in space.knobs}
-        self._otherwise = TPESampler(seed=seed)
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        if self.planned is None:
-            return self._otherwise.infer_relative_search_space(study, trial)
-        return {name: self._choices[name] for name in self.planned.knobs()}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        if self.planned is None:
-            return self._otherwise.sample_relative(study, trial, search_space)
-        return dict(self.planned.root)
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        return self._otherwise.sample_independent(study, trial, param_name, param_distribution)
 
 
 class Study:
@@ -175,7 +70,7 @@ class Study:
                     tip="the folder was renamed or the file is another study's; choose another with --study NAME",
                 ) from None
         num_trials = len(self._trials())
-        self._sampler = _PlannedSampler(manifest.space, seed=manifest.workload.seed + num_trials)
+        self._sampler = PlannedSampler(manifest.space, seed=manifest.workload.seed + num_trials)
         self._optuna.sampler = self._sampler
         self._order = _order(manifest.space, manifest.workload.seed)
 

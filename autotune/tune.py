@@ -16,9 +16,10 @@ from pydantic import Field, PositiveInt
 from autotune.config import Config
 from autotune.errors import HarnessError, NoUsableTrialError
 from autotune.measurement import Failure, Measurement, Outcome, Record, Stage
+from autotune.record import Confirmation, TrialRecord
 from autotune.runner import Runner
 from autotune.statistics import Verdict, speedup_over_pairs, verdict_of
-from autotune.study import Asked, Confirmation, Study, TrialRecord
+from autotune.study import Asked, Study
 from autotune.timing import SamplingPlan
 from autotune.trial import Limits, TrialFolder, TrialRequest
 

@@ -181,6 +181,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert content == AWKWARD
     assert list(content) == list(AWKWARD)
     assert type(content["bool"]) is bool
+    assert "Ångström 量" in path.read_text(encoding="utf-8")
 
 
 def test_a_comment_stands_on_top(tmp_path: Path) -> None:

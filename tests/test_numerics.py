@@ -33,6 +33,7 @@ def error(reference: Array, output: Array) -> float:
         (of(1, -4), of(1, 4), 2.0),
         (of(1e-9, 1), of(2e-9, 1), 1e-9),
         (of(100, 200), of(101, 198), 0.01),
+        (of(0.25), of(0.5), 1.0),
         (of(0, 0), of(0, 0.5), 0.5),
         (of(), of(), 0.0),
         (np.array(2.0), np.array(3.0), 0.5),
@@ -161,6 +162,7 @@ def test_varied_inputs_have_the_same_shapes_and_types() -> None:
         np.arange(200, dtype=np.uint8),
         np.arange(1000) < 300,
         np.linspace(0, 1, 1000, dtype=np.float32),
+        np.linspace(0, 255, 1000),
         np.linspace(-5, 0, 1000),
         np.linspace(1, 2, 1000).astype(np.float16),
     ],
@@ -174,9 +176,10 @@ def test_varied_inputs_keep_their_values(example: Array) -> None:
     assert not np.array_equal(other, example)
 
 
-def test_floats_of_both_signs_are_negated_too() -> None:
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 100.0])
+def test_floats_of_both_signs_are_negated_too(scale: float) -> None:
     """Floats that hold both signs change the sign of their mean, which flips a branch taken on it."""
-    example = np.random.default_rng(0).normal(0.3, 1, size=(50, 20)).astype(np.float32)
+    example = np.random.default_rng(0).normal(0.3 * scale, scale, size=(50, 20)).astype(np.float32)
     (other,) = varied([example], seed=0)
     assert other is not None
     assert np.array_equal(np.sort(other, axis=None), np.sort(-example, axis=None))

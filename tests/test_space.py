@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -452,4 +453,5 @@ def test_a_space_survives_the_manifest(load: Load) -> None:
     read = SearchSpace.model_validate_json(space.model_dump_json())
     assert read == space
     assert read.fingerprint == space.fingerprint
+    assert re.fullmatch("[0-9a-f]{12}", space.fingerprint)
     assert [config.canonical() for config in read.configs()] == [config.canonical() for config in space.configs()]

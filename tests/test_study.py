@@ -15,9 +15,10 @@ from optuna.trial import TrialState
 
 from autotune import store
 from autotune.errors import InputError, StoreError
+from autotune.lease import Lease
 from autotune.measurement import Failure, Measurement, Reason, Stage
 from autotune.space import load_space
-from autotune.study import Lease, create_study, list_studies, open_or_create, open_study
+from autotune.study import create_study, list_studies, open_or_create, open_study
 from tests.conftest import REPOSITORY
 
 

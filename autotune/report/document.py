@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.answer import Answer, figures_of
 from autotune.manifest import Manifest
-from autotune.study import TrialRecord
+from autotune.record import TrialRecord
 from autotune.tune import failures_by_reason
 
 

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.measurement import Failure, Measurement, Stage
+from autotune.record import TrialRecord
 from autotune.report.units import seconds, times
-from autotune.study import TrialRecord
 from autotune.tune import (
     ConfirmationStarted,
     Event,

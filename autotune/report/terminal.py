@@ -11,9 +11,9 @@ from rich.text import Text
 
 from autotune.answer import Answer
 from autotune.measurement import Failure, GraphBreak, Measurement
+from autotune.record import Confirmation, TrialRecord
 from autotune.report.units import count, error, num_bytes, seconds, times
 from autotune.statistics import MARGIN, Verdict
-from autotune.study import Confirmation, TrialRecord
 from autotune.tune import failures_by_reason
 
 MAX_BREAKS_SHOWN = 5

@@ -1,0 +1,407 @@
+"""The MindSpore backend with the real compiler.
+
+MindSpore's mode, switches and counters belong to the process, so this file is also the child that it tests with:
+`python tests/backends/test_mindspore_backend.py CELL CONFIG` prints what happened as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+os.environ.setdefault("GLOG_v", "3")  # read when mindspore is imported
+
+import numpy as np
+import pytest
+
+from autotune.config import Config
+from autotune.errors import InvalidConfigError, MissingDeviceError, MissingFrameworkError
+from autotune.measurement import Reason
+from autotune.plan import bundled_spaces
+from autotune.space import load_space
+
+ms = pytest.importorskip("mindspore")
+nn, ops = ms.nn, ms.ops
+pytestmark = pytest.mark.mindspore
+
+from autotune.backends import mindspore_jit  # noqa: E402
+from autotune.backends.mindspore_jit import MindSporeBackend, compile_arguments  # noqa: E402
+
+PYNATIVE = {"execution": "pynative"}
+GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}
+AST = {"execution": "jit", "capture": "ast", "jit_level": "O0", "enable_graph_kernel": False, "fullgraph": False}
+WHOLE = AST | {"fullgraph": True}
+TRACE = {"execution": "jit", "capture": "trace", "jit_level": "O0", "enable_graph_kernel": False}
+BYTECODE = AST | {"capture": "bytecode"}
+FUSION = {"enable_graph_kernel": True, "graph_kernel_opt_level": 2}
+COMPILED = {"graph": GRAPH, "ast": AST, "ast-fullgraph": WHOLE, "trace": TRACE, "bytecode": BYTECODE}
+
+
+class Mlp(nn.Cell):
+    """All of it can be captured, in every way."""
+
+    def __init__(self):
+        super().__init__()
+        self.widen = nn.Dense(8, 16)
+        self.narrow = nn.Dense(16, 8)
+
+    def construct(self, x):
+        return self.narrow(ops.gelu(self.widen(x)))
+
+
+class Indexing(nn.Cell):
+    def construct(self, x):
+        return x[0] + 1
+
+
+class Branching(nn.Cell):
+    def construct(self, x):
+        if x.sum() > 0:  # BRANCH
+            return ops.tanh(x)
+        return x - 1
+
+
+class Fallback(nn.Cell):
+    """NumPy is nothing that a graph has an operator for."""
+
+    def construct(self, x):
+        return x + ms.Tensor(np.tanh(x.asnumpy()))
+
+
+class Chain(nn.Cell):
+    """Nothing but elementwise operators: more than 100 s in the fusion compiler if they all go into one kernel."""
+
+    def construct(self, x):
+        for _ in range(4):
+            x = ops.tanh(x * 1.01) + 0.1
+        return x
+
+
+def child(cell, config):
+    """Two inputs of one shape against PyNative, and the diagnosis; of the MLP also what comes after."""
+    backend = MindSporeBackend()
+    backend.prepare("cpu", 0)
+    model = globals()[cell]().set_train(False)
+    ones = ms.Tensor(np.ones((4, 8), np.float32))
+    inputs = [ones, -ones, ones[:2]]
+    expected = [backend.to_array(model(each)) for each in inputs]
+    names = [name for name, _ in backend.parameters(model)]
+    compiled = backend.compile(model, Config(config))
+
+    def error(number, step):
+        got = backend.to_array(step(inputs[number]))
+        backend.synchronise()
+        return float(np.abs(got - expected[number]).max())
+
+    def diagnosis():
+        return backend.diagnose(model, Config(config)).model_dump()
+
+    def afterwards():
+        return {
+            "other_shape": error(2, compiled),
+            "diagnosis_then": diagnosis(),
+            "is_the_model": compiled is model,
+            "same_parameters": [name for name, _ in backend.parameters(model)] == names,
+            "again": backend.check_model(model),
+            "inside_another": error(0, nn.SequentialCell(model)),
+            "half": str(backend.to_array(backend.like(np.ones(2, np.float32), ones.astype(ms.bfloat16))).dtype),
+            "kernels": len(list(os.scandir("akg_kernel_meta"))) if os.path.isdir("akg_kernel_meta") else 0,
+        }
+
+    said = {"errors": [error(0, compiled), error(1, compiled)], "diagnosis": diagnosis()}
+    return said | (afterwards() if cell == "Mlp" else {})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Runs a cell under a config in a process, folder and cache of its own; once for each pair."""
+
+    @functools.cache
+    def run_once(cell, config):
+        return _run(cell, config, tmp_path_factory.mktemp("trial"))
+
+    return lambda cell, config: run_once(cell, json.dumps(config))
+
+
+def _run(cell, config, folder):
+    command = [sys.executable, str(__file__), cell, config]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        **MindSporeBackend().cache_variables(str(folder)),
+    }
+    # The fusion compiler's own processes outlive a killed parent: they end with its session.
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+def test_every_way_of_compiling_compiles_the_whole_model_and_keeps_its_result(run, config):
+    """Each execution and capture gives PyNative's result from one graph without breaks."""
+    said = run("Mlp", config)
+    assert max(said["errors"]) < 1e-6
+    assert said["diagnosis"] == {
+        "compiled": True,
+        "num_graphs": 1,
+        "graph_breaks": [],
+        "recompiles": [],
+        "cache_hits": None,
+        "note": None,
+    }
+
+
+@pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+def test_a_new_shape_is_a_recompile(run, config):
+    """The graph for a second shape is counted, whichever counter MindSpore keeps it in."""
+    said = run("Mlp", config)
+    assert said["other_shape"] < 1e-6
+    assert said["diagnosis_then"]["num_graphs"] == 2
+    assert len(said["diagnosis_then"]["recompiles"]) == 1
+
+
+@pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+def test_the_compiled_model_is_still_the_cell(run, config):
+    """A job gets its own Cell back: same object, same parameters, usable inside another Cell."""
+    said = run("Mlp", config)
+    assert said["is_the_model"]
+    assert said["same_parameters"]
+    assert said["inside_another"] < 1e-6
+
+
+@pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+def test_a_cell_is_compiled_once(run, config):
+    """A second config on the same Cell is refused: MindSpore would silently reuse the first one's graph."""
+    assert "already" in run("Mlp", config)["again"]
+
+
+def test_pynative_leaves_the_model_alone(run):
+    """The untuned config hands back the Cell, with nothing compiled and nothing in the way of a later compile."""
+    said = run("Mlp", PYNATIVE)
+    assert said["errors"] == [0, 0]
+    assert said["is_the_model"]
+    assert said["diagnosis"]["compiled"] is False
+    assert said["diagnosis"]["num_graphs"] == 0
+    assert said["again"] is None
+
+
+@pytest.mark.parametrize("config", [AST | FUSION, GRAPH | FUSION, TRACE | FUSION], ids=["ast", "graph", "trace"])
+def test_fusion_works_on_cpu(run, config):
+    """With graph-kernel fusion on, kernels are generated, and the result stays right but for their tanh."""
+    pytest.importorskip("decorator")
+    said = run("Mlp", config)
+    assert max(said["errors"]) < 1e-3
+    assert said["diagnosis"]["compiled"]
+    assert said["kernels"] > 0
+
+
+def test_fusion_of_a_long_chain_ends(run):
+    """The size of fused kernels is limited on CPU: unlimited, this one compiles for minutes."""
+    pytest.importorskip("decorator")
+    assert max(run("Chain", AST | FUSION)["errors"]) < 1e-3
+
+
+def test_bytecode_that_never_compiled_says_so(run):
+    """Indexing a tensor makes capture bytecode give up without a word (2.10): `compiled` must not claim otherwise."""
+    said = run("Indexing", BYTECODE)
+    assert said["errors"] == [0, 0]
+    if said["diagnosis"]["compiled"]:
+        pytest.skip(f"MindSpore {ms.__version__} captures indexing")
+    assert said["diagnosis"]["num_graphs"] == 0
+    assert said["diagnosis"]["note"] == "capture bytecode never compiled: ran as PyNative"
+
+
+def test_bytecode_break_has_its_line(run):
+    """A data-dependent branch cuts the capture, and the break points at the `if`."""
+    said = run("Branching", BYTECODE)
+    assert said["errors"] == [0, 0]
+    (graph_break,) = said["diagnosis"]["graph_breaks"]
+    file, _, line = graph_break["location"].rpartition(":")
+    assert file == __file__
+    assert "# BRANCH" in inspect.getsource(sys.modules[__name__]).splitlines()[int(line) - 1]
+
+
+def test_trace_takes_the_first_path_for_all_inputs(run):
+    """Capture trace is silently wrong on the second input: why outputs are compared on two inputs at least."""
+    said = run("Branching", TRACE)
+    assert said["diagnosis"]["compiled"]
+    assert said["errors"][0] < 1e-6
+    assert said["errors"][1] > 0.1
+
+
+def test_ast_keeps_both_branches(run):
+    """Capture ast turns a data-dependent branch into part of the graph: no break, and right on both inputs."""
+    said = run("Branching", AST)
+    assert max(said["errors"]) < 1e-6
+    assert said["diagnosis"]["graph_breaks"] == []
+
+
+@pytest.mark.parametrize("config", [AST, GRAPH], ids=["ast", "graph"])
+def test_python_left_in_a_graph_is_a_break(run, config):
+    """What a graph hands back to the interpreter is reported, with the Cell in which it stands."""
+    said = run("Fallback", config)
+    assert max(said["errors"]) < 1e-6
+    assert said["diagnosis"]["compiled"]
+    (graph_break,) = said["diagnosis"]["graph_breaks"]
+    assert graph_break["reason"].endswith("in Default")
+    assert graph_break["count"] > 0
+
+
+def test_bfloat16_reads_as_float32(run):
+    """NumPy has no bfloat16; arrays of it come as float32, tensors made from them are bfloat16 again."""
+    assert run("Mlp", PYNATIVE)["half"] == "float32"
+
+
+PROCESS = {"mode": 1}  # ms.PYNATIVE_MODE
+CPU_FLAGS = "--opt_level=2 --composite_op_limit_size=6"
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "device", "context", "jit", "jit_config"),
+    [
+        (PYNATIVE, "2.10.0", "cpu", PROCESS, None, {}),
+        (GRAPH, "2.10.0", "cpu", {"mode": 0}, None, {"jit_level": "O0"}),
+        (GRAPH | {"jit_level": "O2"}, "2.8.0", "ascend", {"mode": 0}, None, {"jit_level": "O2"}),
+        (AST, "2.10.0", "cpu", PROCESS, {"capture_mode": "ast", "jit_level": "O0", "fullgraph": False}, {}),
+        (WHOLE, "2.6.0", "gpu", PROCESS, {"capture_mode": "ast", "jit_level": "O0", "fullgraph": True}, {}),
+        (TRACE, "2.7.0", "cpu", PROCESS, {"capture_mode": "trace", "jit_level": "O0", "fullgraph": False}, {}),
+        (WHOLE, "2.5.0", "cpu", PROCESS, {"mode": "PSJit"}, {"jit_level": "O0", "jit_syntax_level": "STRICT"}),
+        (BYTECODE, "2.3.1", "cpu", PROCESS, {"mode": "PIJit"}, {"jit_level": "O0", "jit_syntax_level": "LAX"}),
+        (
+            GRAPH | FUSION,
+            "2.10.0",
+            "cpu",
+            {"mode": 0, "enable_graph_kernel": True, "graph_kernel_flags": CPU_FLAGS},
+            None,
+            {"jit_level": "O0"},
+        ),
+        (
+            GRAPH | FUSION | {"graph_kernel_opt_level": 3},
+            "2.10.0",
+            "ascend",
+            {"mode": 0, "enable_graph_kernel": True, "graph_kernel_flags": "--opt_level=3"},
+            None,
+            {"jit_level": "O0"},
+        ),
+    ],
+)
+def test_what_a_config_hands_to_mindspore(config, version, device, context, jit, jit_config):
+    """The mapping is pure: config, release and device decide what is set and what ms.jit gets."""
+    arguments = compile_arguments(Config(config), version, device)
+    assert (arguments.context, arguments.jit, arguments.jit_config) == (context, jit, jit_config)
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "device", "sentence"),
+    [
+        ({}, "2.10.0", "cpu", "execution: is missing"),
+        (PYNATIVE | {"backend": "GE"}, "2.10.0", "cpu", "backend: unknown"),
+        (AST | {"capture": "dynamo"}, "2.10.0", "cpu", "'dynamo' is none"),
+        (AST | {"fullgraph": 1}, "2.10.0", "cpu", "1 is none"),
+        (TRACE, "2.5.0", "cpu", "came with MindSpore 2.6"),
+        (AST | {"jit_level": "O2"}, "2.8.0", "ascend", "needs execution graph"),
+        (GRAPH | {"jit_level": "O2"}, "2.8.0", "cpu", "CANN"),
+        (GRAPH | {"jit_level": "O2"}, "2.10.0", "ascend", "deprecated since 2.9"),
+        (TRACE | {"fullgraph": True}, "2.10.0", "cpu", "means nothing"),
+        (PYNATIVE | {"enable_graph_kernel": True}, "2.10.0", "cpu", "nothing to fuse"),
+    ],
+)
+def test_what_a_release_does_not_take_is_invalid(config, version, device, sentence):
+    """An unknown knob, a wrong value or an unsupported combination is refused with a sentence, before anything runs."""
+    with pytest.raises(InvalidConfigError, match=sentence):
+        compile_arguments(Config(config), version, device)
+
+
+@pytest.mark.parametrize("version", ["2.3.0", "2.5.0", "2.6.0", "2.8.0", "2.9.0", "2.10.0"])
+@pytest.mark.parametrize("device", ["cpu", "gpu", "ascend"])
+def test_the_space_offers_only_what_the_backend_takes(version, device):
+    """No config of the bundled space is refused, on any release and device that it can be narrowed to."""
+    path = next(path for path in bundled_spaces() if path.stem == "mindspore")
+    configs = list(load_space(path, framework="mindspore", version=version, device=device).configs())
+    assert len(configs) >= 8
+    for config in configs:
+        compile_arguments(config, version, device)
+
+
+def test_detection_is_quiet():
+    """`find` names what is there and prints nothing: not even without the log level that a trial sets."""
+    script = (
+        "import sys; from autotune.backends.mindspore_jit import MindSporeBackend as B; "
+        "open(sys.argv[1], 'w').write(repr(B().find()))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "GLOG_v"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    process = subprocess.run(
+        [sys.executable, "-c", script, os.devnull], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (process.stdout, process.stderr) == ("", "")
+
+
+def test_an_absent_device_is_a_note_and_an_error():
+    """Each device that is not there has one note with the page to read; to ask for it is an operator's error."""
+    found = MindSporeBackend().find()
+    assert found.version == ms.__version__
+    assert found.devices["cpu"] == "CPU"
+    for note in found.notes:
+        device = note.partition(":")[0]
+        assert mindspore_jit._INSTALL in note
+        with pytest.raises(MissingDeviceError, match=device):
+            MindSporeBackend().prepare(device, 0)
+
+
+def test_numpy_2_is_refused(monkeypatch):
+    """MindSpore is built against NumPy 1 and fails obscurely under 2: said before a trial starts."""
+    monkeypatch.setattr(np, "__version__", "2.4.6")
+    with pytest.raises(MissingFrameworkError, match="needs numpy < 2"):
+        MindSporeBackend().prepare("cpu", 0)
+
+
+def test_fusion_without_its_package_says_what_to_install(monkeypatch):
+    """Without `decorator` the fusion compiler only answers "Response is empty."; the operator is told first."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingFrameworkError, match="decorator"):
+        MindSporeBackend().compile(Mlp(), Config(AST | FUSION))
+
+
+def test_a_model_that_is_no_cell_is_refused():
+    """Only a Cell can be compiled: a function has no parameters to recognise it by."""
+    assert "needs a mindspore.nn.Cell" in MindSporeBackend().check_model(len)
+
+
+def test_a_model_that_its_author_compiled_is_refused():
+    """A Cell whose construct is decorated has no untuned form to compare with."""
+    jitted = type("Jitted", (Mlp,), {"construct": ms.jit(Mlp.construct)})
+    assert "wrapped by ms.jit already" in MindSporeBackend().check_model(jitted())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("Allocate memory failed\n\n- C++ Call Stack"), Reason.OUT_OF_MEMORY),
+        (RuntimeError("Miss argument input for parameter:x"), None),
+        (ValueError("out of memory"), None),
+    ],
+)
+def test_memory_exhaustion_is_recognised(error, reason):
+    """MindSpore's own exhaustion is a RuntimeError with a known text; nothing else is guessed."""
+    assert MindSporeBackend().classify(error) is reason
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(child(sys.argv[1], json.loads(sys.argv[2]))) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # MindSpore may hang or abort in the interpreter's shutdown
