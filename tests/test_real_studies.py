@@ -1,0 +1,105 @@
+"""The main job on real models through real compilers: tune, export, and a fresh job that loads the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+
+def studied(cli, *arguments):
+    """Tune with a short list of trials and return the document; a verdict of any kind will do."""
+    result = cli("tune", "--device", "cpu", "--study", "s", "--json", *arguments, timeout=600)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def job(script, path, **variables):
+    """A fresh process, as a training or serving job would be."""
+    child = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        cwd=REPOSITORY, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+@pytest.mark.torch
+def test_planner_on_torch(cli):
+    """Graph breaks come with reason and line, `fullgraph` fails as a compile error, and the study finishes."""
+    pytest.importorskip("torch")
+    document = studied(cli, "--framework", "torch", "--model", "planner", "--trials", "5")
+    assert document["verdict"] in ("faster", "tie", "keep_untuned")
+    compiled = [t for t in document["trials"] if t["config"]["execution"] == "compile"]
+    whole = [t for t in compiled if t["config"]["fullgraph"]]
+    broken = [t for t in compiled if not t["config"]["fullgraph"]]
+    assert whole
+    assert {t["outcome"]["reason"] for t in whole} == {"compile_error"}
+    assert broken
+    for trial in broken:
+        breaks = trial["outcome"]["diagnosis"]["graph_breaks"]
+        assert len(breaks) >= 3
+        assert all(each["reason"] and "planner.py:" in each["location"] for each in breaks)
+
+
+TORCH_JOB = """
+import json, sys, torch, autotune
+from autotune.models.torch.bert_small import bert_small
+model, inputs = bert_small(depth=1, seq=8)
+tuned = autotune.load(sys.argv[1])
+with torch.no_grad():
+    expected, got = model(*inputs), tuned.apply(model)(*inputs)
+print(json.dumps({"error": max(float((e - g).abs().max()) for e, g in zip(expected, got)), "config": tuned.config.root}))
+"""
+
+
+@pytest.mark.torch
+def test_a_torch_study_ends_in_a_job(cli, tmp_path):
+    """The exported answer, whatever it is, gives the untuned model's outputs in a fresh job."""
+    pytest.importorskip("torch")
+    arguments = ("--model", "bert_small", "--model-arg", "depth=1", "--model-arg", "seq=8", "--trials", "3")
+    document = studied(cli, "--framework", "torch", *arguments)
+    assert [t["state"] for t in document["trials"]] == ["measured"] * 3
+    assert document["trials"][1]["outcome"]["diagnosis"]["num_graphs"] == 1
+    assert cli("export", "s", "-o", "best.yaml").returncode == 0
+    said = job(TORCH_JOB, tmp_path / "best.yaml")
+    assert said["error"] < 1e-3
+    assert said["config"] == document["best"]["config"]
+
+
+MINDSPORE_JOB = """
+import json, sys, mindspore, autotune
+from autotune.models.mindspore.tanh_matmul import tanh_matmul
+model, inputs = tanh_matmul(size=64, repeats=10)
+expected = model(*inputs).asnumpy()
+tuned = autotune.load(sys.argv[1])
+got = tuned.apply(tanh_matmul(size=64, repeats=10)[0])(*inputs).asnumpy()
+print(json.dumps({"error": float(abs(expected - got).max()), "config": tuned.config.root}))
+"""
+
+
+@pytest.mark.mindspore
+def test_a_mindspore_study_ends_in_a_job(cli, tmp_path):
+    """PyNative and compiled configs are measured side by side, and the exported answer holds in a fresh job."""
+    pytest.importorskip("packaging")
+    from autotune.environment import package_version
+
+    if package_version("mindspore") is None:
+        pytest.skip("mindspore is not installed")
+    arguments = ("--model", "tanh_matmul", "--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4")
+    document = studied(cli, "--framework", "mindspore", *arguments)
+    states = [t["state"] for t in document["trials"]]
+    assert states[:2] == ["measured", "measured"]
+    untuned, default = document["trials"][:2]
+    assert untuned["config"]["execution"] == "pynative"
+    assert untuned["outcome"]["diagnosis"]["compiled"] is False
+    assert default["outcome"]["diagnosis"]["compiled"] is True
+    assert cli("export", "s", "-o", "best.yaml").returncode == 0
+    said = job(MINDSPORE_JOB, tmp_path / "best.yaml", GLOG_v="3")
+    assert said["error"] < 1e-3
+    assert said["config"] == document["best"]["config"]
