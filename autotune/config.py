@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
-from pydantic import ConfigDict, RootModel, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import ConfigDict, Field, RootModel, StrictBool, StrictFloat, StrictInt, StrictStr
 
-Scalar = StrictBool | StrictInt | StrictFloat | StrictStr | None
+Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 
 
 class Config(RootModel[dict[str, Scalar]]):
@@ -37,12 +38,16 @@ class Config(RootModel[dict[str, Scalar]]):
     def differing(self, other: Config) -> frozenset[str]:
         """Names of the knobs that the two set differently, or that only one of them has."""
         names = self.root.keys() | other.root.keys()
-        absent = object()
-        return frozenset(n for n in names if self.root.get(n, absent) != other.root.get(n, absent))
+        return frozenset(
+            n for n in names if not (n in self.root and n in other.root and _fits(self.root[n], other.root[n]))
+        )
 
     def matches(self, pattern: Mapping[str, object]) -> bool:
         """True if each knob of `pattern` is set here to its value, or to one of its list of values."""
         return all(name in self.root and _fits(self.root[name], wanted) for name, wanted in pattern.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.canonical() == other.canonical()
 
     def __hash__(self) -> int:
         return hash(self.canonical())

@@ -7,6 +7,7 @@ silently lost) and a bare `on`, `off`, `yes` or `no` (silently a boolean).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +47,12 @@ def _construct_bool(loader: _StrictLoader, node: yaml.ScalarNode) -> bool:
 _StrictLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
 
 
+# YAML 1.1 takes 1e-3, which lacks a point, for text.
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def _problem(node: yaml.Node, what: str) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, what, node.start_mark)
 
@@ -61,10 +68,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: {error.problem}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path}: not YAML: {error}") from None
     if not isinstance(loaded, dict):
-        raise InputError(f"{path}: holds {type(loaded).__name__}, expected keys and values")
+        found = "is empty" if loaded is None else f"holds a {type(loaded).__name__}"
+        raise InputError(f"{path}: {found}, expected keys and values")
     return loaded
 
 

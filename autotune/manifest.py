@@ -58,7 +58,7 @@ class Manifest(Record):
             "seed": workload.seed,
             f"search space ({self.space_file})": self.space.fingerprint,
             "objective": self.objective.quantity,
-            "constraints": sorted(each.text for each in self.constraints),
+            "constraints": sorted((c.quantity, "==" if c.exact else "<=", c.bound) for c in self.constraints),
             "tolerance": self.tolerance,
             "environment variables": self.variables,
         }

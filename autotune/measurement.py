@@ -66,7 +66,7 @@ class Diagnosis(Record):
     framework silently fell back to eager execution (`note` then says so).
     """
 
-    compiled: bool
+    compiled: bool | None
     num_graphs: int | None = None
     graph_breaks: tuple[GraphBreak, ...] | None = None
     recompiles: tuple[Recompile, ...] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ a wrong branch, a stale constant or a lost mask is 1e-2 and more. A lower precis
 
 
 def varied(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
-    """Other inputs of the same shapes and value ranges, from the example inputs.
+    """Other inputs of the same shapes, made of the example inputs' own values.
 
     Values are shuffled, so that token ids stay ids and images keep their range. Arrays that hold both signs are
-    negated as well: that flips branches taken on a mean or a sum, which a capture of one path only gets wrong.
+    negated as well (so an asymmetric range is mirrored): that flips branches taken on a mean or a sum, which a capture
+    of one path only gets wrong.
     """
     generator = np.random.default_rng(seed)
     return [None if array is None else _varied(array, generator) for array in arrays]
@@ -33,7 +35,9 @@ def _varied(array: Array, generator: np.random.Generator) -> Array:
 
 
 def relative_error(reference: Sequence[Array], outputs: Sequence[Array]) -> float:
-    """Largest over all outputs of max|y - r| / max|r|; infinity if shapes or number differ or a NaN is new.
+    """Largest over all outputs of max|y - r| / max|r|; infinity where there is nothing to compare.
+
+    That is: another number of outputs, another shape, any NaN, an infinity in another place, a differing integer.
 
     Relative to the output's largest magnitude, so that an element near zero does not count as all wrong, and by
     maximum, so that one wrong row in a large output does not drown in a mean.
@@ -48,7 +52,11 @@ def _error(reference: Array, output: Array) -> float:
         return float("inf")
     if reference.size == 0:
         return 0.0
-    r, y = np.asarray(reference, dtype=np.float64), np.asarray(output, dtype=np.float64)
+    if not (np.issubdtype(reference.dtype, np.inexact) or np.issubdtype(output.dtype, np.inexact)):
+        # Classes, tokens, masks: the next number is not nearly right, it is another answer.
+        return 0.0 if np.array_equal(reference, output) else float("inf")
+    wide = np.complex128 if np.iscomplexobj(reference) or np.iscomplexobj(output) else np.float64
+    r, y = np.asarray(reference, dtype=wide), np.asarray(output, dtype=wide)
     finite = np.isfinite(r)
     # Infinities (a mask, say) must stand where the reference has them; a NaN never passes.
     if not np.array_equal(r[~finite], y[~finite]) or not np.isfinite(y[finite]).all():
@@ -72,5 +80,8 @@ def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> 
 
 def load_reference(path: Path) -> list[list[Array]]:
     """What `save_reference` wrote. Raises OSError, ValueError or KeyError if it is not there or not whole."""
-    with np.load(path, allow_pickle=False) as stored:
-        return [[stored[f"{i}.{j}"] for j in range(count)] for i, count in enumerate(stored["counts"])]
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return [[stored[f"{i}.{j}"] for j in range(count)] for i, count in enumerate(stored["counts"])]
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path} is not whole: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Literal
@@ -86,6 +87,9 @@ class Constraint(Record):
 
 def _number(text: str, number: str) -> float:
     try:
-        return float(number)
+        value = float(number)
     except ValueError:
-        raise InputError(f"--constraint {text!r}: {number!r} is not a number") from None
+        value = math.inf
+    if not math.isfinite(value):
+        raise InputError(f"--constraint {text!r}: {number!r} is not a number")
+    return value

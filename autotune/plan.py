@@ -216,7 +216,7 @@ def _resolve_model(model: str, framework: str, search_path: Path) -> tuple[str, 
             tip=f"bundled: {', '.join(models.names())}; or give FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
-    return file_reference(search_path / place, function) if place.endswith(".py") else (model, None)
+    return file_reference(place, function, search_path) if place.endswith(".py") else (model, None)
 
 
 def _short_name(model: str) -> str:

@@ -100,8 +100,9 @@ class SearchSpace(Record):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a knob, value, order, condition or rule changes; not with documentation links."""
-        content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}})
+        """Changes when a knob, value, order, condition or rule changes; not with links or the words of a reason."""
+        content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}, "forbid": True})
+        content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def untuned(self) -> Config:
@@ -204,8 +205,8 @@ def _check_references(file: SpaceFile, path: Path) -> None:
     before: dict[str, tuple[Scalar, ...]] = {}
     for name, entry in file.knobs.items():
         place = f"{path}: key knobs.{name}"
-        if len({json.dumps(v) for v in values[name]}) < len(values[name]):
-            raise InputError(f"{place}.values: a value is given twice")
+        if len(set(values[name])) < len(values[name]):
+            raise InputError(f"{place}.values: a value is given twice (1, 1.0 and true count as one)")
         for key in {"default", "untuned"} & entry.model_fields_set:
             if not _among(getattr(entry, key), values[name]):
                 raise InputError(f"{place}.{key}: {getattr(entry, key)!r} is not one of the values")

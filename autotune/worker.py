@@ -22,7 +22,7 @@ import numpy as np
 
 from autotune import environment, numerics
 from autotune.backends import Backend, load_backend, output_arrays
-from autotune.errors import AutotuneError, InvalidConfigError
+from autotune.errors import AutotuneError, HarnessError, InvalidConfigError
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Signature, Stage
 from autotune.memory import PeakMemory
 from autotune.timing import SamplingPlan, take_samples
@@ -175,6 +175,8 @@ def _in_words(error: BaseException, max_lines: int = 4, max_chars: int = 600) ->
         return f"{error} ({error.tip})" if error.tip else str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:max_lines])[:max_chars]
+    # A message can hold an undecodable file name, which JSON cannot.
+    text = text.encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -260,7 +262,11 @@ def _check(
         _refuse_nan(seen[0])
         numerics.save_reference(reference_file, seen)
         return None
-    return _worst_error(request, numerics.load_reference(reference_file), seen)
+    try:
+        reference = numerics.load_reference(reference_file)
+    except (OSError, ValueError, KeyError) as error:
+        raise HarnessError(f"the reference outputs cannot be read: {reference_file}: {error}") from None
+    return _worst_error(request, reference, seen)
 
 
 def _worst_error(request: TrialRequest, reference: list[list[Any]], seen: list[list[Any]]) -> float:
@@ -270,7 +276,9 @@ def _worst_error(request: TrialRequest, reference: list[list[Any]], seen: list[l
             continue  # A derived input outside the model's domain: the untuned model has no answer to compare with.
         error = numerics.relative_error(expected, got)
         if not error <= request.tolerance:
-            size = f"{error:.3g}" if np.isfinite(error) else "not comparable (other shape, NaN or infinity)"
+            size = (
+                f"{error:.3g}" if np.isfinite(error) else "not comparable (another shape or integer, NaN or infinity)"
+            )
             raise WrongResultError(
                 f"output on input {number + 1} of {len(seen)}: relative error {size}, tolerance {request.tolerance:g}",
                 error,

@@ -92,9 +92,12 @@ def split_reference(model: str) -> tuple[str, str]:
     return place, function
 
 
-def file_reference(path: Path, function: str) -> tuple[str, str]:
-    """Absolute reference of a function in a file, and the file's SHA-256. Raises InputError if unreadable."""
-    path = path.expanduser().resolve()
+def file_reference(place: str | Path, function: str, search_path: Path = Path()) -> tuple[str, str]:
+    """Absolute reference of a function in a file, and the file's SHA-256. Raises InputError if unreadable.
+
+    A relative `place` is seen from `search_path`.
+    """
+    path = (search_path / Path(place).expanduser()).resolve()
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -139,12 +142,16 @@ def _find_function(workload: Workload) -> Callable[..., Any]:
 
 
 def _import_file(path: Path) -> ModuleType:
+    if not path.exists():
+        raise InputError(f"{path} is not there any more")
     sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file")
+    # Under a name of its own: a user's `types.py` must not take the place of Python's.
+    name = f"_autotune_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 

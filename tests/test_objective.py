@@ -108,7 +108,6 @@ def test_a_number_is_a_number(number: str) -> None:
     assert f"'{number}'" in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="objective.py: a number beyond float becomes infinity, null in the manifest")
 def test_a_bound_is_finite() -> None:
     """A bound too large for a number is refused: in the manifest's JSON it would become null."""
     with pytest.raises(InputError):

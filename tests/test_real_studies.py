@@ -54,7 +54,8 @@ model, inputs = bert_small(depth=1, seq=8)
 tuned = autotune.load(sys.argv[1])
 with torch.no_grad():
     expected, got = model(*inputs), tuned.apply(model)(*inputs)
-print(json.dumps({"error": max(float((e - g).abs().max()) for e, g in zip(expected, got)), "config": tuned.config.root}))
+error = max(float((e - g).abs().max()) for e, g in zip(expected, got))
+print(json.dumps({"error": error, "config": tuned.config.root}))
 """
 
 

@@ -164,7 +164,6 @@ def test_a_knob_is_part_of_a_config_only_while_its_condition_holds(load: Load) -
     assert Counter(json.dumps(each) for each in found).most_common(1)[0][1] == 1
 
 
-@pytest.mark.xfail(strict=True, reason="space.py: 1 beside true is taken; Optuna records the one as the other")
 @pytest.mark.parametrize("values", [(1, True), (False, 0), (1, 1.0)], ids=str)
 def test_values_that_python_takes_for_equal_are_refused(load: Load, values: tuple[Any, ...]) -> None:
     """1, 1.0 and true beside each other are refused: the search engine cannot tell them apart."""
@@ -378,7 +377,6 @@ def test_the_two_configs_that_every_study_needs_are_never_forbidden(load: Load, 
         load({"a": knob(1, 2, 3, untuned=2)}, forbid=[{"if": {"a": value}, "because": "no good"}])
 
 
-@pytest.mark.xfail(strict=True, reason="space.py: .inf and .nan are taken, and become null in the child's request")
 @pytest.mark.parametrize("spelling", [".inf", "-.inf", ".nan"])
 def test_a_value_is_finite(tmp_path: Path, spelling: str) -> None:
     """Infinity and NaN have no JSON form: the child would run another config than the study records."""

@@ -49,7 +49,6 @@ def test_bytes(value: int | None, expected: str) -> None:
     assert units.num_bytes(value) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="report/units.py: .3g turns four digits before the point into an exponent")
 @pytest.mark.parametrize(
     "text",
     [units.seconds(0.99996), units.seconds(0.99951e-3), units.num_bytes(1010 * 2**20), units.num_bytes(1023 * 2**10)],

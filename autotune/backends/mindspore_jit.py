@@ -353,7 +353,7 @@ def _diagnose_pynative(_: Any) -> Diagnosis:
 def _diagnose_phases(phases: Collection[str] | None) -> Diagnosis:
     """MindSpore keeps one phase for each graph, that is for each new combination of input shapes, types, values."""
     if phases is None:
-        return Diagnosis(compiled=True, note="this release does not tell what it compiled")
+        return Diagnosis(compiled=None, note="this release does not tell what it compiled")
     if not phases:
         return Diagnosis(compiled=False, num_graphs=0, note="no graph was compiled: ran as PyNative (is MS_JIT=0 set?)")
     again = Recompile(reason="an input of a new shape or type, or a new Python value")
@@ -402,7 +402,7 @@ def _diagnose_bytecode(model: Any) -> Diagnosis:
     A piece that was compiled again shows its newest graph only, so each recompile counts as one graph more.
     """
     if _CODE_EXTRA is None:
-        return Diagnosis(compiled=True, note="this release does not tell what it compiled")
+        return Diagnosis(compiled=None, note="this release does not tell what it compiled")
     pieces = list(_pieces(type(model).construct.__code__))
     num_recompiles = sum(max(extra.get("compile_count_", 0) - 1, 0) for _, extra in pieces)
     num_graphs = sum("phase_" in extra.get("code", ()) for _, extra in pieces)

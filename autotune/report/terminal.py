@@ -140,7 +140,11 @@ def _breaks(answer: Answer) -> tuple[GraphBreak, ...]:
     """Of the winner, or where that is the untuned model of the framework's default compile."""
     compiled = (answer.best, *answer.records)
     for record in compiled:
-        if record is not None and isinstance(record.outcome, Measurement) and record.outcome.diagnosis.compiled:
+        if (
+            record is not None
+            and isinstance(record.outcome, Measurement)
+            and record.outcome.diagnosis.compiled is not False
+        ):
             return record.outcome.diagnosis.graph_breaks or ()
     return ()
 

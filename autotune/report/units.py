@@ -13,8 +13,12 @@ def seconds(value: float | None) -> str:
         return f"{int(value // 60)} min {int(value % 60)} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= size:
-            return f"{value / size:.3g} {unit}"
+            return f"{_three_digits(value / size)} {unit}"
     return f"{value * 1e6:.3g} us"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def num_bytes(value: int | None) -> str:
@@ -23,7 +27,7 @@ def num_bytes(value: int | None) -> str:
         return "-"
     for unit, size in _BYTES:
         if value >= size:
-            return f"{value / size:.3g} {unit}"
+            return f"{_three_digits(value / size)} {unit}"
     return f"{value} B"
 
 
