@@ -26,7 +26,7 @@ class SamplingPlan(Record):
     max_warmup_s: PositiveFloat = 5.0
     settled_spread: PositiveFloat = 0.05
     """The warm-up has settled when the medians of its last two windows differ by less than this share."""
-    min_samples: PositiveInt = 10
+    min_samples: PositiveInt = 30
     max_samples: PositiveInt = 500
     max_sampling_s: PositiveFloat = 4.0
     precision: PositiveFloat = 0.005
