@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from wsgiref.util import setup_testing_defaults
 
 import optuna
 import pytest
@@ -328,3 +329,23 @@ class TestDatabase:
         (database.parent / "manifest.json").write_text(content)
         with pytest.raises(StoreError, match=r"manifest\.json: key"):
             open_study(tmp_path / "studies", "s")
+
+
+def test_the_dashboard_opens_the_file(make_study, measurement):
+    """`optuna-dashboard` reads a study as it stands on disk, its trials and its user attributes."""
+    dashboard = pytest.importorskip("optuna_dashboard")
+    study = make_study()
+    ask_all(study, lambda _: measurement, limit=2)
+    app = dashboard.wsgi(f"sqlite:///{study.folder / 'study.db'}")
+
+    def get(path):
+        request = {"PATH_INFO": path}
+        setup_testing_defaults(request)
+        status = []
+        body = b"".join(app(request, lambda code, _: status.append(code)))
+        assert status == ["200 OK"]
+        return json.loads(body)
+
+    (listed,) = get("/api/studies")["study_summaries"]
+    assert listed["study_name"] == "s"
+    assert [each["state"] for each in get(f"/api/studies/{listed['study_id']}")["trials"]] == ["Complete", "Complete"]

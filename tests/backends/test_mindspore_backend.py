@@ -15,11 +15,13 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 os.environ.setdefault("GLOG_v", "3")  # read when mindspore is imported
 
 import numpy as np
 import pytest
+import yaml
 
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError, MissingFrameworkError
@@ -33,6 +35,8 @@ pytestmark = pytest.mark.mindspore
 
 from autotune.backends import mindspore_jit  # noqa: E402
 from autotune.backends.mindspore_jit import MindSporeBackend, compile_arguments  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 PYNATIVE = {"execution": "pynative"}
 GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}
@@ -399,6 +403,50 @@ def test_a_model_that_its_author_compiled_is_refused():
 def test_memory_exhaustion_is_recognised(error, reason):
     """MindSpore's own exhaustion is a RuntimeError with a known text; nothing else is guessed."""
     assert MindSporeBackend().classify(error) is reason
+
+
+JOB = """
+import json, sys
+import mindspore as ms, numpy as np
+import autotune
+from autotune.backends.mindspore_jit import compile_arguments
+given = {"context": [], "jit": []}
+set_context, jit = ms.set_context, ms.jit
+ms.set_context = lambda **arguments: given["context"].append(arguments) or set_context(**arguments)
+ms.jit = lambda model, **arguments: given["jit"].append(arguments) or jit(model, **arguments)
+tuned = autotune.load(sys.argv[1])
+model, inputs = ms.nn.SequentialCell(ms.nn.Dense(8, 8), ms.nn.GELU()), ms.Tensor(np.ones((4, 8), np.float32))
+expected = model(inputs).asnumpy()
+error = float(abs(tuned.apply(model)(inputs).asnumpy() - expected).max())
+wanted = compile_arguments(tuned.config, ms.__version__, "cpu")
+print(json.dumps({"given": given, "context": wanted.context, "jit": wanted.jit, "error": error}))
+"""
+
+
+@pytest.mark.parametrize("verdict", ["faster", "tie"])
+@pytest.mark.parametrize(
+    "config",
+    [{"execution": "jit", "capture": "ast", "jit_level": "O0", "fullgraph": True}, {"execution": "graph"}],
+    ids=["jit", "graph"],
+)
+def test_the_exported_config_reaches_mindspore_in_a_fresh_job(tmp_path, config, verdict):
+    """What a job's MindSpore is told is what the trial's was; unless the verdict is faster, it is told nothing."""
+    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+    content.update(framework="mindspore", verdict=verdict, config=config)
+    content["environment"]["framework_version"] = ms.__version__
+    path = tmp_path / "best.yaml"
+    path.write_text(yaml.safe_dump(content))
+    child = subprocess.run(
+        [sys.executable, "-c", JOB, str(path)], cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        env={**os.environ, "GLOG_v": "3"},
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr
+    said = json.loads(child.stdout.splitlines()[-1])
+    assert said["error"] < 1e-5
+    if verdict == "faster":
+        assert said["given"] == {"context": [said["context"]], "jit": [said["jit"]] if said["jit"] else []}
+    else:
+        assert said["given"] == {"context": [], "jit": []}
 
 
 if __name__ == "__main__":
