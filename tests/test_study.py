@@ -342,7 +342,7 @@ def test_the_dashboard_opens_the_file(make_study, measurement):
         request = {"PATH_INFO": path}
         setup_testing_defaults(request)
         status = []
-        body = b"".join(app(request, lambda code, _: status.append(code)))
+        body = b"".join(app(request, lambda code, *_: status.append(code)))
         assert status == ["200 OK"]
         return json.loads(body)
 
