@@ -17,6 +17,8 @@ from autotune.statistics import MARGIN, Verdict
 from autotune.tune import failures_by_reason
 
 MAX_BREAKS_SHOWN = 5
+NOISY = 1.15
+"""An interval whose ends differ by more than this factor says more about the machine than about the config."""
 
 
 def trials_table(answer: Answer) -> Table:
@@ -104,6 +106,8 @@ def _figures(answer: Answer) -> list[str]:
     elif answer.speedup is not None and answer.confirmation is not None:
         low, high = times(answer.speedup.low), times(answer.speedup.high)
         lines.append(f"closest     trial {answer.confirmation.candidate}: {low} to {high} as fast as the untuned model")
+        if answer.speedup.high > NOISY * answer.speedup.low:
+            lines.append("note        so wide an interval means a noisy machine: try another --study on a quiet one")
     return lines
 
 
