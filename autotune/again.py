@@ -15,7 +15,9 @@ def run_again(study: Study, number: int) -> tuple[Outcome, str]:
     folder = TrialFolder((study.folder / "again" / f"{number:04d}").resolve())
     try:
         recorded = study.trial_folder(number).read_request()
-        request = recorded.model_copy(update={"cache": str(folder.path / "cache"), "cold": True})
+        # The study may have moved since.
+        here = {"cache": str(folder.path / "cache"), "reference": str(study.reference.resolve()), "cold": True}
+        request = recorded.model_copy(update=here)
     except (OSError, ValueError):
         # The evidence was deleted; the study still knows the config.
         request = trial_request(study, number, record.config, folder, Budget())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from autotune.errors import InputError
@@ -82,7 +80,7 @@ def tuned_config(study: Study) -> TunedConfig:
     """The answer as it is exported. Raises InputError while there is no verdict, or nothing usable."""
     answer = answer_of(study)
     if answer.verdict is None:
-        raise InputError(f"study {study.name!r} has no verdict yet", tip=f"run: python cli.py resume {study.name}")
+        raise InputError(f"study {study.name!r} has no verdict yet", tip=f"run: {study.command('resume')}")
     if answer.best is None or answer.untuned is None:
         raise InputError(
             f"study {study.name!r} is infeasible: no config keeps every constraint, so there is nothing to export",
@@ -127,12 +125,6 @@ def export(study: Study, path: Path) -> TunedConfig:
     return tuned
 
 
-def duration_s(record: TrialRecord) -> float | None:
-    """Wall seconds from asking to telling; None while running."""
-    started, ended = record.started, record.ended
-    return (ended - started).total_seconds() if isinstance(started, datetime) and ended is not None else None
-
-
 def _leader(study: Study, records: list[TrialRecord]) -> TrialRecord | None:
     feasible = [each for each in records if each.state == "measured"]
     value = study.manifest.objective.value
@@ -147,6 +139,5 @@ def _measurement(record: TrialRecord) -> Measurement:
 def _break_even(confirmation: Confirmation | None, candidate: TrialRecord | None) -> int | None:
     if confirmation is None or candidate is None:
         return None
-    untuned_s = statistics.median(pair[0] for pair in confirmation.pairs)
-    tuned_s = statistics.median(pair[1] for pair in confirmation.pairs)
+    untuned_s, tuned_s = confirmation.latencies_s
     return break_even_calls(_measurement(candidate).compile_s, untuned_s, tuned_s)

@@ -42,6 +42,8 @@ DEFAULT_TRIALS = 12
 
 def main() -> None:
     """Entry point of `python cli.py` and of the installed command."""
+    if sys.stdout is None:  # Started with it closed.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as we run)
     app(prog_name="python cli.py" if sys.argv[0].endswith("cli.py") else None)
 
 
@@ -52,6 +54,7 @@ def _plainly(command: Callable[P, int | None]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             code = command(*args, **kwargs)
+            sys.stdout.flush()
         except AutotuneError as error:
             _say(f"error: {error}")
             if error.tip:
@@ -93,23 +96,25 @@ def tune(
         list[str] | None, typer.Option("--constraint", help='E.g. "peak_memory <= 2GiB"; repeatable.')
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option("--tolerance", min=1e-12, help="Largest relative error of an output. [1e-3]")
+        float | None,
+        typer.Option("--tolerance", min=1e-12, max=1e3, help="Largest relative error of an output. [by precision]"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of weights, inputs and the order of trials.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of weights, inputs and the order of trials.")
+    ] = 0,
     env: Annotated[
         list[str] | None, typer.Option("--env", help="NAME=VALUE set in every measured process; repeatable.")
     ] = None,
     compile_timeout: Annotated[
-        float, typer.Option("--compile-timeout", min=1, help="Seconds one compile may take.")
+        float, typer.Option("--compile-timeout", min=1, max=1e6, help="Seconds one compile may take.")
     ] = 300.0,
     trial_timeout: Annotated[
-        float, typer.Option("--trial-timeout", min=1, help="Seconds one trial may take in all.")
+        float, typer.Option("--trial-timeout", min=1, max=1e6, help="Seconds one trial may take in all.")
     ] = 900.0,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
-    from autotune import numerics
     from autotune.plan import Wish, make_manifest
     from autotune.study import open_or_create
     from autotune.trial import Limits
@@ -124,7 +129,7 @@ def tune(
         space=space,
         objective=_objective(objective),
         constraints=tuple(constraint or ()),
-        tolerance=numerics.DEFAULT_TOLERANCE if tolerance is None else tolerance,
+        tolerance=tolerance,
         seed=seed,
         variables=tuple(env or ()),
     )
@@ -168,7 +173,7 @@ def show(
 
     from autotune.answer import answer_of
     from autotune.report.terminal import summary, trials_table
-    from autotune.study import open_study
+    from autotune.study import open_study, studies_dir_flag
 
     opened = open_study(studies_dir, study)
     answer = answer_of(opened)
@@ -181,7 +186,7 @@ def show(
     console.print(
         "* times as fast as trial 0, one process each; the verdict rests on pairs of fresh processes", style="dim"
     )
-    console.print(summary(answer, _flag(studies_dir)))
+    console.print(summary(answer, studies_dir_flag(studies_dir)))
 
 
 @app.command()
@@ -323,6 +328,7 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int
     from autotune.report.live import LiveDisplay
     from autotune.report.terminal import failure_lines, summary
     from autotune.runner import Runner
+    from autotune.study import studies_dir_flag
     from autotune.tune import Tuner
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -342,18 +348,22 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int
         ):
             Tuner(study, budget, runner, display).run()
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
         _say("interrupted; nothing recorded is lost. Go on with:")
-        _say(f"  python cli.py resume {study.name}{_flag(studies_dir)}")
+        _say(f"  {study.command('resume')}")
         return 130
     except AutotuneError:
-        for line in failure_lines(answer_of(study)):
+        answer = answer_of(study)
+        for line in failure_lines(answer):
             _say(line)
+        if as_json:
+            _print_document(study, answer)
         raise
     answer = answer_of(study)
     if as_json:
         _print_document(study, answer)
     else:
-        Console(soft_wrap=not sys.stdout.isatty()).print(summary(answer, _flag(studies_dir)))
+        Console(soft_wrap=not sys.stdout.isatty()).print(summary(answer, studies_dir_flag(studies_dir)))
     study.close()
     return 0 if answer.best is not None else 1
 
@@ -370,10 +380,6 @@ def _print_document(study: Study, answer: Answer) -> None:
     from autotune.report.document import document
 
     typer.echo(json.dumps(document(study.manifest, answer), indent=2))
-
-
-def _flag(studies_dir: Path) -> str:
-    return "" if studies_dir == DEFAULT_STUDIES_DIR else f" --studies-dir {studies_dir}"
 
 
 def _interrupt(*_: object) -> None:

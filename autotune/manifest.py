@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, ValidationError
 
@@ -19,6 +19,8 @@ class Manifest(Record):
     """Everything that must stay the same for two trials of one study to be comparable."""
 
     schema_: Literal[1] = Field(1, alias="schema")
+    id: str
+    """Of this very study: another one that took its name and folder has another."""
     name: str
     created: str
     autotune_version: str
@@ -29,7 +31,8 @@ class Manifest(Record):
     space: SearchSpace
     objective: Objective
     constraints: tuple[Constraint, ...]
-    tolerance: PositiveFloat
+    tolerance: Annotated[PositiveFloat, Field(allow_inf_nan=False)] | None
+    """None: by the precision of the model (`numerics.DEFAULT_TOLERANCES`)."""
     variables: dict[str, str]
 
     def differences(self, other: Manifest) -> list[str]:
@@ -56,7 +59,7 @@ class Manifest(Record):
             "device": workload.device,
             "task": workload.task,
             "seed": workload.seed,
-            f"search space ({self.space_file})": self.space.fingerprint,
+            "search space": self.space.fingerprint,
             "objective": self.objective.quantity,
             "constraints": sorted((c.quantity, "==" if c.exact else "<=", c.bound) for c in self.constraints),
             "tolerance": self.tolerance,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,19 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-DEFAULT_TOLERANCE = 1e-3
-"""For float32. Reordering sums costs 1e-7 to 1e-5 here, fused approximations of exp and tanh 1e-5 to 1e-4 a layer;
-a wrong branch, a stale constant or a lost mask is 1e-2 and more. A lower precision needs its own `--tolerance`."""
+DEFAULT_TOLERANCES = {"bfloat16": 3e-2, "float16": 5e-3, "float32": 1e-3}
+"""Lowest precision among a model's parameters and inputs -> relative error that is still right; float64 as float32.
+
+float32: reordering sums costs 1e-7 to 1e-5 here, fused approximations of exp and tanh 1e-5 to 1e-4 a layer; a wrong
+branch, a stale constant or a lost mask is 1e-2 and more. float16 and bfloat16 round to 5e-4 and 4e-3, some of which
+adds up over layers: bfloat16 models differed by 2e-3 to 9e-3 from run mode to run mode here, chains of 100 by 3e-2.
+"""
+
+
+def default_tolerance(dtypes: Iterable[str]) -> float:
+    """The tolerance for a model whose tensors have these element types, as any framework writes them."""
+    present = {dtype.lower() for dtype in dtypes}
+    return next((value for name, value in DEFAULT_TOLERANCES.items() if name in present), 1e-3)
 
 
 def varied(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:

@@ -28,7 +28,7 @@ UNITS: dict[str, dict[str, float]] = {
     "": {"": 1.0},
 }
 
-_SENTENCE = re.compile(r"\s*(\w+)\s*(<=|==|<|=)\s*([0-9.]+(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*$")
+_SENTENCE = re.compile(r"\s*(\w+)\s*(<=|==|=)\s*([0-9.]+(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*$")
 
 
 class Objective(Record):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import importlib.machinery
+import re
+import sys
+import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +16,10 @@ from typing import Any, Literal, get_args
 import optuna
 
 import autotune
-from autotune import models, numerics
+from autotune import models
 from autotune.backends import entry_of, framework_names, framework_version
 from autotune.config import Scalar
-from autotune.errors import InputError, MissingDeviceError, MissingFrameworkError
+from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.manifest import Manifest
 from autotune.measurement import Record
 from autotune.objective import Constraint, Objective
@@ -41,7 +46,7 @@ class Wish(Record):
     space: Path | None = None
     objective: Literal["latency", "p90", "p99"] = "latency"
     constraints: tuple[str, ...] = ()
-    tolerance: float = numerics.DEFAULT_TOLERANCE
+    tolerance: float | None = None
     seed: int = 0
     variables: tuple[str, ...] = ()
 
@@ -54,6 +59,7 @@ def make_manifest(wish: Wish) -> Manifest:
     space_file = wish.space or bundled_space(framework)
     return Manifest(
         schema=1,
+        id=uuid.uuid4().hex,
         name=wish.study or f"{_short_name(wish.model)}-{framework}-{device}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         autotune_version=autotune.__version__,
@@ -143,13 +149,26 @@ def _best_target(framework: str | None) -> tuple[str, Device]:
         raise _no_framework()
     if framework and entry_of(framework).bundled_only_for_tests:
         return framework, "cpu"
-    found = {name: find_devices(name).devices for name in candidates}
+    found = _devices_of(candidates, named=framework is not None)
     accelerators: tuple[Device, ...] = ("gpu", "ascend")
     for device in accelerators:
         for name in sorted(candidates, key=PREFERRED[device].index):
             if device in found[name]:
                 return name, device
-    return candidates[0], "cpu"
+    return next((name for name in candidates if found[name]), candidates[0]), "cpu"
+
+
+def _devices_of(candidates: list[str], *, named: bool) -> dict[str, dict[Device, str]]:
+    """What each framework finds. One that is installed but broken is passed over, unless it is all there is."""
+    found: dict[str, dict[Device, str]] = {}
+    for name in candidates:
+        try:
+            found[name] = find_devices(name).devices
+        except HarnessError:
+            if named or len(candidates) == 1:
+                raise
+            found[name] = {}
+    return found
 
 
 def _installed_for(device: str) -> str:
@@ -216,13 +235,29 @@ def _resolve_model(model: str, framework: str, search_path: Path) -> tuple[str, 
             tip=f"bundled: {', '.join(models.names())}; or give FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
-    return file_reference(place, function, search_path) if place.endswith(".py") else (model, None)
+    return (
+        file_reference(place, function, search_path) if place.endswith(".py") else (model, _digest(place, search_path))
+    )
+
+
+def _digest(module: str, search_path: Path) -> str | None:
+    """SHA-256 of the file of a dotted module, found without importing it or its packages; None if it is no file."""
+    places: list[str] = [str(search_path), *sys.path]
+    spec = None
+    for end in range(1, module.count(".") + 2):
+        spec = importlib.machinery.PathFinder.find_spec(".".join(module.split(".")[:end]), places)
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or ())
+    origin = spec.origin if spec is not None else None
+    return hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin and Path(origin).is_file() else None
 
 
 def _short_name(model: str) -> str:
     """A folder's name from a model's: `path/to/file.py:function` gives `file-function`."""
     place, _, function = model.rpartition(":")
-    return f"{Path(place).stem}-{function}" if place else model
+    name = f"{Path(place).stem}-{function}" if place else model
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "model"
 
 
 def _pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -24,6 +25,14 @@ class Confirmation(Record):
     num_trials: int
     """Trials recorded when it was made: more of them make it outdated."""
     note: str | None = None
+
+    @property
+    def latencies_s(self) -> tuple[float, float]:
+        """Untuned and tuned seconds a call, as the verdict has them: the untuned median, and that over the speed-up."""
+        if self.speedup is None:
+            raise ValueError("nothing was compared")
+        untuned_s = statistics.median(untuned_s for untuned_s, _ in self.pairs)
+        return untuned_s, untuned_s / self.speedup.median
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import Any
 
 from autotune.backends import entry_of
 from autotune.errors import HarnessError
+from autotune.leftovers import kill_marked
 from autotune.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial import TrialFolder, TrialRequest, module_command, package_path
 
@@ -126,7 +127,7 @@ class Runner:
             **added,
             **self._variables,
             "AUTOTUNE_PRELOAD_ONLY": ",".join(added.keys() - self._variables.keys()),
-            "PYTHONPATH": package_path(),
+            "PYTHONPATH": package_path(self._variables.get("PYTHONPATH")),
         }
         stderr = None if self._log is None else self._log.open("ab")
         try:
@@ -156,9 +157,9 @@ class Runner:
 def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
     """The plain shell command that runs a trial again, without this runner."""
     variables = {
-        "PYTHONPATH": package_path(),
         **entry_of(request.workload.framework).process_variables,
         **request.variables,
+        "PYTHONPATH": package_path(request.variables.get("PYTHONPATH")),
     }
     settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return " ".join([*settings, shlex.join(module_command("worker", str(folder.path)))])
@@ -175,7 +176,14 @@ def _outcome(folder: TrialFolder, ended: _Ended | None, oom_killed: bool) -> Out
 
 def _reason(ended: _Ended | None, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended is None:
+        kill_marked(folder.path)
         return Reason.HARNESS, "the supervisor of the trial was lost (see supervisor.log in the study's folder)"
+    reason, error = _how_it_ended(ended, oom_killed, folder)
+    # Before a config is applied, nothing can be its fault.
+    return (Reason.HARNESS if folder.read_stage() in (Stage.START, Stage.BUILD) else reason), error
+
+
+def _how_it_ended(ended: _Ended, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended.timed_out is not None:
         return Reason.TIMEOUT, f"stopped: longer than its limit in stage {ended.timed_out}"
     if _free_bytes(folder.path) < MIN_FREE_BYTES // 4:

@@ -162,7 +162,7 @@ def load_space(path: Path, *, framework: str, version: str, device: Device) -> S
     if file.framework != framework:
         raise InputError(f"{path}: key framework: is {file.framework!r}, but the study uses {framework!r}")
     _check_references(file, path)
-    knobs = [_narrow(name, entry, Version(version), device) for name, entry in file.knobs.items()]
+    knobs = [_narrow(name, entry, Version(version), device, path) for name, entry in file.knobs.items()]
     space = SearchSpace(
         framework=framework,
         knobs=tuple(knob for knob in knobs if knob is not None),
@@ -174,20 +174,20 @@ def load_space(path: Path, *, framework: str, version: str, device: Device) -> S
     return space
 
 
-def _narrow(name: str, entry: KnobEntry, version: Version, device: Device) -> Knob | None:
+def _narrow(name: str, entry: KnobEntry, version: Version, device: Device, path: Path) -> Knob | None:
     """The knob with the values that this release and device take; None if none is left."""
     if not _holds(entry.versions, entry.devices, version, device):
         return None
     values = tuple(e.value for e in entry.entries() if _holds(e.versions, e.devices, version, device))
     if not values:
         return None
-    default = _pick(entry.default, values)
-    untuned = _pick(entry.untuned, values) if "untuned" in entry.model_fields_set else default
+    if "untuned" in entry.model_fields_set and not _among(entry.untuned, values):
+        raise InputError(
+            f"{path}: key knobs.{name}.untuned: {entry.untuned!r} is not offered for {version} on {device}"
+        )
+    default = entry.default if _among(entry.default, values) else values[0]
+    untuned = entry.untuned if "untuned" in entry.model_fields_set else default
     return Knob(name=name, doc=str(entry.doc), values=values, when=entry.when, default=default, untuned=untuned)
-
-
-def _pick(wanted: Scalar, values: tuple[Scalar, ...]) -> Scalar:
-    return wanted if _among(wanted, values) else values[0]
 
 
 def _holds(versions: str, devices: list[Device], version: Version, device: Device) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import optuna
 from optuna.storages import RDBStorage
-from sqlalchemy import event
+from sqlalchemy import URL, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import StoreError
@@ -47,7 +47,9 @@ def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S)
         _require_study_database(path, timeout_s)
     with storage_errors(path):
         try:
-            storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": timeout_s}})
+            # Built from its parts: a path may hold what a URL gives another meaning.
+            url = URL.create("sqlite", database=str(path)).render_as_string()
+            storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": timeout_s}})
         except RuntimeError as error:
             raise StoreError(
                 f"{path} has the schema of another Optuna release: {str(error).splitlines()[0]}",
@@ -102,7 +104,7 @@ def _require_study_database(path: Path, timeout_s: float) -> None:
         raise StoreError(f"{path} is missing", tip="restore it, or start another study with --study NAME")
     with (
         storage_errors(path),
-        closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=timeout_s)) as connection,
+        closing(sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True, timeout=timeout_s)) as connection,
     ):
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"studies", "trials", "version_info"} <= tables:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from autotune import store
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
+from autotune.leftovers import kill_marked
 from autotune.manifest import Manifest, read_manifest
 from autotune.measurement import Measurement, Outcome
 from autotune.record import Confirmation, TrialRecord
@@ -40,7 +42,9 @@ MAX_HARNESS_FAILURES = 2
 """A config whose trials failed this often through no fault of its own is not tried again."""
 
 _RESULT, _LEASE, _CONFIRMATION, _BUDGET = "result", "lease", "confirmation", "budget"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+DEFAULT_STUDIES_DIR = Path("studies")
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ class Study:
     def writing(self) -> Iterator[list[int]]:
         """Exclusive use of the study; yields the numbers of the trials that a dead run had left running."""
         with store.exclusive(self.folder / "lock"):
+            if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
+                raise StoreError(f"{self.folder} was begun anew by another process", tip="run the same command again")
             yield self._reap()
 
     def records(self) -> list[TrialRecord]:
@@ -101,9 +107,7 @@ class Study:
         for each in self.records():
             if each.number == number:
                 return each
-        raise InputError(
-            f"study {self.name!r} has no trial {number}", tip=f"`python cli.py show {self.name}` lists them"
-        )
+        raise InputError(f"study {self.name!r} has no trial {number}", tip=f"`{self.command('show')}` lists them")
 
     def untuned_record(self) -> TrialRecord | None:
         """The trial of the untuned model: the measured one, else the last that failed, else None."""
@@ -143,18 +147,25 @@ class Study:
         blamed = isinstance(outcome, Measurement) or outcome.blames_config
         violations = self._violations(outcome)
         with store.storage_errors(self._database):
+            if blamed:
+                for name, violation in violations.items():
+                    asked.handle.set_constraint(name, violation)
+            # Last but one: where the result stands, the constraints do, and a dead run's trial can still be told.
             asked.handle.set_user_attr(_RESULT, {"outcome": outcome.model_dump(mode="json")})
-            if not blamed:
+            if blamed:
+                self._optuna.tell(asked.handle, self._value(outcome))
+            else:
                 self._optuna.tell(asked.handle, state=TrialState.FAIL)
-                return
-            for name, violation in violations.items():
-                asked.handle.set_constraint(name, violation)
-            self._optuna.tell(asked.handle, self._value(outcome))
 
     def give_back(self, asked: Asked) -> None:
         """The trial was interrupted: leave no running trial behind; its config will be asked again."""
+        self.trial_folder(asked.number).drop_leftovers()
         with store.storage_errors(self._database):
             self._optuna.tell(asked.handle, state=TrialState.FAIL)
+
+    def command(self, verb: str) -> str:
+        """The command line that does `verb` with this study, ready to be pasted."""
+        return f"python cli.py {verb} {self.name}{studies_dir_flag(self.folder.parent)}"
 
     @property
     def confirmation(self) -> Confirmation | None:
@@ -187,15 +198,26 @@ class Study:
             return self._optuna.get_trials(deepcopy=False)
 
     def _reap(self) -> list[int]:
-        """Give back the trials of runs that are no longer alive."""
-        dead = []
+        """Settle the trials of runs that are no longer alive; the numbers of those that left no result.
+
+        What such a run left behind is cleared: processes whose supervisor was killed too, caches, scratch.
+        """
+        lost = []
         for trial in self._trials():
             lease = trial.user_attrs.get(_LEASE)
-            if trial.state is TrialState.RUNNING and (lease is None or Lease.model_validate(lease).is_dead()):
-                with store.storage_errors(self._database):
+            if trial.state is not TrialState.RUNNING or (lease and not Lease.model_validate(lease).is_dead()):
+                continue
+            folder = self.trial_folder(trial.number)
+            kill_marked(folder.path)
+            folder.drop_leftovers()
+            record = _record(trial)
+            with store.storage_errors(self._database):
+                if record is not None and record.counts and record.outcome is not None:
+                    self._optuna.tell(trial.number, self._value(record.outcome))
+                else:
                     self._optuna.tell(trial.number, state=TrialState.FAIL)
-                dead.append(trial.number)
-        return dead
+                    lost.append(trial.number)
+        return lost
 
     def _seen(self) -> dict[Config, float | None]:
         """Configs not to be tried (again) -> the value that they were told with, if any."""
@@ -314,8 +336,7 @@ def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
     study = open_study(studies_dir, manifest.name)
     if not study.has_evidence():
         study.close()
-        shutil.rmtree(study.folder)
-        return create_study(studies_dir, manifest)
+        return _begin_anew(study, manifest)
     try:
         study.manifest.require_same(manifest)
     except StoreError:
@@ -324,15 +345,34 @@ def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
     return study
 
 
+def studies_dir_flag(studies_dir: Path) -> str:
+    """What to add to a command so that it finds a study in `studies_dir`; nothing where that is the default."""
+    return "" if studies_dir == DEFAULT_STUDIES_DIR else f" --studies-dir {shlex.quote(str(studies_dir))}"
+
+
 def list_studies(studies_dir: Path) -> list[str]:
     """Names of the studies in a folder, in order."""
     return sorted(path.parent.name for path in studies_dir.glob("*/manifest.json"))
 
 
+def _begin_anew(study: Study, manifest: Manifest) -> Study:
+    """Replace a study without evidence, unless someone is at work in it. The lock outlives what it guards."""
+    lock = study.folder / "lock"
+    with store.exclusive(lock):
+        if study.has_evidence():
+            return open_or_create(study.folder.parent, manifest)
+        for path in study.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path != lock:
+                path.unlink()
+        return create_study(study.folder.parent, manifest)
+
+
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"--study {name!r}: not usable as a folder's name", tip="use letters, digits, '.', '_' and '-'"
+            f"--study {name!r}: not usable as a folder's name", tip="use at most 100 letters, digits, '.', '_' and '-'"
         )
 
 

@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 import psutil
 
 from autotune import worker
+from autotune.leftovers import MARK_VARIABLE
 from autotune.measurement import Stage
 from autotune.trial import TrialFolder, module_command
 
@@ -37,6 +38,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _AFTER_KILL_S = 3600.0
 """A killed process is gone in milliseconds; one stuck in a device driver may take long, and must not be left."""
+_LONGEST_WAIT_S = 86400.0
+"""The system call takes milliseconds in 32 bits; after a day it is simply made again."""
 _PRELOAD_ONLY = "AUTOTUNE_PRELOAD_ONLY"
 """Names of variables that hold for the import alone and are taken away from the trials, comma-separated."""
 
@@ -117,7 +120,7 @@ class Supervisor:
             for descriptor in (self._orders, child.stages, self._wakeup_read):
                 selector.register(descriptor, selectors.EVENT_READ)
             while child.status is None:
-                ready = {key.fd for key, _ in selector.select(max(child.seconds_left(), 0))}
+                ready = {key.fd for key, _ in selector.select(min(max(child.seconds_left(), 0), _LONGEST_WAIT_S))}
                 if child.stages in ready and not self._read_stages(child):
                     selector.unregister(child.stages)
                 if self._orders in ready and self._read_orders() == b"":
@@ -170,6 +173,7 @@ def _fork_worker(folder: TrialFolder, order: dict[str, Any], told: int, to_close
         for name in os.environ.pop(_PRELOAD_ONLY, "").split(","):
             os.environ.pop(name, None)
         os.environ[worker.STAGE_FD_VARIABLE] = str(told)
+        os.set_inheritable(told, True)  # The worker may start its Python anew.
         code = worker.main([str(folder.path)])
     finally:
         worker.leave(code)
@@ -177,7 +181,8 @@ def _fork_worker(folder: TrialFolder, order: dict[str, Any], told: int, to_close
 
 def _spawn_worker(folder: TrialFolder, order: dict[str, Any], told: int) -> int:
     """A trial in a Python of its own."""
-    environment = {**os.environ, worker.STAGE_FD_VARIABLE: str(told)}
+    mark = {MARK_VARIABLE: str(folder.path.resolve()), worker.STAGE_FD_VARIABLE: str(told)}
+    environment = {**os.environ, **mark}
     for name in environment.pop(_PRELOAD_ONLY, "").split(","):
         environment.pop(name, None)
     process = subprocess.Popen(
@@ -200,6 +205,7 @@ def _become_child(folder: TrialFolder, order: dict[str, Any]) -> None:
     signal.set_wakeup_fd(-1)
     for each in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_DFL)
+    os.environ[MARK_VARIABLE] = str(folder.path.resolve())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if order["echo"]:
         os.dup2(2, 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationError
 
 from autotune.config import Config
 from autotune.files import write_whole
@@ -26,6 +26,8 @@ _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 class Limits(Record):
     """Wall seconds that a trial may take, for each stage and in all."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     start: PositiveFloat = 120.0
     build: PositiveFloat = 180.0
@@ -52,7 +54,8 @@ class TrialRequest(Record):
     config: Config
     untuned: bool
     """The config is the untuned model: the one whose outputs are the reference."""
-    tolerance: PositiveFloat
+    tolerance: PositiveFloat | None
+    """None: by the precision of the model."""
     reference: str
     """Path of the reference outputs. The first untuned run of a study writes the file, all others compare with it."""
     cache: str
@@ -141,10 +144,10 @@ def module_command(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", str(Path(__file__).with_name(f"{name}.py")), *arguments]
 
 
-def package_path() -> str:
-    """PYTHONPATH for a child: it must import this very package, not another one that is installed."""
+def package_path(declared: str | None = None) -> str:
+    """PYTHONPATH for a child: it must import this very package, then what was declared or stands already."""
     home = str(Path(__file__).resolve().parent.parent)
-    return os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    return os.pathsep.join(filter(None, [home, declared or os.environ.get("PYTHONPATH")]))
 
 
 def parse_outcome(content: object) -> Outcome:

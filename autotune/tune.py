@@ -55,6 +55,11 @@ class SearchStarted:
 
 
 @dataclass(frozen=True)
+class ModelChecked:
+    """The study goes on: the untuned model is about to be compared with the recorded reference."""
+
+
+@dataclass(frozen=True)
 class TrialStarted:
     """A child is about to run this config."""
 
@@ -92,7 +97,7 @@ class PairMeasured:
     candidate_s: float
 
 
-Event = SearchStarted | TrialStarted | StageEntered | TrialEnded | ConfirmationStarted | PairMeasured
+Event = SearchStarted | ModelChecked | TrialStarted | StageEntered | TrialEnded | ConfirmationStarted | PairMeasured
 Notify = Callable[[Event], None]
 
 
@@ -129,6 +134,8 @@ class Tuner:
     def _search(self) -> None:
         """Run trials until the study has as many as wanted or no untried config is left."""
         harness_failures = 0
+        if self.study.reference.exists() and self.study.num_recorded() < self.budget.num_trials:
+            self._require_same_model()
         while self.study.num_recorded() < self.budget.num_trials:
             _require_baseline(self.study)
             asked = self.study.ask(longest_s=self.budget.limits.total)
@@ -143,6 +150,18 @@ class Tuner:
                     tip=f"the whole story: {outcome.evidence}",
                 )
         _require_baseline(self.study)
+
+    def _require_same_model(self) -> None:
+        """A model whose imports, weights or machine changed computes something else: no config must be blamed."""
+        folder = TrialFolder((self.study.folder / "again" / "untuned").resolve())
+        request = trial_request(self.study, 0, self.study.manifest.space.untuned(), folder, self.budget)
+        self.notify(ModelChecked())
+        outcome = self.runner.run(folder, request, on_stage=self._tell_stage)
+        if isinstance(outcome, Failure):
+            raise HarnessError(
+                f"the untuned model does not give what it gave when the study began: {outcome.error}",
+                tip="undo what changed (its imports, weights, the machine), or start another study with --study NAME",
+            )
 
     def _run_asked(self, asked: Asked) -> Outcome:
         """Run and record one trial. If it is interrupted, nothing of it is left running in the study."""
@@ -168,7 +187,7 @@ class Tuner:
         candidates = ranked(study, feasible)
         if not candidates or _value(study, candidates[0]) > (1 + OUT_OF_REACH) * _value(study, untuned):
             note = f"no other config came within {OUT_OF_REACH:.0%} of the untuned model"
-            return Confirmation(verdict=Verdict.KEEP_UNTUNED, num_trials=num_trials, note=note)
+            return _without_winner(untuned, num_trials, note if candidates else "no other config gave a measurement")
         notes: list[str] = []
         for candidate in candidates[:MAX_CANDIDATES]:
             self.notify(ConfirmationStarted(candidate, self.budget.num_pairs))
@@ -177,8 +196,8 @@ class Tuner:
             except UnconfirmedError as error:
                 notes.append(f"trial {candidate.number} failed in a fresh process: {error}")
                 continue
-            return _judge(candidate, pairs, warm_s, num_trials, notes)
-        return Confirmation(verdict=Verdict.KEEP_UNTUNED, num_trials=num_trials, note="; ".join(notes))
+            return _judge(untuned, candidate, pairs, warm_s=warm_s, num_trials=num_trials, notes=notes)
+        return _without_winner(untuned, num_trials, "; ".join(notes))
 
     def _measure_pairs(
         self, untuned: TrialRecord, candidate: TrialRecord
@@ -222,12 +241,32 @@ class Tuner:
         self.notify(StageEntered(stage))
 
 
+def _without_winner(untuned: TrialRecord, num_trials: int, note: str) -> Confirmation:
+    """Keep the untuned model, if it may be kept: a constraint that it breaks rules it out like any other config."""
+    if not untuned.violations:
+        return Confirmation(verdict=Verdict.KEEP_UNTUNED, num_trials=num_trials, note=note)
+    broken = ", ".join(untuned.violations)
+    note = f"the untuned model breaks {broken}; {note}"
+    return Confirmation(verdict=Verdict.INFEASIBLE, num_trials=num_trials, note=note)
+
+
 def _judge(
-    candidate: TrialRecord, pairs: list[tuple[float, float]], warm_s: list[float], num_trials: int, notes: list[str]
+    untuned: TrialRecord,
+    candidate: TrialRecord,
+    pairs: list[tuple[float, float]],
+    *,
+    warm_s: list[float],
+    num_trials: int,
+    notes: list[str],
 ) -> Confirmation:
     speedup = speedup_over_pairs(pairs)
+    verdict = verdict_of(speedup)
+    if verdict is not Verdict.FASTER and untuned.violations:
+        verdict = Verdict.INFEASIBLE
+        broken = ", ".join(untuned.violations)
+        notes = [*notes, f"the untuned model breaks {broken}; trial {candidate.number} keeps all, and is not faster"]
     return Confirmation(
-        verdict=verdict_of(speedup),
+        verdict=verdict,
         candidate=candidate.number,
         pairs=tuple(pairs),
         speedup=speedup,

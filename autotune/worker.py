@@ -33,6 +33,9 @@ STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
 """Number of the pipe on which a supervisor listens for stages; unset when started by hand."""
 
 
+_STARTED_ANEW = "AUTOTUNE_STARTED_ANEW"
+
+
 class WrongResultError(Exception):
     """The output leaves the tolerance."""
 
@@ -45,7 +48,6 @@ _REASONS: dict[type[BaseException], Reason] = {
     WrongResultError: Reason.WRONG_RESULT,
     InvalidConfigError: Reason.INVALID,
     AutotuneError: Reason.HARNESS,
-    MemoryError: Reason.OUT_OF_MEMORY,
 }
 """First match wins, so a subclass stands before its base."""
 
@@ -108,6 +110,7 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Meas
     memory = PeakMemory(backend)
     model, inputs = _build_on_device(request, backend)
     signature = _signature(backend, model, inputs[0])
+    tolerance = request.tolerance or _default_tolerance(backend, model, inputs[0])
 
     with backend.inference():
         progress.enter(Stage.COMPILE)
@@ -120,7 +123,7 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Meas
         compile_peak_bytes = memory.peak_bytes()
 
         progress.enter(Stage.CHECK)
-        error = _check(request, backend, step, inputs, first_outputs=outputs)
+        error = _check(request, backend, step, inputs, first_outputs=outputs, tolerance=tolerance)
         del outputs
 
         progress.enter(Stage.RUN)
@@ -159,13 +162,13 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
     by_type = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
     if by_type is not None:
         return by_type
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if stage in (Stage.START, Stage.BUILD) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
         return Reason.HARNESS
     told = backend.classify(error) if backend is not None else None
     if told is not None:
         return told
-    if stage in (Stage.START, Stage.BUILD):
-        return Reason.HARNESS
+    if isinstance(error, MemoryError):
+        return Reason.OUT_OF_MEMORY
     return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR
 
 
@@ -186,10 +189,11 @@ def _finite(value: float | None) -> float | None:
 
 def _stand_on_variables(request: TrialRequest, folder: TrialFolder) -> None:
     """Start this Python anew if a declared variable does not stand: some are read only when a process starts."""
-    missing = {name: value for name, value in request.variables.items() if os.environ.get(name) != value}
-    if missing:
+    # PYTHONPATH stands as far as it can: this package must come first. And once only: Python changes some itself.
+    missing = {n: v for n, v in request.variables.items() if os.environ.get(n) != v and n != "PYTHONPATH"}
+    if missing and os.environ.pop(_STARTED_ANEW, None) is None:
         command = module_command("worker", str(folder.path))
-        os.execve(sys.executable, command, {**os.environ, **missing})
+        os.execve(sys.executable, command, {**os.environ, **missing, _STARTED_ANEW: "1"})
 
 
 def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -> None:
@@ -203,7 +207,7 @@ def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -
 
 
 def _build_on_device(request: TrialRequest, backend: Backend) -> tuple[Any, list[Arguments]]:
-    """The model and its inputs on the device: the example first, then those to check on."""
+    """The model and its inputs on the device: the example first, then those to check on, the example's copy last."""
     built = build(request.workload)
     problem = backend.check_model(built.model)
     if problem is not None:
@@ -211,14 +215,23 @@ def _build_on_device(request: TrialRequest, backend: Backend) -> tuple[Any, list
     model = backend.place(built.model)
     given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
     if not any(backend.spec(leaf) for leaf in given[0].leaves()):
-        raise AutotuneError(f"{request.workload.model} returned no tensor among its inputs")
+        raise AutotuneError(
+            f"{request.workload.model} returned no tensor among its inputs", tip="inside a list or dict none is found"
+        )
     if not built.more_inputs:
         given.append(_varied(backend, given[0], request.workload.seed))
-    return model, given
+    # A copy: a model may write into its inputs, and must be seen to give the same for the same once more.
+    return model, [*given, _copied(backend, given[0])]
 
 
 def _placed(backend: Backend, arguments: Arguments) -> Arguments:
     return arguments.with_leaves([backend.place(leaf) for leaf in arguments.leaves()])
+
+
+def _copied(backend: Backend, inputs: Arguments) -> Arguments:
+    arrays = [backend.to_array(leaf) for leaf in inputs.leaves()]
+    pairs = zip(inputs.leaves(), arrays, strict=True)
+    return inputs.with_leaves([leaf if a is None else backend.like(a.copy(), leaf) for leaf, a in pairs])
 
 
 def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
@@ -227,6 +240,11 @@ def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     return inputs.with_leaves(
         [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
     )
+
+
+def _default_tolerance(backend: Backend, model: Any, inputs: Arguments) -> float:
+    specs = [*(spec for _, spec in backend.parameters(model)), *map(backend.spec, inputs.leaves())]
+    return numerics.default_tolerance(spec.dtype for spec in specs if spec is not None)
 
 
 def _signature(backend: Backend, model: Any, inputs: Arguments) -> Signature:
@@ -247,49 +265,57 @@ def _check(
     backend: Backend,
     step: Callable[..., Any],
     inputs: list[Arguments],
+    *,
     first_outputs: Any,
+    tolerance: float,
 ) -> float | None:
     """Largest relative error over all inputs; None for the run that writes the reference.
 
-    The example inputs are run once more at the end: a capture that is right at first may be stale later.
+    The last inputs are the first ones again: a capture that is right at first may be stale later.
     """
     seen = [output_arrays(backend, first_outputs)]
-    seen += [output_arrays(backend, each.call(step)) for each in (*inputs[1:], inputs[0])]
+    seen += [output_arrays(backend, each.call(step)) for each in inputs[1:]]
     if not seen[0]:
         raise AutotuneError(f"{request.workload.model}: the model's output holds no tensor to compare")
     reference_file = Path(request.reference)
     if request.untuned and not reference_file.exists():
-        _refuse_nan(seen[0])
+        _refuse_unusable(request, tolerance, seen)
         numerics.save_reference(reference_file, seen)
         return None
     try:
         reference = numerics.load_reference(reference_file)
     except (OSError, ValueError, KeyError) as error:
         raise HarnessError(f"the reference outputs cannot be read: {reference_file}: {error}") from None
-    return _worst_error(request, reference, seen)
+    return _worst_error(tolerance, reference, seen)
 
 
-def _worst_error(request: TrialRequest, reference: list[list[Any]], seen: list[list[Any]]) -> float:
+def _worst_error(tolerance: float, reference: list[list[Any]], seen: list[list[Any]]) -> float:
     worst = 0.0
     for number, (expected, got) in enumerate(zip(reference, seen, strict=True)):
         if any(np.isnan(each).any() for each in expected):
             continue  # A derived input outside the model's domain: the untuned model has no answer to compare with.
         error = numerics.relative_error(expected, got)
-        if not error <= request.tolerance:
+        if not error <= tolerance:
             size = (
                 f"{error:.3g}" if np.isfinite(error) else "not comparable (another shape or integer, NaN or infinity)"
             )
             raise WrongResultError(
-                f"output on input {number + 1} of {len(seen)}: relative error {size}, tolerance {request.tolerance:g}",
+                f"output on input {number + 1} of {len(seen)}: relative error {size}, tolerance {tolerance:g}",
                 error,
             )
         worst = max(worst, error)
     return worst
 
 
-def _refuse_nan(outputs: list[Any]) -> None:
-    if any(np.isnan(each).any() for each in outputs):
+def _refuse_unusable(request: TrialRequest, tolerance: float, seen: list[list[Any]]) -> None:
+    """An untuned model that gives NaN, or another output for the same input, is nothing to compare with."""
+    if any(np.isnan(each).any() for each in seen[0]):
         raise WrongResultError("the untuned model itself gives NaN on its example inputs", float("nan"))
+    if numerics.relative_error(seen[0], seen[-1]) > tolerance:
+        raise AutotuneError(
+            f"{request.workload.model}: the untuned model gives another output for the same input",
+            tip="call model.eval() if it has dropout; take random numbers as inputs instead of drawing them in forward",
+        )
 
 
 def _one_call(backend: Backend, step: Callable[..., Any], inputs: Arguments) -> Callable[[], None]:
@@ -308,8 +334,9 @@ def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:
 
 def leave(code: int) -> NoReturn:
     """End without the interpreter's shutdown: frameworks hang or abort in theirs, and the outcome is on disk."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
     os._exit(code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,6 +130,7 @@ def make_manifest(workload: Workload, space: SearchSpace) -> Callable[..., Manif
     def make(name: str = "s", **overrides: object) -> Manifest:
         fields: dict[str, object] = {
             "schema": 1,
+            "id": uuid.uuid4().hex,
             "name": name,
             "created": "2026-01-01T00:00:00+00:00",
             "autotune_version": "0",

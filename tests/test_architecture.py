@@ -19,7 +19,7 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics"),
     ("config", "measurement"),
-    ("files", "workload", "objective", "timing", "statistics", "lease"),
+    ("files", "workload", "objective", "timing", "statistics", "lease", "leftovers"),
     ("space", "trial", "backends", "record"),
     ("manifest", "memory", "store", "sampler", "tuned", "backends.*"),
     ("autotune", "worker", "study"),

@@ -143,6 +143,74 @@ def test_a_mistake_is_a_sentence_and_exit_status_2(cli, arguments, words):
     refused(cli(*arguments, *device), *words)
 
 
+EXTREMES = [
+    ("--compile-timeout", "inf"),
+    ("--compile-timeout", "1e9"),
+    ("--tolerance", "inf"),
+    ("--tolerance", "0"),
+    ("--seed", "-1"),
+    ("--seed", "99999999999"),
+    ("--trials", "0"),
+    ("--study", "s" * 300),
+]
+
+
+@pytest.mark.parametrize(("flag", "value"), EXTREMES)
+def test_values_out_of_range_are_refused(tune_fake, flag, value):
+    """Infinities, zeros and giants are a sentence that names the flag."""
+    refused(tune_fake(flag, value), flag)
+
+
+def test_the_largest_timeouts_work(tune_fake):
+    """A limit of days does not overflow the system call that waits for it."""
+    assert tune_fake("--trials", "1", "--compile-timeout", "1e6", "--trial-timeout", "1e6").returncode == 0
+
+
+def test_a_space_file_may_move(tune_fake, space_file, tmp_path):
+    """The space is known by its content: the same file at another place asks the same question."""
+    assert tune_fake("--trials", "1").returncode == 0
+    moved = space_file.rename(tmp_path / "moved.yaml")
+    assert tune_fake("--trials", "2", "--space", str(moved)).returncode == 0
+
+
+def test_a_model_file_of_any_name(cli, space_file, tmp_path):
+    """Spaces and accents in a path end in a study whose name is a folder's."""
+    path = tmp_path / "mon modèle.py"
+    path.write_text("import numpy as np\ndef f():\n    return (lambda x: x), np.ones((2, 2))\n")
+    result = cli(
+        "tune", "--model", f"{path}:f", "--framework", "fake", "--device", "cpu", "--space", str(space_file),
+        "--trials", "1", "--json",
+    )  # fmt: skip
+    assert document_of(result)["study"] == "mon-mod-le-f-fake-cpu"
+
+
+def test_a_moved_study_runs_again(tune_fake, cli, tmp_path):
+    """A study can be copied to another place as it is."""
+    assert tune_fake("--trials", "2").returncode == 0
+    (tmp_path / "studies").rename(tmp_path / "moved to")
+    again = cli("run", "s", "1", "--studies-dir", "moved to")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "--studies-dir 'moved to'" in cli("show", "s", "--studies-dir", "moved to").stdout
+
+
+def test_stdout_may_be_closed(tune_fake, cli, tmp_path):
+    """Started with stdout closed, a command does its work and ends well."""
+    assert tune_fake("--trials", "1").returncode == 0
+    command = " ".join(cli_command("show", "s")) + " >&-"
+    child = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=cli_environment(), capture_output=True, text=True, check=False
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+
+
+def test_json_of_a_study_that_failed_is_still_a_document(tune_fake, model_file):
+    """A script gets the failures even when the untuned model does not work."""
+    model_file.write_text("import numpy as np\ndef tiny():\n    return (lambda x: x @ 0), np.ones(2)\n")
+    result = tune_fake("--json")
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["failures"] == {"run_error": 1}
+
+
 SPACE_MISTAKES = [
     ("schema: 1\nframework: fake\nknob: {}\n", "key knobs: is missing"),
     ("schema: 1\nframework: fake\nframework: fake\n", "the key 'framework' is given twice"),

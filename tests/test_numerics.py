@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.numerics import DEFAULT_TOLERANCE, load_reference, relative_error, save_reference, varied
+from autotune.numerics import default_tolerance, load_reference, relative_error, save_reference, varied
 
 Array = NDArray[Any]
 NAN, INF = float("nan"), float("inf")
@@ -50,7 +50,7 @@ def test_one_wrong_element_in_a_large_output_is_seen() -> None:
     output = reference.copy()
     output[123, 456] += 0.1
     assert error(reference, output) == pytest.approx(0.1 / np.abs(reference).max())
-    assert error(reference, output) > DEFAULT_TOLERANCE
+    assert error(reference, output) > default_tolerance(["float32"])
 
 
 def test_the_worst_of_all_outputs_counts() -> None:
@@ -66,7 +66,7 @@ def test_rounding_of_float32_passes() -> None:
     values = np.random.default_rng(0).normal(size=(256, 4096)).astype(np.float32)
     weights = np.random.default_rng(1).normal(size=(4096, 8)).astype(np.float32)
     order = np.random.default_rng(2).permutation(4096)
-    assert error(values @ weights, values[:, order] @ weights[order]) < DEFAULT_TOLERANCE / 10
+    assert error(values @ weights, values[:, order] @ weights[order]) < default_tolerance(["float32"]) / 10
 
 
 @pytest.mark.parametrize(
@@ -274,3 +274,18 @@ def test_half_a_reference_raises(tmp_path: Path, share: float) -> None:
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises((OSError, ValueError, KeyError)):
         load_reference(path)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        (["float32", "int64"], 1e-3),
+        (["float64"], 1e-3),
+        (["float32", "bfloat16"], 3e-2),
+        (["Float16", "Float32"], 5e-3),
+        (["int64"], 1e-3),
+    ],
+)
+def test_the_lowest_precision_sets_the_tolerance(dtypes: list[str], expected: float) -> None:
+    """One bfloat16 tensor rounds like bfloat16, however the framework spells it."""
+    assert default_tolerance(dtypes) == expected

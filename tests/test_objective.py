@@ -44,7 +44,7 @@ def test_the_objective_is_the_median_unless_said_otherwise() -> None:
     [
         ("latency <= 5ms", "latency", False, 0.005),
         ("latency<=5 ms", "latency", False, 0.005),
-        ("  p90   <   2.5e-3 s ", "p90", False, 0.0025),
+        ("  p90   <=   2.5e-3 s ", "p90", False, 0.0025),
         ("p99 <= 300us", "p99", False, 0.0003),
         ("compile <= 2min", "compile", False, 120),
         ("compile <= 2 m", "compile", False, 120),
@@ -79,6 +79,7 @@ def test_the_text_is_kept_as_the_operator_wrote_it() -> None:
         ("", "not understood", "graph_breaks == 0"),
         ("latency", "not understood", "peak_memory <= 2GiB"),
         ("latency >= 5ms", "not understood", "<="),
+        ("graph_breaks < 1", "not understood", "<="),
         ("latency <= fast", "not understood", "<="),
         ("latency <= -5ms", "not understood", "<="),
         ("latency <= 5ms or so", "not understood", "<="),

@@ -273,11 +273,18 @@ def test_a_whole_knob_can_be_left_out(load: Load, restriction: Entry) -> None:
 
 
 def test_a_default_that_is_not_offered_gives_way_to_the_first_value(load: Load) -> None:
-    """Where the default or the untuned value does not exist, the first value on offer takes its place."""
-    restricted = knob({"value": "x", "devices": ["gpu"]}, "y", "z", default="x", untuned="x")
+    """Where the default does not exist, the first value on offer takes its place."""
+    restricted = knob({"value": "x", "devices": ["gpu"]}, "y", "z", default="x")
     assert load({"a": restricted}, device="cpu").default() == Config({"a": "y"})
-    assert load({"a": restricted}, device="cpu").untuned() == Config({"a": "y"})
     assert load({"a": restricted}, device="gpu").default() == Config({"a": "x"})
+
+
+def test_an_untuned_value_that_is_not_offered_is_refused(load: Load) -> None:
+    """Nothing else may stand for the untuned model: every comparison would rest on it."""
+    restricted = knob({"value": "x", "devices": ["gpu"]}, "y", default="y", untuned="x")
+    with pytest.raises(InputError, match=r"key knobs\.a\.untuned: 'x' is not offered for .* on cpu"):
+        load({"a": restricted}, device="cpu")
+    assert load({"a": restricted}, device="gpu").untuned() == Config({"a": "x"})
 
 
 # Mistakes in the file

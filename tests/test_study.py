@@ -223,6 +223,62 @@ def test_names_are_folder_names(make_study, name):
         make_study(name)
 
 
+def test_a_result_that_a_dead_run_had_recorded_is_kept(make_study, measurement, tmp_path):
+    """Killed between writing the result and finishing the trial: the next start finishes it, nothing runs twice."""
+    study = make_study()
+    asked = study.ask(60)
+    asked.handle.set_user_attr("lease", {**Lease.of_this_process(60).model_dump(), "boot_id": "another"})
+    asked.handle.set_constraint("ok", -1.0)
+    asked.handle.set_user_attr("result", {"outcome": measurement.model_dump(mode="json")})
+    with study.writing() as given_back:
+        assert given_back == []
+        assert study.ask(60).config == study.manifest.space.default()
+    assert study.records()[0].state == "measured"
+    assert optuna_trials(study)[0].state is TrialState.COMPLETE
+
+
+def test_reaping_clears_what_the_dead_run_left(make_study):
+    """Compiler processes whose supervisor was killed too, caches and scratch are gone at the next start."""
+    study = make_study()
+    asked = study.ask(60)
+    asked.handle.set_user_attr("lease", {**Lease.of_this_process(60).model_dump(), "boot_id": "another"})
+    folder = study.trial_folder(asked.number)
+    (folder.path / "cache").mkdir(parents=True)
+    left = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        env={"AUTOTUNE_TRIAL": str(folder.path.resolve())}, start_new_session=True,
+    )  # fmt: skip
+    with study.writing():
+        assert left.wait(timeout=10) == -9
+    assert not (folder.path / "cache").exists()
+
+
+def test_a_study_that_was_begun_anew_is_not_written_by_its_old_owner(make_study, make_manifest, tmp_path):
+    """Two starts at once on a study without evidence: the one that comes second is told, and loses nothing."""
+    old = make_study()
+    open_or_create(tmp_path / "studies", make_manifest(tolerance=0.5))
+    with pytest.raises(StoreError, match="begun anew by another process"), old.writing():
+        pass
+
+
+def test_a_study_in_use_is_not_begun_anew(make_study, make_manifest, tmp_path):
+    """A study that another process holds is never replaced, not even before its first measurement."""
+    study = make_study()
+    with study.writing(), pytest.raises(StoreError, match="is being tuned by another process"):
+        open_or_create(tmp_path / "studies", make_manifest())
+    assert study.folder.exists()
+
+
+@pytest.mark.parametrize("folder", ["a?b=1", "a%41b", "a#b", "sp ace", "ümlaut"])
+def test_any_folder_will_do(make_manifest, measurement, tmp_path, folder):
+    """A path may hold what a URL gives another meaning."""
+    study = create_study(tmp_path / folder, make_manifest())
+    ask_all(study, lambda _: measurement, limit=1)
+    study.close()
+    assert (tmp_path / folder / "s" / "study.db").stat().st_size > 0
+    assert open_study(tmp_path / folder, "s").num_recorded() == 1
+
+
 def test_an_unknown_study_lists_those_there_are(make_study, tmp_path):
     """The sentence names what exists."""
     make_study("known")

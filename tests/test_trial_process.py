@@ -101,7 +101,31 @@ def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_r
         outcome = runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))
     assert lost.reason is Reason.HARNESS
     assert isinstance(outcome, Measurement)
-    _kill(_sleeping_helpers())  # Without its supervisor nobody could know of the helper's own session.
+    assert not _sleeping_helpers(), "found by the mark in their environment, supervisor or not"
+
+
+def test_nothing_is_a_configs_fault_before_it_is_applied(tmp_path, make_request, model_file):
+    """A crash while the model is built blames the harness, whatever config would have come next."""
+    model_file.write_text("import os\ndef tiny():\n    os._exit(7)\n")
+    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        outcome = runner.run(TrialFolder(tmp_path / "0"), make_request({"behaviour": "right"}))
+    assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.BUILD)
+    assert "exit status 7" in outcome.error
+
+
+@pytest.mark.parametrize("variables", [{"LC_CTYPE": "C"}, {"PYTHONPATH": "/somewhere"}])
+def test_variables_that_python_changes_itself_do_no_harm(tmp_path, make_request, variables):
+    """A worker starts anew once at the most, and always imports this very package."""
+    with Runner("fake", variables, preload=True, log=tmp_path / "log") as runner:
+        for fresh in (False, True):
+            outcome = runner.run(TrialFolder(tmp_path / "0"), make_request(variables=variables), fresh=fresh)
+            assert isinstance(outcome, Measurement)
+    folder = TrialFolder(tmp_path / "by hand")
+    folder.write_request(make_request(variables=variables))
+    subprocess.run(
+        repeat_command(folder, folder.read_request()), shell=True, check=True, env={"PATH": os.environ["PATH"]}
+    )
+    assert isinstance(folder.read_outcome(), Measurement)
 
 
 def test_declared_variables_stand_in_the_child_and_are_recorded(tmp_path, make_request, model_file):
@@ -225,8 +249,3 @@ def _wait_for(condition, timeout_s=10.0):
     while not (found := condition()) and time.monotonic() < end:
         time.sleep(0.05)
     return found
-
-
-def _kill(processes):
-    for each in processes:
-        each.kill()

@@ -130,6 +130,75 @@ def test_no_feasible_config_is_a_verdict_with_the_closest_miss(make_study):
         tuned_config(study)
 
 
+def test_an_untuned_model_that_breaks_a_constraint_is_not_recommended(make_study, tmp_path):
+    """Nothing faster, and the untuned model breaks the constraint: `infeasible`, with both said; nothing to export."""
+    knobs = EXECUTION + (
+        "  behaviour: {doc: 'https://e.org/x', values: [breaks, right], untuned: breaks, default: right}\n"
+        "  latency_ms: {doc: 'https://e.org/x', when: {execution: compile}, values: [8], default: 8}\n"
+    )
+    study = make_study(space=space_of(tmp_path, knobs), constraints=("graph_breaks == 0",))
+    confirmation = tune(study)
+    assert confirmation.verdict in (Verdict.INFEASIBLE, Verdict.FASTER)
+    best = answer_of(study).best
+    assert best is None or not best.violations
+
+
+def test_a_lone_slower_candidate_leaves_an_infeasible_untuned_model_infeasible(make_study, tmp_path):
+    """The sentence names the constraint that the untuned model breaks."""
+    knobs = EXECUTION.replace("[eager, compile]", "[eager, compile]") + (
+        "  behaviour: {doc: 'https://e.org/x', values: [breaks, right], untuned: breaks, default: right}\n"
+        "  latency_ms: {doc: 'https://e.org/x', when: {execution: compile}, values: [8], default: 8}\n"
+    )
+    space = space_of(tmp_path, knobs + "forbid:\n  - {if: {execution: eager, behaviour: right}, because: never}\n")
+    study = make_study(space=space, constraints=("graph_breaks == 0",))
+    confirmation = tune(study)
+    assert confirmation.verdict is Verdict.INFEASIBLE
+    assert "the untuned model breaks graph_breaks == 0" in confirmation.note
+    assert answer_of(study).best is None
+
+
+def test_a_model_that_computes_something_else_now_is_refused(make_study, model_file):
+    """What the model imports is no part of its file: a changed model is found before any config is blamed."""
+    (model_file.parent / "sibling.py").write_text("SCALE = 1.0\n")
+    model_file.write_text(
+        "import numpy as np, sibling\ndef tiny():\n    return (lambda x: x * sibling.SCALE), np.ones((2, 2))\n"
+    )
+    study = make_study()
+    tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 2}))
+    (model_file.parent / "sibling.py").write_text("SCALE = 2.0\n")
+    with pytest.raises(HarnessError, match="does not give what it gave"):
+        tune(study, QUICK_BUDGET)
+    assert study.num_recorded() == 2
+
+
+def test_a_model_that_draws_random_numbers_is_named(make_study, model_file):
+    """Another output for the same input is the model's doing, and no config is blamed for it."""
+    model_file.write_text(
+        "import numpy as np\ndef tiny():\n    return (lambda x: x + np.random.rand(*x.shape)), np.ones((2, 2))\n"
+    )
+    with pytest.raises(HarnessError, match="another output for the same input") as caught:
+        tune(make_study())
+    assert "dropout" in str(caught.value)
+
+
+def test_a_model_may_write_into_its_inputs(make_study, model_file):
+    """In-place models are checked on copies, and are not taken for random ones."""
+    model_file.write_text(
+        "import numpy as np\ndef tiny():\n    def model(x):\n        x *= 0.5\n        return x + 1\n"
+        "    return model, np.ones((2, 2))\n"
+    )
+    study = make_study()
+    tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 2}))
+    assert [each.state for each in study.records()] == ["measured", "measured"]
+
+
+def test_when_no_other_config_was_measured_it_says_so(make_study):
+    """One trial is a verdict about nothing, and the note says it."""
+    confirmation = tune(make_study(), QUICK_BUDGET.model_copy(update={"num_trials": 1}))
+    assert confirmation.verdict is Verdict.KEEP_UNTUNED
+    assert confirmation.note == "no other config gave a measurement"
+
+
 def test_a_constraint_keeps_the_fastest_out(make_study):
     """The winner keeps every constraint even if another config is faster."""
     study = make_study(constraints=("graph_breaks == 0",))

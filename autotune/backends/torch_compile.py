@@ -117,7 +117,8 @@ class TorchBackend:
     def to_array(self, value: Any) -> NDArray[Any] | None:
         if not isinstance(value, torch.Tensor):
             return None
-        dense = value.detach().cpu()
+        dense = value.detach().to_dense() if value.layout is not torch.strided else value.detach()
+        dense = dense.resolve_conj().resolve_neg().cpu()
         array: NDArray[Any] = (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()
         return array
 

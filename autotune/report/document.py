@@ -6,6 +6,7 @@ from typing import Any
 
 from autotune.answer import Answer, figures_of
 from autotune.manifest import Manifest
+from autotune.measurement import Measurement
 from autotune.record import TrialRecord
 from autotune.tune import failures_by_reason
 
@@ -46,5 +47,13 @@ def _trial(record: TrialRecord) -> dict[str, Any]:
         "violations": record.violations,
         "started": record.started and record.started.isoformat(),
         "ended": record.ended and record.ended.isoformat(),
+        **_derived(record),
         "outcome": record.outcome and record.outcome.model_dump(mode="json"),
     }
+
+
+def _derived(record: TrialRecord) -> dict[str, Any]:
+    """What scripts would otherwise compute from the samples."""
+    if not isinstance(record.outcome, Measurement):
+        return {"latency_s": None, "throughput": None}
+    return {"latency_s": record.outcome.latency.model_dump(), "throughput": record.outcome.throughput}

@@ -18,6 +18,7 @@ from autotune.report.units import seconds, times
 from autotune.tune import (
     ConfirmationStarted,
     Event,
+    ModelChecked,
     PairMeasured,
     SearchStarted,
     StageEntered,
@@ -66,6 +67,8 @@ class LiveDisplay:
                 self._begin(event)
             case TrialStarted():
                 self._doing = f"trial {event.number}"
+            case ModelChecked():
+                self._doing = "the untuned model against the reference"
             case StageEntered():
                 self._show(f"{self._doing}: {_DOING[event.stage]}")
             case TrialEnded():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -106,14 +104,14 @@ def _figures(answer: Answer) -> list[str]:
     elif answer.speedup is not None and answer.confirmation is not None:
         low, high = times(answer.speedup.low), times(answer.speedup.high)
         lines.append(f"closest     trial {answer.confirmation.candidate}: {low} to {high} as fast as the untuned model")
-        if answer.speedup.high > NOISY * answer.speedup.low:
-            lines.append("note        so wide an interval means a noisy machine: try another --study on a quiet one")
+    if answer.speedup is not None and answer.speedup.high > NOISY * answer.speedup.low:
+        lines.append("note        so wide an interval means a noisy machine: try another --study on a quiet one")
     return lines
 
 
 def _confirmed_figures(answer: Answer, confirmation: Confirmation) -> list[str]:
-    """Medians over the fresh processes of the confirmation; memory and cold compile time of the search's trial."""
-    untuned_s, tuned_s = (statistics.median(times_s) for times_s in zip(*confirmation.pairs, strict=True))
+    """Latencies of the confirmation's fresh processes; memory and cold compile time of the search's trial."""
+    untuned_s, tuned_s = confirmation.latencies_s
     lines = []
     for name, record, median_s in (("untuned", answer.untuned, untuned_s), ("tuned", answer.best, tuned_s)):
         assert record is not None

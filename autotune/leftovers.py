@@ -1,0 +1,24 @@
+"""Finding the processes of a trial whose supervisor is gone, by a mark in their environment.
+
+A supervisor leaves nothing alive. If it is itself killed (by the kernel for lack of memory, say), a trial's compiler
+processes may go on in sessions of their own, beside the next trial; whoever notices first clears them away.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+MARK_VARIABLE = "AUTOTUNE_TRIAL"
+"""Holds the trial's folder, in every process that a trial starts."""
+
+
+def kill_marked(folder: Path) -> None:
+    """Kill every process of this user that carries the mark of the trial in `folder`."""
+    mark = str(folder.resolve())
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARK_VARIABLE) == mark:
+                process.kill()
