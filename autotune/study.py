@@ -219,22 +219,21 @@ class Study:
                     lost.append(trial.number)
         return lost
 
-    def _seen(self) -> dict[Config, float | None]:
-        """Configs not to be tried (again) -> the value that they were told with, if any."""
-        seen: dict[Config, float | None] = {}
+    def _seen(self) -> dict[Config, FrozenTrial]:
+        """Configs not to be tried (again) -> a trial of theirs, finished or running."""
+        seen: dict[Config, FrozenTrial] = {}
         harness_failures: Counter[Config] = Counter()
         for trial in self._trials():
             config = Config(trial.params)
-            if trial.state is TrialState.COMPLETE:
-                seen[config] = trial.value
-            elif trial.state is TrialState.RUNNING:
-                seen[config] = None
+            if trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
+                seen[config] = trial
             elif _RESULT in trial.user_attrs:
                 harness_failures[config] += 1
-        seen.update({c: None for c, count in harness_failures.items() if count >= MAX_HARNESS_FAILURES})
+                if harness_failures[config] >= MAX_HARNESS_FAILURES:
+                    seen.setdefault(config, trial)
         return seen
 
-    def _plan(self, seen: dict[Config, float | None]) -> Config | None:
+    def _plan(self, seen: dict[Config, FrozenTrial]) -> Config | None:
         """The next of the listed configs; in a large space the untuned and the default, then None (TPE chooses)."""
         space = self.manifest.space
         order = self._order if self._order is not None else [space.untuned(), space.default()]
@@ -250,18 +249,20 @@ class Study:
 
         return Asked(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
 
-    def _answer_from_record(self, asked: Asked, seen: dict[Config, float | None]) -> bool:
+    def _answer_from_record(self, asked: Asked, seen: dict[Config, FrozenTrial]) -> bool:
         """TPE proposes known and forbidden configs too: tell it what is known instead of compiling again."""
+        known = seen.get(asked.config)
         forbidden = self.manifest.space.forbidden(asked.config) is not None
-        if not forbidden and asked.config not in seen:
+        if known is None and not forbidden:
             return False
-        value = seen.get(asked.config)
+        recorded = {} if known is None else known.constraints
         for name in self._constraint_names():
-            asked.handle.set_constraint(name, 1.0 if forbidden and name == "ok" else 0.0)
-        self._optuna.tell(asked.handle, self._penalty() if value is None else value)
+            asked.handle.set_constraint(name, recorded.get(name, 1.0 if name == "ok" else 0.0))
+        finished = known is not None and known.state is TrialState.COMPLETE
+        self._optuna.tell(asked.handle, known.value if known and finished else self._penalty())
         return True
 
-    def _draw_unseen(self, seen: dict[Config, float | None], tries: int = 1000) -> Config | None:
+    def _draw_unseen(self, seen: dict[Config, FrozenTrial], tries: int = 1000) -> Config | None:
         generator = random.Random(self.manifest.workload.seed + len(seen))
         space = self.manifest.space
         for _ in range(tries):
@@ -300,9 +301,14 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
         raise StoreError(
             f"cannot create {folder}: {error.strerror}", tip="choose another place with --studies-dir"
         ) from None
+    if (folder / "study.db").exists():
+        raise StoreError(
+            f"{folder} holds a study.db without a manifest.json: it is no study of ours, or half of one",
+            tip="choose another with --study NAME, or move that folder away",
+        )
     storage = store.open_storage(folder / "study.db", create=True)
     with store.storage_errors(folder / "study.db"):
-        optuna.create_study(storage=storage, study_name=manifest.name, direction="minimize", load_if_exists=True)
+        optuna.create_study(storage=storage, study_name=manifest.name, direction="minimize")
     # The manifest comes last: a folder without one is not yet a study.
     try:
         manifest.write(folder / "manifest.json")

@@ -279,6 +279,16 @@ def test_any_folder_will_do(make_manifest, measurement, tmp_path, folder):
     assert open_study(tmp_path / folder, "s").num_recorded() == 1
 
 
+def test_a_database_without_a_manifest_is_left_alone(make_study, make_manifest, tmp_path):
+    """A folder that holds someone's database and no manifest is refused, and not written into."""
+    database = tmp_path / "studies" / "s" / "study.db"
+    database.parent.mkdir(parents=True)
+    database.write_bytes(b"precious")
+    with pytest.raises(StoreError, match=r"without a manifest\.json"):
+        open_or_create(tmp_path / "studies", make_manifest())
+    assert database.read_bytes() == b"precious"
+
+
 def test_an_unknown_study_lists_those_there_are(make_study, tmp_path):
     """The sentence names what exists."""
     make_study("known")
