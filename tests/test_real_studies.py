@@ -23,7 +23,9 @@ def job(script, path, **variables):
     """A fresh process, as a training or serving job would be."""
     child = subprocess.run(
         [sys.executable, "-c", script, str(path)],
-        cwd=REPOSITORY, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+        # Not in the repository: frameworks drop files where they stand.
+        cwd=path.parent, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout.splitlines()[-1])

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from packaging.version import Version
 
 from autotune.config import Config
 from autotune.environment import package_version
@@ -169,7 +170,7 @@ def entry_of(framework: str) -> BackendEntry:
 
 
 def framework_version(framework: str) -> str:
-    """The installed version, without importing the framework. Raises MissingFrameworkError."""
+    """The installed version, without importing the framework. Raises MissingFrameworkError, also if it is too old."""
     entry = entry_of(framework)
     if entry.distribution is None:
         return "0"
@@ -177,6 +178,11 @@ def framework_version(framework: str) -> str:
     if version is None:
         raise MissingFrameworkError(
             f"{framework} is not installed in this Python environment", tip=f"run: {entry.install}"
+        )
+    if Version(version) < Version(entry.oldest):
+        raise MissingFrameworkError(
+            f"{framework} {version} is too old: {entry.oldest} is the oldest that is supported",
+            tip=f"run: {entry.install}",
         )
     return version
 

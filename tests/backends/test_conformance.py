@@ -79,6 +79,13 @@ def said(request):
     return name, json.loads(child.stdout.splitlines()[-1])
 
 
+def test_a_release_that_is_too_old_is_said_so(monkeypatch):
+    """Older than the table's oldest: a sentence with both versions and what to run, before anything is imported."""
+    monkeypatch.setattr("autotune.backends.package_version", lambda _: "1.13.1+cu117")
+    with pytest.raises(MissingFrameworkError, match=r"torch 1\.13\.1\+cu117 is too old: 2\.6 is the oldest"):
+        framework_version("torch")
+
+
 def require(name):
     try:
         framework_version(name)

@@ -437,8 +437,8 @@ def test_the_exported_config_reaches_mindspore_in_a_fresh_job(tmp_path, config, 
     path = tmp_path / "best.yaml"
     path.write_text(yaml.safe_dump(content))
     child = subprocess.run(
-        [sys.executable, "-c", JOB, str(path)], cwd=REPOSITORY, capture_output=True, text=True, check=False,
-        env={**os.environ, "GLOG_v": "3"},
+        [sys.executable, "-c", JOB, str(path)], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "GLOG_v": "3", "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
     said = json.loads(child.stdout.splitlines()[-1])
