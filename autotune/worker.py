@@ -207,7 +207,7 @@ def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -
 
 
 def _build_on_device(request: TrialRequest, backend: Backend) -> tuple[Any, list[Arguments]]:
-    """The model and its inputs on the device: the example first, then those to check on, the example's copy last."""
+    """The model and its inputs on the device: the example first, then those to check on, the example again."""
     built = build(request.workload)
     problem = backend.check_model(built.model)
     if problem is not None:
@@ -220,18 +220,13 @@ def _build_on_device(request: TrialRequest, backend: Backend) -> tuple[Any, list
         )
     if not built.more_inputs:
         given.append(_varied(backend, given[0], request.workload.seed))
-    # A copy: a model may write into its inputs, and must be seen to give the same for the same once more.
-    return model, [*given, _copied(backend, given[0])]
+    # The example once more at the end, the very same tensors: copying MindSpore's before its first operator made one
+    # process in nine die in that operator (2.10, PyNative, CPU: 4 of 36, against 0 of 24 without).
+    return model, [*given, given[0]]
 
 
 def _placed(backend: Backend, arguments: Arguments) -> Arguments:
     return arguments.with_leaves([backend.place(leaf) for leaf in arguments.leaves()])
-
-
-def _copied(backend: Backend, inputs: Arguments) -> Arguments:
-    arrays = [backend.to_array(leaf) for leaf in inputs.leaves()]
-    pairs = zip(inputs.leaves(), arrays, strict=True)
-    return inputs.with_leaves([leaf if a is None else backend.like(a.copy(), leaf) for leaf, a in pairs])
 
 
 def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
@@ -313,8 +308,8 @@ def _refuse_unusable(request: TrialRequest, tolerance: float, seen: list[list[An
         raise WrongResultError("the untuned model itself gives NaN on its example inputs", float("nan"))
     if numerics.relative_error(seen[0], seen[-1]) > tolerance:
         raise AutotuneError(
-            f"{request.workload.model}: the untuned model gives another output for the same input",
-            tip="call model.eval() if it has dropout; take random numbers as inputs instead of drawing them in forward",
+            f"{request.workload.model}: the untuned model gives another output when called again with the same input",
+            tip="is dropout on (call model.eval())? are random numbers drawn in forward? does it write into its input?",
         )
 
 
