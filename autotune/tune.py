@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt
 
 from autotune.config import Config
 from autotune.errors import HarnessError, NoUsableTrialError
-from autotune.measurement import Failure, Measurement, Outcome, Record, Stage
+from autotune.measurement import Failure, Measurement, Outcome, Reason, Record, Stage
 from autotune.record import Confirmation, TrialRecord
 from autotune.runner import Runner
 from autotune.statistics import Verdict, speedup_over_pairs, verdict_of
@@ -29,6 +29,9 @@ OUT_OF_REACH = 0.10
 """A best config this much slower than the untuned model in the search need not be compared with it again."""
 MAX_CANDIDATES = 3
 """Candidates that fail in the confirmation before none is tried any more."""
+UNTUNED_ATTEMPTS = 4
+"""MindSpore's PyNative dies by itself in its first operator now and then (8 of 52 processes of one small model on CPU,
+2.10); that must not cost a study. A candidate that dies is given no second chance: a job would have none."""
 HARNESS_FAILURES_IN_A_ROW = 2
 """So many mean that the machine is at fault; going on would only repeat them."""
 
@@ -156,7 +159,10 @@ class Tuner:
         folder = TrialFolder((self.study.folder / "again" / "untuned").resolve())
         request = trial_request(self.study, 0, self.study.manifest.space.untuned(), folder, self.budget)
         self.notify(ModelChecked())
-        outcome = self.runner.run(folder, request, on_stage=self._tell_stage)
+        for _ in range(UNTUNED_ATTEMPTS):
+            outcome = self.runner.run(folder, request, on_stage=self._tell_stage)
+            if isinstance(outcome, Measurement) or outcome.reason is not Reason.CRASH:
+                break
         if isinstance(outcome, Failure):
             raise HarnessError(
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
@@ -228,9 +234,10 @@ class Tuner:
         request = trial_request(self.study, record.number, record.config, folder, self.budget).model_copy(
             update={"cache": str(cache.resolve()), "cold": False}
         )
-        outcome = self.runner.run(folder, request, fresh=True, on_stage=self._tell_stage)
-        if isinstance(outcome, Measurement):
-            return outcome
+        for _ in range(UNTUNED_ATTEMPTS if request.untuned else 1):
+            outcome = self.runner.run(folder, request, fresh=True, on_stage=self._tell_stage)
+            if isinstance(outcome, Measurement):
+                return outcome
         if outcome.blames_config and not request.untuned:
             raise UnconfirmedError(f"{outcome.reason}: {outcome.error}")
         raise HarnessError(

@@ -220,8 +220,6 @@ def _build_on_device(request: TrialRequest, backend: Backend) -> tuple[Any, list
         )
     if not built.more_inputs:
         given.append(_varied(backend, given[0], request.workload.seed))
-    # The example once more at the end, the very same tensors: copying MindSpore's before its first operator made one
-    # process in nine die in that operator (2.10, PyNative, CPU: 4 of 36, against 0 of 24 without).
     return model, [*given, given[0]]
 
 
