@@ -159,10 +159,7 @@ class Tuner:
         folder = TrialFolder((self.study.folder / "again" / "untuned").resolve())
         request = trial_request(self.study, 0, self.study.manifest.space.untuned(), folder, self.budget)
         self.notify(ModelChecked())
-        for _ in range(UNTUNED_ATTEMPTS):
-            outcome = self.runner.run(folder, request, on_stage=self._tell_stage)
-            if isinstance(outcome, Measurement) or outcome.reason is not Reason.CRASH:
-                break
+        outcome = self._attempt(folder, request, fresh=False)
         if isinstance(outcome, Failure):
             raise HarnessError(
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
@@ -234,15 +231,23 @@ class Tuner:
         request = trial_request(self.study, record.number, record.config, folder, self.budget).model_copy(
             update={"cache": str(cache.resolve()), "cold": False}
         )
-        for _ in range(UNTUNED_ATTEMPTS if request.untuned else 1):
-            outcome = self.runner.run(folder, request, fresh=True, on_stage=self._tell_stage)
-            if isinstance(outcome, Measurement):
-                return outcome
+        outcome = self._attempt(folder, request, fresh=True)
+        if isinstance(outcome, Measurement):
+            return outcome
         if outcome.blames_config and not request.untuned:
             raise UnconfirmedError(f"{outcome.reason}: {outcome.error}")
         raise HarnessError(
             f"the confirmation could not be run: {outcome.error}", tip=f"the whole story: {outcome.evidence}"
         )
+
+    def _attempt(self, folder: TrialFolder, request: TrialRequest, *, fresh: bool) -> Outcome:
+        """Run once; an untuned model that crashes gets further processes."""
+        outcome = self.runner.run(folder, request, fresh=fresh, on_stage=self._tell_stage)
+        for _ in range(UNTUNED_ATTEMPTS - 1):
+            if isinstance(outcome, Measurement) or outcome.reason is not Reason.CRASH or not request.untuned:
+                break
+            outcome = self.runner.run(folder, request, fresh=fresh, on_stage=self._tell_stage)
+        return outcome
 
     def _tell_stage(self, stage: Stage) -> None:
         self.notify(StageEntered(stage))
