@@ -172,7 +172,7 @@ class Tuner:
         folder = self.study.trial_folder(asked.number)
         request = trial_request(self.study, asked.number, asked.config, folder, self.budget)
         try:
-            outcome = self.runner.run(folder, request, on_stage=self._tell_stage)
+            outcome = self._attempt(folder, request, fresh=False)
         except BaseException:
             self.study.give_back(asked)
             raise

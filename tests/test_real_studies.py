@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -21,12 +22,15 @@ def studied(cli, *arguments):
 
 def job(script, path, **variables):
     """A fresh process, as a training or serving job would be."""
-    child = subprocess.run(
-        [sys.executable, "-c", script, str(path)],
-        # Not in the repository: frameworks drop files where they stand.
-        cwd=path.parent, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    for _ in range(4):
+        child = subprocess.run(
+            [sys.executable, "-c", script, str(path)],
+            # Not in the repository: frameworks drop files where they stand.
+            cwd=path.parent, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if child.returncode != -signal.SIGSEGV:  # MindSpore's PyNative dies by itself now and then (see tune.py).
+            break
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout.splitlines()[-1])
 
