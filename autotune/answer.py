@@ -63,8 +63,7 @@ def answer_of(study: Study) -> Answer:
 
 def figures_of(record: TrialRecord) -> Figures:
     """A measured trial in the words of the exported file."""
-    measured = record.outcome
-    assert isinstance(measured, Measurement)
+    measured = record.measurement
     return Figures(
         trial=record.number,
         latency_s=measured.latency,
@@ -86,8 +85,7 @@ def tuned_config(study: Study) -> TunedConfig:
             f"study {study.name!r} is infeasible: no config keeps every constraint, so there is nothing to export",
             tip="loosen a constraint under another --study NAME",
         )
-    measured = answer.best.outcome
-    assert isinstance(measured, Measurement)
+    measured = answer.best.measurement
     assert answer.confirmation is not None
     manifest, workload = study.manifest, study.manifest.workload
     return TunedConfig(
@@ -128,16 +126,11 @@ def export(study: Study, path: Path) -> TunedConfig:
 def _leader(study: Study, records: list[TrialRecord]) -> TrialRecord | None:
     feasible = [each for each in records if each.state == "measured"]
     value = study.manifest.objective.value
-    return min(feasible, key=lambda each: value(_measurement(each)), default=None)
-
-
-def _measurement(record: TrialRecord) -> Measurement:
-    assert isinstance(record.outcome, Measurement)
-    return record.outcome
+    return min(feasible, key=lambda each: value(each.measurement), default=None)
 
 
 def _break_even(confirmation: Confirmation | None, candidate: TrialRecord | None) -> int | None:
     if confirmation is None or candidate is None:
         return None
     untuned_s, tuned_s = confirmation.latencies_s
-    return break_even_calls(_measurement(candidate).compile_s, untuned_s, tuned_s)
+    return break_even_calls(candidate.measurement.compile_s, untuned_s, tuned_s)

@@ -57,6 +57,12 @@ class TrialRecord:
         return "running" if self.running else "lost"
 
     @property
+    def measurement(self) -> Measurement:
+        """The outcome of a trial that is known to have been measured."""
+        assert isinstance(self.outcome, Measurement)
+        return self.outcome
+
+    @property
     def counts(self) -> bool:
         """Uses up one of the study's trials: it says something about its config."""
         return isinstance(self.outcome, Measurement) or (

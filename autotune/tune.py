@@ -317,7 +317,7 @@ def ranked(study: Study, feasible: list[TrialRecord]) -> list[TrialRecord]:
         return []
     bound = (1 + EQUALLY_FAST) * _value(study, fastest[0])
     equals = [each for each in fastest if _value(study, each) <= bound]
-    equals.sort(key=lambda each: (space.num_changes(each.config), _measured(each).compile_s))
+    equals.sort(key=lambda each: (space.num_changes(each.config), each.measurement.compile_s))
     return equals + fastest[len(equals) :]
 
 
@@ -354,10 +354,5 @@ def _is_harness(outcome: Outcome) -> bool:
     return isinstance(outcome, Failure) and not outcome.blames_config
 
 
-def _measured(record: TrialRecord) -> Measurement:
-    assert isinstance(record.outcome, Measurement)
-    return record.outcome
-
-
 def _value(study: Study, record: TrialRecord) -> float:
-    return study.manifest.objective.value(_measured(record))
+    return study.manifest.objective.value(record.measurement)

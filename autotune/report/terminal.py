@@ -115,9 +115,8 @@ def _confirmed_figures(answer: Answer, confirmation: Confirmation) -> list[str]:
     lines = []
     for name, record, median_s in (("untuned", answer.untuned, untuned_s), ("tuned", answer.best, tuned_s)):
         assert record is not None
-        assert isinstance(record.outcome, Measurement)
-        lines.append(f"{name:<11} {seconds(median_s)} a call, memory {num_bytes(record.outcome.peak_memory_bytes)}")
-        cold_s = record.outcome.compile_s
+        lines.append(f"{name:<11} {seconds(median_s)} a call, memory {num_bytes(record.measurement.peak_memory_bytes)}")
+        cold_s = record.measurement.compile_s
     lines.append(
         f"compile     {seconds(cold_s)} cold, {seconds(confirmation.compile_warm_s)} with caches; "
         f"calls that earn it back: {count(answer.break_even_calls)}"
