@@ -7,7 +7,6 @@ ends with it, so it may set what it likes: environment, working folder, a framew
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import sys
@@ -22,26 +21,20 @@ import numpy as np
 
 from autotune import environment, numerics
 from autotune.backends import Backend, load_backend, output_arrays
-from autotune.errors import AutotuneError, HarnessError, InvalidConfigError
-from autotune.measurement import Failure, Measurement, Outcome, Reason, Signature, Stage
+from autotune.check import WrongResultError, check
+from autotune.errors import AutotuneError, InvalidConfigError
+from autotune.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.memory import PeakMemory
+from autotune.subject import put_on_device
 from autotune.timing import SamplingPlan, take_samples
 from autotune.trial import TrialFolder, TrialRequest, module_command
-from autotune.workload import Arguments, build
+from autotune.workload import Arguments
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
 """Number of the pipe on which a supervisor listens for stages; unset when started by hand."""
 
 
 _STARTED_ANEW = "AUTOTUNE_STARTED_ANEW"
-
-
-class WrongResultError(Exception):
-    """The output leaves the tolerance."""
-
-    def __init__(self, message: str, relative_error: float) -> None:
-        super().__init__(message)
-        self.relative_error = relative_error
 
 
 _REASONS: dict[type[BaseException], Reason] = {
@@ -108,9 +101,9 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Meas
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
     memory = PeakMemory(backend)
-    model, inputs = _build_on_device(request, backend)
-    signature = _signature(backend, model, inputs[0])
-    tolerance = request.tolerance or _default_tolerance(backend, model, inputs[0])
+    subject = put_on_device(request.workload, backend)
+    model, inputs = subject.model, subject.inputs
+    tolerance = request.tolerance or numerics.default_tolerance(subject.dtypes)
 
     with backend.inference():
         progress.enter(Stage.COMPILE)
@@ -123,8 +116,10 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Meas
         compile_peak_bytes = memory.peak_bytes()
 
         progress.enter(Stage.CHECK)
-        error = _check(request, backend, step, inputs, first_outputs=outputs, tolerance=tolerance)
-        del outputs
+        seen = [output_arrays(backend, outputs)]
+        seen += [output_arrays(backend, each.call(step)) for each in inputs[1:]]
+        error = check(request, seen, tolerance)
+        del outputs, seen
 
         progress.enter(Stage.RUN)
         memory.restart()
@@ -140,7 +135,7 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Meas
         compile_peak_memory_bytes=compile_peak_bytes,
         relative_error=error,
         diagnosis=diagnosis,
-        signature=signature,
+        signature=subject.signature,
         environment=environment.describe(device=backend.device_name(), variables=request.variables),
     )
 
@@ -204,111 +199,6 @@ def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -
     os.environ.update(backend.cache_variables(request.cache))
     folder.scratch.mkdir(exist_ok=True)
     os.chdir(folder.scratch)
-
-
-def _build_on_device(request: TrialRequest, backend: Backend) -> tuple[Any, list[Arguments]]:
-    """The model and its inputs on the device: the example first, then those to check on, the example again."""
-    built = build(request.workload)
-    problem = backend.check_model(built.model)
-    if problem is not None:
-        raise AutotuneError(f"{request.workload.model} returned as the model {problem}")
-    model = backend.place(built.model)
-    given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
-    if not any(backend.spec(leaf) for leaf in given[0].leaves()):
-        raise AutotuneError(
-            f"{request.workload.model} returned no tensor among its inputs", tip="inside a list or dict none is found"
-        )
-    if not built.more_inputs:
-        given.append(_varied(backend, given[0], request.workload.seed))
-    return model, [*given, given[0]]
-
-
-def _placed(backend: Backend, arguments: Arguments) -> Arguments:
-    return arguments.with_leaves([backend.place(leaf) for leaf in arguments.leaves()])
-
-
-def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
-    leaves = inputs.leaves()
-    arrays = numerics.varied([backend.to_array(leaf) for leaf in leaves], seed)
-    return inputs.with_leaves(
-        [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
-    )
-
-
-def _default_tolerance(backend: Backend, model: Any, inputs: Arguments) -> float:
-    specs = [*(spec for _, spec in backend.parameters(model)), *map(backend.spec, inputs.leaves())]
-    return numerics.default_tolerance(spec.dtype for spec in specs if spec is not None)
-
-
-def _signature(backend: Backend, model: Any, inputs: Arguments) -> Signature:
-    parameters = backend.parameters(model)
-    specs = tuple(spec for leaf in inputs.leaves() if (spec := backend.spec(leaf)) is not None)
-    structure = ";".join(f"{name}{spec.shape}{spec.dtype}" for name, spec in parameters)
-    return Signature(
-        model_class=f"{type(model).__module__}.{type(model).__qualname__}",
-        num_parameters=sum(int(np.prod(spec.shape)) for _, spec in parameters),
-        structure_sha256=hashlib.sha256(structure.encode()).hexdigest(),
-        inputs=specs,
-        items_per_call=specs[0].shape[0] if specs[0].shape else 1,
-    )
-
-
-def _check(
-    request: TrialRequest,
-    backend: Backend,
-    step: Callable[..., Any],
-    inputs: list[Arguments],
-    *,
-    first_outputs: Any,
-    tolerance: float,
-) -> float | None:
-    """Largest relative error over all inputs; None for the run that writes the reference.
-
-    The last inputs are the first ones again: a capture that is right at first may be stale later.
-    """
-    seen = [output_arrays(backend, first_outputs)]
-    seen += [output_arrays(backend, each.call(step)) for each in inputs[1:]]
-    if not seen[0]:
-        raise AutotuneError(f"{request.workload.model}: the model's output holds no tensor to compare")
-    reference_file = Path(request.reference)
-    if request.untuned and not reference_file.exists():
-        _refuse_unusable(request, tolerance, seen)
-        numerics.save_reference(reference_file, seen)
-        return None
-    try:
-        reference = numerics.load_reference(reference_file)
-    except (OSError, ValueError, KeyError) as error:
-        raise HarnessError(f"the reference outputs cannot be read: {reference_file}: {error}") from None
-    return _worst_error(tolerance, reference, seen)
-
-
-def _worst_error(tolerance: float, reference: list[list[Any]], seen: list[list[Any]]) -> float:
-    worst = 0.0
-    for number, (expected, got) in enumerate(zip(reference, seen, strict=True)):
-        if any(np.isnan(each).any() for each in expected):
-            continue  # A derived input outside the model's domain: the untuned model has no answer to compare with.
-        error = numerics.relative_error(expected, got)
-        if not error <= tolerance:
-            size = (
-                f"{error:.3g}" if np.isfinite(error) else "not comparable (another shape or integer, NaN or infinity)"
-            )
-            raise WrongResultError(
-                f"output on input {number + 1} of {len(seen)}: relative error {size}, tolerance {tolerance:g}",
-                error,
-            )
-        worst = max(worst, error)
-    return worst
-
-
-def _refuse_unusable(request: TrialRequest, tolerance: float, seen: list[list[Any]]) -> None:
-    """An untuned model that gives NaN, or another output for the same input, is nothing to compare with."""
-    if any(np.isnan(each).any() for each in seen[0]):
-        raise WrongResultError("the untuned model itself gives NaN on its example inputs", float("nan"))
-    if numerics.relative_error(seen[0], seen[-1]) > tolerance:
-        raise AutotuneError(
-            f"{request.workload.model}: the untuned model gives another output when called again with the same input",
-            tip="is dropout on (call model.eval())? are random numbers drawn in forward? does it write into its input?",
-        )
 
 
 def _one_call(backend: Backend, step: Callable[..., Any], inputs: Arguments) -> Callable[[], None]:

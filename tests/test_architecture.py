@@ -21,7 +21,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("config", "measurement"),
     ("files", "workload", "objective", "timing", "statistics", "lease", "leftovers"),
     ("space", "trial", "backends", "record"),
-    ("manifest", "memory", "store", "sampler", "tuned", "backends.*"),
+    ("manifest", "memory", "subject", "check", "store", "sampler", "tuned", "backends.*"),
     ("autotune", "worker", "study"),
     ("supervisor", "runner", "probe"),
     ("tune", "models", "doctor"),
