@@ -37,7 +37,7 @@ class BlockPlan(Record):
     """Blocks between two looks at the data. Even, so that either order of starting comes equally often."""
     num_looks: PositiveInt = 3
     """The answer is looked at so often at most; what is not clear then remains open."""
-    max_s: PositiveFloat = 900.0
+    max_s: PositiveFloat = 300.0
     """After this time no further look's blocks are begun."""
 
 
