@@ -8,6 +8,8 @@ conformance test is parametrised over the table.
 from __future__ import annotations
 
 import importlib
+import pickle
+import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
+from autotune.numerics import WideType
 from autotune.workload import Device
 
 
@@ -46,6 +49,9 @@ class Backend(Protocol):
 
     warmup_calls: int
     """Calls after which this framework's runtime has settled at the earliest (its own measured fact)."""
+
+    evaluation_call: str
+    """What a user writes to turn a model's dropout off."""
 
     def find(self) -> Found:
         """Look for devices and compilers, quietly: absent hardware is data, not an error."""
@@ -86,6 +92,21 @@ class Backend(Protocol):
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         """Names and shapes of the model's parameters and buffers, in a stable order."""
+
+    def widen(self, value: Any, dtype: WideType) -> Any:
+        """A model, changed in place, or a tensor with its floating parameters, buffers or elements in `dtype`.
+
+        What is neither, and what holds no floats, comes back as it is.
+        """
+
+    def active_dropout(self, model: Any) -> list[str]:
+        """The model's dropout layers that drop when it is called, e.g. `Dropout 'blocks.0.drop' (p=0.1)`."""
+
+    def random_state(self) -> bytes:
+        """The state of the generators that `prepare` seeds: another one after a call means that it drew from them.
+
+        The same does not mean that nothing was drawn: a model can hold generators of its own.
+        """
 
     def reset_peak_memory(self) -> None:
         """Start a new peak. Only called where `peak_memory_bytes` is not None."""
@@ -193,6 +214,11 @@ def load_backend(framework: str) -> Backend:
     framework_version(framework)
     backend: Backend = getattr(importlib.import_module(entry.module), entry.class_name)()
     return backend
+
+
+def python_random_state() -> bytes:
+    """The state of Python's and NumPy's global generators."""
+    return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
 def flatten(outputs: Any) -> list[Any]:
