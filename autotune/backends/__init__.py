@@ -231,12 +231,15 @@ def flatten(outputs: Any) -> list[Any]:
 
 
 def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:
-    """Every tensor in `outputs` as an array; Python numbers as 0-d arrays; the rest is left out."""
+    """Every tensor in `outputs` as an array; Python numbers as 0-d arrays; the rest is left out.
+
+    Copies: a model may return its input, or a buffer of its own that the next call overwrites.
+    """
     arrays = []
     for leaf in flatten(outputs):
         array = backend.to_array(leaf)
         if array is None and isinstance(leaf, (bool, int, float)):
             array = np.asarray(leaf)
         if array is not None:
-            arrays.append(array)
+            arrays.append(array.copy())
     return arrays

@@ -321,7 +321,9 @@ def _dropped_share(cell: Any) -> float:
     if not cell.training:
         return 0.0
     if isinstance(cell, _DROPOUTS):
-        return 1 - float(cell.keep_prob) if cell.p is None else float(cell.p)
+        # The share is `p`, in Dropout1d `prob`; Dropout2d, Dropout3d and an old Dropout have what they keep (measured).
+        share = getattr(cell, "p", getattr(cell, "prob", None))
+        return 1 - float(cell.keep_prob) if share is None else float(share)
     return float(cell.dropout) if isinstance(cell, ms.nn.MultiheadAttention) else 0.0
 
 
