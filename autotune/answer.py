@@ -111,6 +111,7 @@ def tuned_config(study: Study) -> TunedConfig:
             objective=manifest.objective.quantity,
             seed=workload.seed,
             tolerance=manifest.tolerance,
+            reference_precision=manifest.reference_precision,
             signature=measured.signature,
         ),
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),

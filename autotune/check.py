@@ -5,6 +5,7 @@ The first untuned run of a study writes the reference, every other run is compar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,49 +24,80 @@ class WrongResultError(Exception):
         self.relative_error = relative_error
 
 
-def check(request: TrialRequest, seen: list[list[Any]], tolerance: float) -> float | None:
-    """Largest relative error of the outputs `seen` (a list of arrays for each input); None for the reference itself.
+def check(
+    request: TrialRequest, seen: list[list[Any]], tolerance: float, why_unrepeatable: Callable[[], str | None]
+) -> tuple[float, ...] | None:
+    """Largest relative error of each output over all inputs; None for the reference itself.
 
-    The last inputs are the first ones again: a capture that is right at first may be stale later.
+    `seen` is a list of output arrays for each input. The last inputs are the first ones again: a capture that is right
+    at first may be stale later. `why_unrepeatable` is asked where that happens to the untuned model.
     """
-    if not seen[0]:
-        raise AutotuneError(f"{request.workload.model}: the model's output holds no tensor to compare")
     reference_file = Path(request.reference)
     if request.untuned and not reference_file.exists():
-        _refuse_unusable(request, tolerance, seen)
-        numerics.save_reference(reference_file, seen)
+        write_reference(request, seen, tolerance, why_unrepeatable)
         return None
+    _require_tensors(request, seen)
     try:
         reference = numerics.load_reference(reference_file)
     except (OSError, ValueError, KeyError) as error:
         raise HarnessError(f"the reference outputs cannot be read: {reference_file}: {error}") from None
-    return _worst_error(tolerance, reference, seen)
+    try:
+        return _errors(tolerance, reference, seen)
+    except WrongResultError as error:
+        if not request.untuned or request.reference_precision == "model":
+            raise
+        raise WrongResultError(
+            f"the untuned model itself leaves the tolerance of its {request.reference_precision} reference: {error}; "
+            "allow more with --tolerance, or take --reference model",
+            error.relative_error,
+        ) from None
 
 
-def _worst_error(tolerance: float, reference: list[list[Any]], seen: list[list[Any]]) -> float:
-    worst = 0.0
-    for number, (expected, got) in enumerate(zip(reference, seen, strict=True)):
+def write_reference(
+    request: TrialRequest, seen: list[list[Any]], tolerance: float, why_unrepeatable: Callable[[], str | None]
+) -> None:
+    """Keep the untuned model's outputs, unless they are nothing to compare with."""
+    _require_tensors(request, seen)
+    _refuse_unusable(request, seen, tolerance, why_unrepeatable)
+    numerics.save_reference(Path(request.reference), seen)
+
+
+def _require_tensors(request: TrialRequest, seen: list[list[Any]]) -> None:
+    if not seen[0]:
+        raise AutotuneError(f"{request.workload.model}: the model's output holds no tensor to compare")
+
+
+def _errors(tolerance: float, reference: list[list[Any]], seen: list[list[Any]]) -> tuple[float, ...]:
+    worst: dict[int, float] = {}
+    for number, (expected, got) in enumerate(zip(reference, seen, strict=True), start=1):
         if any(np.isnan(each).any() for each in expected):
             continue  # A derived input outside the model's domain: the untuned model has no answer to compare with.
-        error = numerics.relative_error(expected, got)
-        if not error <= tolerance:
-            size = (
-                f"{error:.3g}" if np.isfinite(error) else "not comparable (another shape or integer, NaN or infinity)"
-            )
-            raise WrongResultError(
-                f"output on input {number + 1} of {len(seen)}: relative error {size}, tolerance {tolerance:g}",
-                error,
-            )
-        worst = max(worst, error)
-    return worst
+        where = f"input {number} of {len(seen)}"
+        if len(got) != len(expected):
+            raise WrongResultError(f"{len(got)} outputs instead of {len(expected)} on {where}", float("inf"))
+        for place, (r, y) in enumerate(zip(expected, got, strict=True)):
+            error = numerics.output_error(r, y)
+            if not error <= tolerance:
+                what = numerics.incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
+                raise WrongResultError(f"output {place + 1} of {len(got)} on {where}: {what}", error)
+            worst[place] = max(worst.get(place, 0.0), error)
+    return tuple(worst[place] for place in sorted(worst))
 
 
-def _refuse_unusable(request: TrialRequest, tolerance: float, seen: list[list[Any]]) -> None:
+def _refuse_unusable(
+    request: TrialRequest, seen: list[list[Any]], tolerance: float, why_unrepeatable: Callable[[], str | None]
+) -> None:
     """An untuned model that gives NaN, or another output for the same input, is nothing to compare with."""
-    if any(np.isnan(each).any() for each in seen[0]):
-        raise WrongResultError("the untuned model itself gives NaN on its example inputs", float("nan"))
+    for place, output in enumerate(seen[0], start=1):
+        if np.isnan(output).any():
+            raise WrongResultError(
+                f"the untuned model itself gives NaN on its example inputs (output {place} of {len(seen[0])})",
+                float("nan"),
+            )
     if numerics.relative_error(seen[0], seen[-1]) > tolerance:
+        why = why_unrepeatable()
         raise AutotuneError(
-            f"{request.workload.model}: the untuned model gives another output when called again with the same input",
-            tip="is dropout on (call model.eval())? are random numbers drawn in forward? does it write into its input?",
+            f"{request.workload.model}: the untuned model gives another output when called again with the same input"
+            + (f": {why}" if why else ""),
+            tip=None if why else "does it sample with a generator of its own, or keep state from call to call?",
         )

@@ -102,6 +102,9 @@ def tune(
         float | None,
         typer.Option("--tolerance", min=1e-12, max=1e3, help="Largest relative error of an output. [by precision]"),
     ] = None,
+    reference: Annotated[
+        str, typer.Option("--reference", help="Precision of the reference outputs: model (as it is), float32, float64.")
+    ] = "model",
     seed: Annotated[
         int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of weights, inputs and the order of trials.")
     ] = 0,
@@ -130,9 +133,10 @@ def tune(
         device=device,
         study=study,
         space=space,
-        objective=_objective(objective),
+        objective=_one_of("--objective", objective, "latency", "p90", "p99"),
         constraints=tuple(constraint or ()),
         tolerance=tolerance,
+        reference_precision=_one_of("--reference", reference, "model", "float32", "float64"),
         seed=seed,
         variables=tuple(env or ()),
     )
@@ -475,11 +479,11 @@ def _end_politely() -> None:
             signal.signal(number, _interrupt)
 
 
-def _objective(text: str) -> Any:
+def _one_of(flag: str, text: str, *choices: str) -> Any:
     from autotune.errors import InputError
 
-    if text not in ("latency", "p90", "p99"):
-        raise InputError(f"--objective {text}: unknown", tip="choose latency, p90 or p99")
+    if text not in choices:
+        raise InputError(f"{flag} {text}: unknown", tip=f"choose {', '.join(choices[:-1])} or {choices[-1]}")
     return text
 
 

@@ -11,6 +11,7 @@ from autotune.budget import Budget
 from autotune.config import Config
 from autotune.contest import Contest, Contestant
 from autotune.measurement import Failure, Signature
+from autotune.numerics import ReferencePrecision
 from autotune.objective import Objective
 from autotune.plan import choose_target, make_workload
 from autotune.runner import Trials
@@ -35,6 +36,7 @@ class Duel:
     second: Config
     objective: Objective
     tolerance: float | None
+    reference_precision: ReferencePrecision
     reference: Path
     """Outputs of the untuned model; measured first where the file does not exist."""
     folder: Path
@@ -57,6 +59,7 @@ def duel_of(tuned: TunedConfig, first: Config, second: Config, folder: Path) -> 
         second=second,
         objective=Objective(quantity=wanted.objective),
         tolerance=wanted.tolerance,
+        reference_precision=wanted.reference_precision,
         reference=folder / "reference.npz",
         folder=folder,
     )
@@ -73,6 +76,7 @@ def duel_of_trials(study: Study, first: int, second: int, folder: Path) -> Duel:
         second=study.record(second).config,
         objective=manifest.objective,
         tolerance=manifest.tolerance,
+        reference_precision=manifest.reference_precision,
         reference=study.reference,
         folder=folder,
     )
@@ -138,6 +142,7 @@ def _request(duel: Duel, config: Config, name: str) -> TrialRequest:
         config=config,
         untuned=config == duel.untuned,
         tolerance=duel.tolerance,
+        reference_precision=duel.reference_precision,
         reference=str(duel.reference.resolve()),
         cache=str((duel.folder / "cache" / name).resolve()),
         cold=False,

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, ValidationError
 from autotune.errors import StoreError
 from autotune.files import write_whole
 from autotune.measurement import Record
+from autotune.numerics import ReferencePrecision
 from autotune.objective import Constraint, Objective
 from autotune.space import SearchSpace
 from autotune.workload import Workload
@@ -33,6 +34,7 @@ class Manifest(Record):
     constraints: tuple[Constraint, ...]
     tolerance: Annotated[PositiveFloat, Field(allow_inf_nan=False)] | None
     """None: by the precision of the model (`numerics.DEFAULT_TOLERANCES`)."""
+    reference_precision: ReferencePrecision = "model"
     variables: dict[str, str]
 
     def differences(self, other: Manifest) -> list[str]:
@@ -63,6 +65,7 @@ class Manifest(Record):
             "objective": self.objective.quantity,
             "constraints": sorted((c.quantity, "==" if c.exact else "<=", c.bound) for c in self.constraints),
             "tolerance": self.tolerance,
+            "reference": self.reference_precision,
             "environment variables": self.variables,
         }
 

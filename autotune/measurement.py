@@ -159,6 +159,8 @@ class Measurement(Record):
     """The same, up to the end of the first call: compiling included."""
     relative_error: float | None
     """Largest over all checked inputs and outputs of max|y - reference| / max|reference|; None for the reference."""
+    output_errors: tuple[float, ...] | None = None
+    """The same for each output tensor, in order; None for the reference, and in records of older releases."""
     diagnosis: Diagnosis
     signature: Signature
     environment: Environment

@@ -5,12 +5,15 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+WideType = Literal["float32", "float64"]
+ReferencePrecision = Literal["model", WideType]
+"""What the reference is computed in: `model` is the untuned model as it is."""
 
 DEFAULT_TOLERANCES = {"bfloat16": 3e-2, "float16": 5e-3, "float32": 1e-3}
 """Lowest precision among a model's parameters and inputs -> relative error that is still right; float64 as float32.
@@ -54,28 +57,52 @@ def relative_error(reference: Sequence[Array], outputs: Sequence[Array]) -> floa
     """
     if len(reference) != len(outputs):
         return float("inf")
-    return max((_error(r, y) for r, y in zip(reference, outputs, strict=True)), default=0.0)
+    return max((output_error(r, y) for r, y in zip(reference, outputs, strict=True)), default=0.0)
 
 
-def _error(reference: Array, output: Array) -> float:
-    if reference.shape != output.shape:
+def output_error(reference: Array, output: Array) -> float:
+    """max|y - r| / max|r| of one output; infinity where `incomparable` gives a reason."""
+    if incomparable(reference, output) is not None:
         return float("inf")
-    if reference.size == 0:
+    if _holds_answers(reference, output):
         return 0.0
-    if not (np.issubdtype(reference.dtype, np.inexact) or np.issubdtype(output.dtype, np.inexact)):
-        # Classes, tokens, masks: the next number is not nearly right, it is another answer.
-        return 0.0 if np.array_equal(reference, output) else float("inf")
     wide = np.complex128 if np.iscomplexobj(reference) or np.iscomplexobj(output) else np.float64
     r, y = np.asarray(reference, dtype=wide), np.asarray(output, dtype=wide)
     finite = np.isfinite(r)
-    # Infinities (a mask, say) must stand where the reference has them; a NaN never passes.
-    if not np.array_equal(r[~finite], y[~finite]) or not np.isfinite(y[finite]).all():
-        return float("inf")
     if not finite.any():
         return 0.0
     scale = np.abs(r[finite]).max()
     worst = float(np.abs(y[finite] - r[finite]).max())
     return worst / float(scale) if scale > 0 else worst
+
+
+def incomparable(reference: Array, output: Array) -> str | None:
+    """Why no number tells how far `output` is from `reference`, in a few words; None if one does."""
+    if reference.shape != output.shape:
+        return f"shape {output.shape} instead of {reference.shape}"
+    if _holds_answers(reference, output):
+        num_different = int(np.count_nonzero(reference != output))
+        return f"{num_different} of {reference.size} integers differ" if num_different else None
+    return _misplaced(reference, output)
+
+
+def _misplaced(reference: Array, output: Array) -> str | None:
+    """A NaN never passes; infinities (a mask, say) must stand where the reference has them."""
+    if np.isnan(output).any():
+        return f"{int(np.count_nonzero(np.isnan(output)))} of {output.size} elements are NaN"
+    if np.isnan(reference).any():
+        return "NaN in the reference"
+    infinite = np.isinf(reference)
+    if np.isinf(output[~infinite]).any():
+        return "infinity where the reference is finite"
+    if not np.array_equal(reference[infinite], output[infinite]):
+        return "another value where the reference is infinite"
+    return None
+
+
+def _holds_answers(reference: Array, output: Array) -> bool:
+    """Classes, tokens, masks: the next number is not nearly right, it is another answer."""
+    return not (np.issubdtype(reference.dtype, np.inexact) or np.issubdtype(output.dtype, np.inexact))
 
 
 def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> None:

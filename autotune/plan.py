@@ -22,6 +22,7 @@ from autotune.config import Scalar
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.manifest import Manifest
 from autotune.measurement import Record
+from autotune.numerics import ReferencePrecision
 from autotune.objective import Constraint, Objective
 from autotune.probe import find_devices
 from autotune.space import load_space
@@ -47,6 +48,7 @@ class Wish(Record):
     objective: Literal["latency", "p90", "p99"] = "latency"
     constraints: tuple[str, ...] = ()
     tolerance: float | None = None
+    reference_precision: ReferencePrecision = "model"
     seed: int = 0
     variables: tuple[str, ...] = ()
 
@@ -77,6 +79,7 @@ def make_manifest(wish: Wish) -> Manifest:
         objective=Objective(quantity=wish.objective),
         constraints=tuple(Constraint.parse(text) for text in wish.constraints),
         tolerance=wish.tolerance,
+        reference_precision=wish.reference_precision,
         variables=_pairs("--env", wish.variables),
     )
 

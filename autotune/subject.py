@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from autotune import numerics
 from autotune.backends import Backend
 from autotune.errors import AutotuneError
 from autotune.measurement import Signature, TensorSpec
+from autotune.numerics import WideType
 from autotune.workload import Arguments, Workload, build
 
 
@@ -24,6 +25,8 @@ class Subject:
     signature: Signature
     dtypes: frozenset[str]
     """Element types of parameters and example inputs."""
+    example_sha256: tuple[str | None, ...]
+    """Of each leaf of the example inputs before any call; None for what is no tensor."""
 
 
 def put_on_device(workload: Workload, backend: Backend) -> Subject:
@@ -47,6 +50,51 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
         inputs=[*given, given[0]],
         signature=_signature(model, parameters, specs),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
+        example_sha256=_digests(backend, given[0]),
+    )
+
+
+def widened(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
+    """Model and inputs with their floats in `dtype`. Changes the model in place: `subject` is of no use any more."""
+    inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
+    return replace(
+        subject,
+        model=backend.widen(subject.model, dtype),
+        inputs=[*inputs, inputs[0]],
+        example_sha256=_digests(backend, inputs[0]),
+    )
+
+
+def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
+    """Why the model gives another output for the same input, as far as its parts and one more call tell."""
+    dropouts = backend.active_dropout(subject.model)
+    if dropouts:
+        more = f" and {len(dropouts) - _MAX_NAMED} more" if len(dropouts) > _MAX_NAMED else ""
+        verb = "is" if len(dropouts) == 1 else "are"
+        return f"{', '.join(dropouts[:_MAX_NAMED])}{more} {verb} active: call {backend.evaluation_call}"
+    before = backend.random_state()
+    subject.inputs[0].call(subject.model)
+    backend.synchronise()
+    if backend.random_state() != before:
+        return "it draws random numbers when it is called (sampling, or dropout as a function): turn that off"
+    written = _written_inputs(subject, backend)
+    return f"it writes into its input ({', '.join(written)}): let it work on a copy" if written else None
+
+
+_MAX_NAMED = 3
+
+
+def _written_inputs(subject: Subject, backend: Backend) -> list[str]:
+    example = subject.inputs[0]
+    names = [*(f"argument {n + 1}" for n in range(len(example.positional))), *(example.keyword or {})]
+    now = _digests(backend, example)
+    return [name for name, old, new in zip(names, subject.example_sha256, now, strict=True) if old != new]
+
+
+def _digests(backend: Backend, inputs: Arguments) -> tuple[str | None, ...]:
+    arrays = [backend.to_array(leaf) for leaf in inputs.leaves()]
+    return tuple(
+        None if array is None else hashlib.sha256(np.ascontiguousarray(array).data).hexdigest() for array in arrays
     )
 
 

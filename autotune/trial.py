@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationEr
 from autotune.config import Config
 from autotune.files import write_whole
 from autotune.measurement import Outcome, Record, Stage
+from autotune.numerics import ReferencePrecision, default_tolerance
 from autotune.timing import SamplingPlan
 from autotune.workload import Workload
 
@@ -53,6 +55,7 @@ class TrialRequest(Record):
     """The config is the untuned model: the one whose outputs are the reference."""
     tolerance: PositiveFloat | None
     """None: by the precision of the model."""
+    reference_precision: ReferencePrecision = "model"
     reference: str
     """Path of the reference outputs. The first untuned run of a study writes the file, all others compare with it."""
     cache: str
@@ -65,6 +68,10 @@ class TrialRequest(Record):
     limits: Limits = Limits()
     variables: dict[str, str] = {}
     """Environment variables that stand before the child's Python starts."""
+
+    def tolerance_for(self, dtypes: Iterable[str]) -> float:
+        """The relative error that is still right for a model with tensors of these element types."""
+        return self.tolerance or default_tolerance(dtypes)
 
 
 @dataclass(frozen=True)

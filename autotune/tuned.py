@@ -22,6 +22,7 @@ from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml, write_yaml
 from autotune.measurement import Latency, Record, Signature
+from autotune.numerics import ReferencePrecision
 from autotune.statistics import Speedup, Verdict
 from autotune.workload import Device
 
@@ -41,6 +42,8 @@ class TunedWorkload(Record):
     seed: int
     tolerance: float | None
     """Largest relative error of an output that counts as right; None: by the precision of the model."""
+    reference_precision: ReferencePrecision
+    """What outputs are compared with: those of the untuned model as it is, or in a wider type."""
     signature: Signature
 
 

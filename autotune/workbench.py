@@ -87,6 +87,7 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         config=config,
         untuned=config == manifest.space.untuned(),
         tolerance=manifest.tolerance,
+        reference_precision=manifest.reference_precision,
         reference=str(study.reference.resolve()),
         cache=str((folder.path / "cache").resolve()),
         cold=True,

@@ -14,19 +14,20 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import psutil
 
-from autotune import environment, numerics
+from autotune import environment, reference
 from autotune.backends import Backend, load_backend, output_arrays
 from autotune.check import WrongResultError, check
 from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Samples, Stage
 from autotune.memory import PeakMemory
-from autotune.subject import put_on_device
+from autotune.subject import put_on_device, why_unrepeatable
 from autotune.timing import SamplingPlan, take_samples, take_turns
 from autotune.trial import TrialFolder, TrialRequest, module_command
 from autotune.workload import Arguments
@@ -101,8 +102,11 @@ def _pipe_named(variable: str) -> int | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the trial in the folder `arguments[0]`; 0 if it left an outcome of any kind."""
-    if len(arguments) != 1:
+    """Run the trial in the folder `arguments[0]`; 0 if it left an outcome of any kind.
+
+    With `reference.ONLY` as a second argument: write the wide reference and measure nothing.
+    """
+    if not arguments or arguments[1:] not in ([], [reference.ONLY]):
         print("usage: worker.py FOLDER   (a folder that holds request.json)", file=sys.stderr)
         return 2
     folder = TrialFolder(Path(arguments[0]).resolve())
@@ -111,36 +115,51 @@ def main(arguments: list[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"{folder.path}: no readable request.json: {error}", file=sys.stderr)
         return 2
-    _stand_on_variables(request, folder)
+    only_reference = arguments[1:] == [reference.ONLY]
+    if not only_reference:
+        _stand_on_variables(request, folder)
     progress = Progress(folder)
     pipe = _pipe_named(TURN_FD_VARIABLE)
-    outcome = run_trial(request, progress, folder, None if pipe is None else Turns(pipe, progress))
-    folder.write_outcome(outcome)
+    if not only_reference and reference.is_missing(request):
+        progress.enter(Stage.CHECK)
+        status = reference.let_another_process_write(folder)
+        if reference.is_missing(request):
+            return status
+    job: Callable[[Backend], Measurement | None]
+    if only_reference:
+        job = partial(reference.write, request, enter=progress.enter)
+    else:
+        job = partial(measure, request, progress, None if pipe is None else Turns(pipe, progress))
+    outcome = run(job, request, progress, folder)
+    if outcome is not None:
+        folder.write_outcome(outcome)
     if isinstance(outcome, Failure):
         print(f"{outcome.reason} at {outcome.stage}: {outcome.error}", file=sys.stderr)
     return 0
 
 
-def run_trial(request: TrialRequest, progress: Progress, folder: TrialFolder, turns: Turns | None = None) -> Outcome:
-    """The trial, and whatever goes wrong in it as a `Failure`; the traceback goes to stderr."""
+def run(
+    job: Callable[[Backend], Measurement | None], request: TrialRequest, progress: Progress, folder: TrialFolder
+) -> Outcome | None:
+    """What the job gives, or whatever goes wrong in it as a `Failure`; the traceback goes to stderr."""
     backend: Backend | None = None
     try:
         backend = load_backend(request.workload.framework)
         _use_folders(request, folder, backend)
-        return measure(request, backend, progress, turns)
+        return job(backend)
     except BaseException as error:
         traceback.print_exc()
         return failure_of(error, progress.stage, request, backend, evidence=str(folder.stderr))
 
 
-def measure(request: TrialRequest, backend: Backend, progress: Progress, turns: Turns | None = None) -> Measurement:
+def measure(request: TrialRequest, progress: Progress, turns: Turns | None, backend: Backend) -> Measurement:
     """Build, compile, check and time the workload under the request's config. Raises on any failure."""
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
     memory = PeakMemory(backend)
     subject = put_on_device(request.workload, backend)
     model, inputs = subject.model, subject.inputs
-    tolerance = request.tolerance or numerics.default_tolerance(subject.dtypes)
+    tolerance = request.tolerance_for(subject.dtypes)
 
     with backend.inference():
         progress.enter(Stage.COMPILE)
@@ -155,7 +174,7 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress, turns: 
         progress.enter(Stage.CHECK)
         seen = [output_arrays(backend, outputs)]
         seen += [output_arrays(backend, each.call(step)) for each in inputs[1:]]
-        error = check(request, seen, tolerance)
+        errors = check(request, seen, tolerance, partial(why_unrepeatable, subject, backend))
         del outputs, seen
 
         progress.enter(Stage.RUN)
@@ -170,7 +189,8 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress, turns: 
         compile_s=max(first_call_s - float(np.median(samples.latency_s)), 0.0),
         peak_memory_bytes=peak_bytes,
         compile_peak_memory_bytes=compile_peak_bytes,
-        relative_error=error,
+        relative_error=None if errors is None else max(errors),
+        output_errors=errors,
         diagnosis=diagnosis,
         signature=subject.signature,
         environment=environment.describe(device=backend.device_name(), variables=request.variables),

@@ -22,6 +22,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("files", "workload", "objective", "timing", "statistics", "lease", "leftovers"),
     ("space", "trial", "backends", "record"),
     ("manifest", "memory", "subject", "check", "store", "sampler", "tuned", "backends.*"),
+    ("reference",),
     ("autotune", "worker", "study"),
     ("supervisor", "postmortem", "probe"),
     ("runner",),

@@ -56,6 +56,15 @@ class TestTheMainJob:
         assert len(document["trials"][0]["outcome"]["samples"]["latency_s"]) >= 5
         assert sum(document["failures"].values()) == sum(each["state"] == "failed" for each in document["trials"])
 
+    def test_a_wider_reference(self, tune_fake, cli, model_file):
+        """`--reference` gives the untuned model an error of its own, and is part of the study's question."""
+        model_file.write_text(model_file.read_text().replace(".normal(size=(", ".random(dtype=np.float32, size=("))
+        document = document_of(tune_fake("--trials", "1", "--reference", "float64", "--json"))
+        assert document["reference"] == "float64"
+        assert 0 < document["baseline"]["relative_error"] < 1e-5
+        assert document["trials"][0]["outcome"]["output_errors"] == [document["baseline"]["relative_error"]]
+        refused(tune_fake("--trials", "1"), "reference: float64 -> model")
+
     def test_reading_commands(self, tuned, cli, tmp_path):
         """`show`, `studies`, `export`, `run` speak of the same study."""
         shown = cli("show", "s")
@@ -130,6 +139,7 @@ MISTAKES = [
     (["resume", "nope"], ["no study 'nope'"]),
     (["export", "nope"], ["no study 'nope'"]),
     (["run", "nope", "1"], ["no study 'nope'"]),
+    (["tune", "--model", "vit", "--reference", "float16"], ["--reference float16", "model, float32 or float64"]),
     (["spaces", "--device", "tpu"], ["--device tpu"]),
     (["tune", "--model", "vit", "--no-such-flag"], ["No such option"]),
     (["no-such-command"], ["No such command"]),

@@ -36,6 +36,7 @@ def measured(*latency_s: float, **overrides: Any) -> Measurement:
         "peak_memory_bytes": 3 * 2**20,
         "compile_peak_memory_bytes": None,
         "relative_error": 1e-6,
+        "output_errors": (1e-6, 0.0),
         "diagnosis": Diagnosis(compiled=True, num_graphs=2, graph_breaks=(BREAK,), recompiles=()),
         "signature": Signature(
             model_class="m.Model",
@@ -136,6 +137,13 @@ def test_an_outcome_survives_json(outcome: Outcome) -> None:
     read = OUTCOME.validate_json(outcome.model_dump_json())
     assert type(read) is type(outcome)
     assert read == outcome
+
+
+def test_an_outcome_of_an_older_release_is_read() -> None:
+    """A measurement from before errors were kept for each output has none, and is read."""
+    content = measured().model_dump(mode="json")
+    del content["output_errors"]
+    assert OUTCOME.validate_python(content) == measured(output_errors=None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.numerics import default_tolerance, load_reference, relative_error, save_reference, varied
+from autotune.numerics import default_tolerance, incomparable, load_reference, relative_error, save_reference, varied
 
 Array = NDArray[Any]
 NAN, INF = float("nan"), float("inf")
@@ -135,6 +135,27 @@ def test_a_differing_integer_is_another_answer(kind: type) -> None:
     """Classes, tokens and masks are equal or wrong: 30001 is not nearly the token 30000."""
     assert error(np.array([1, 0, 1], kind), np.array([1, 0, 1], kind)) == 0
     assert error(np.array([1, 0, 1], kind), np.array([1, 1, 1], kind)) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("reference", "output", "words"),
+    [
+        (np.ones((2, 3)), np.ones((3, 2)), "shape (3, 2) instead of (2, 3)"),
+        (np.array([1, 2, 3]), np.array([1, 5, 6]), "2 of 3 integers differ"),
+        (of(1, 2, 3), of(NAN, 2, NAN), "2 of 3 elements are NaN"),
+        (of(NAN, 2), of(1, 2), "NaN in the reference"),
+        (of(1, INF), of(INF, INF), "infinity where the reference is finite"),
+        (of(1, INF), of(1, -INF), "another value where the reference is infinite"),
+        (of(1, INF), of(1, 7), "another value where the reference is infinite"),
+        (of(1, INF), of(2, INF), None),
+        (np.array([1, 2]), np.array([1, 2]), None),
+        (np.zeros((0, 3)), np.zeros((0, 3)), None),
+    ],
+)
+def test_what_no_number_can_tell_is_named(reference: Array, output: Array, words: str | None) -> None:
+    """An infinite error has a reason in words (shape, integers, NaN, infinity); a finite one has none."""
+    assert incomparable(reference, output) == words
+    assert (error(reference, output) == INF) is (words is not None)
 
 
 def test_half_floats_are_compared_in_full_precision() -> None:

@@ -182,6 +182,7 @@ def begun(make_study, measurement):
     ("change", "words"),
     [
         ({"tolerance": 0.5}, "tolerance: 0.001 -> 0.5"),
+        ({"reference_precision": "float64"}, "reference: model -> float64"),
         ({"framework_version": "9"}, "framework: fake 0 -> fake 9"),
         ({"variables": {"A": "1"}}, "environment variables"),
     ],

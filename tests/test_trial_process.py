@@ -19,7 +19,7 @@ from tests.conftest import QUICK_BUDGET, REPOSITORY
 
 ENDINGS = [
     ("wrong", Reason.WRONG_RESULT, Stage.CHECK, "relative error"),
-    ("nan", Reason.WRONG_RESULT, Stage.CHECK, "not comparable"),
+    ("nan", Reason.WRONG_RESULT, Stage.CHECK, "elements are NaN"),
     ("compile_error", Reason.COMPILE_ERROR, Stage.COMPILE, "does not know this operator"),
     ("out_of_memory", Reason.OUT_OF_MEMORY, Stage.COMPILE, "1 TiB"),
     ("crash", Reason.CRASH, Stage.COMPILE, "SIGSEGV; last line of stderr: about to crash"),
@@ -60,6 +60,7 @@ def test_the_untuned_model_writes_the_reference_and_is_not_compared(tmp_path, ma
         first = runner.run(TrialFolder(tmp_path / "a"), make_request())
         again = runner.run(TrialFolder(tmp_path / "b"), make_request())
     assert (first.relative_error, again.relative_error) == (None, 0)
+    assert (first.output_errors, again.output_errors) == (None, (0,))
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])

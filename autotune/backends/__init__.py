@@ -8,6 +8,8 @@ conformance test is parametrised over the table.
 from __future__ import annotations
 
 import importlib
+import pickle
+import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
+from autotune.numerics import WideType
 from autotune.workload import Device
 
 
@@ -46,6 +49,9 @@ class Backend(Protocol):
 
     warmup_calls: int
     """Calls after which this framework's runtime has settled at the earliest (its own measured fact)."""
+
+    evaluation_call: str
+    """What a user writes to turn a model's dropout off."""
 
     def find(self) -> Found:
         """Look for devices and compilers, quietly: absent hardware is data, not an error."""
@@ -86,6 +92,21 @@ class Backend(Protocol):
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         """Names and shapes of the model's parameters and buffers, in a stable order."""
+
+    def widen(self, value: Any, dtype: WideType) -> Any:
+        """A model, changed in place, or a tensor with its floating parameters, buffers or elements in `dtype`.
+
+        What is neither, and what holds no floats, comes back as it is.
+        """
+
+    def active_dropout(self, model: Any) -> list[str]:
+        """The model's dropout layers that drop when it is called, e.g. `Dropout 'blocks.0.drop' (p=0.1)`."""
+
+    def random_state(self) -> bytes:
+        """The state of the generators that `prepare` seeds: another one after a call means that it drew from them.
+
+        The same does not mean that nothing was drawn: a model can hold generators of its own.
+        """
 
     def reset_peak_memory(self) -> None:
         """Start a new peak. Only called where `peak_memory_bytes` is not None."""
@@ -195,6 +216,11 @@ def load_backend(framework: str) -> Backend:
     return backend
 
 
+def python_random_state() -> bytes:
+    """The state of Python's and NumPy's global generators."""
+    return pickle.dumps((random.getstate(), np.random.get_state()))
+
+
 def flatten(outputs: Any) -> list[Any]:
     """The leaves of nested tuples, lists and mappings, in order: how outputs of two runs are paired."""
     if isinstance(outputs, dict):
@@ -205,12 +231,15 @@ def flatten(outputs: Any) -> list[Any]:
 
 
 def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:
-    """Every tensor in `outputs` as an array; Python numbers as 0-d arrays; the rest is left out."""
+    """Every tensor in `outputs` as an array; Python numbers as 0-d arrays; the rest is left out.
+
+    Copies: a model may return its input, or a buffer of its own that the next call overwrites.
+    """
     arrays = []
     for leaf in flatten(outputs):
         array = backend.to_array(leaf)
         if array is None and isinstance(leaf, (bool, int, float)):
             array = np.asarray(leaf)
         if array is not None:
-            arrays.append(array)
+            arrays.append(array.copy())
     return arrays

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends import Found
+from autotune.backends import Found, python_random_state
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measurement import Diagnosis, GraphBreak, Reason, TensorSpec
+from autotune.numerics import WideType
 from autotune.workload import Device
 
 
@@ -31,9 +32,10 @@ class FakeOutOfMemoryError(Exception):
 
 
 class FakeBackend:
-    """See `Backend`. The model is any callable that takes and returns NumPy arrays."""
+    """See `Backend`. The model is any callable that takes and returns NumPy arrays, and has dropout if it says so."""
 
     warmup_calls = 1
+    evaluation_call = "model.eval()"
 
     def find(self) -> Found:
         return Found(version="0", devices={"cpu": "fake"}, compilers={})
@@ -83,6 +85,17 @@ class FakeBackend:
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         return ()
+
+    def widen(self, value: Any, dtype: WideType) -> Any:
+        """A callable computes in the type of its inputs, as NumPy does."""
+        is_float = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating)
+        return value.astype(dtype) if is_float else value
+
+    def active_dropout(self, model: Any) -> list[str]:
+        return [f"Dropout 'drop' (p={p:g})" for p in [getattr(model, "dropout", 0)] if p]
+
+    def random_state(self) -> bytes:
+        return python_random_state()
 
     def reset_peak_memory(self) -> None:
         pass

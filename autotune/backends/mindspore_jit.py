@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from packaging.specifiers import SpecifierSet
 
-from autotune.backends import Found
+from autotune.backends import Found, python_random_state
 from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InvalidConfigError, MissingDeviceError, MissingFrameworkError
 from autotune.measurement import Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
+from autotune.numerics import WideType
 from autotune.workload import Device
 
 
@@ -57,6 +58,14 @@ _CODE_EXTRA = _first("mindspore._c_expression:get_code_extra")
 _AST_PHASES = _first("mindspore.graph.api:ms_compile_cache", "mindspore.common.api:ms_compile_cache")
 _TRACE_PHASES = _first(
     "mindspore.graph.jit_trace:_trace_compile_cache", "mindspore.common.jit_trace:_trace_compile_cache"
+)
+
+_RNG_STATE = _first("mindspore:get_rng_state")
+_OP_SEEDS = _first("mindspore.common.seed:_KERNEL_SEED")
+_DROPOUTS = tuple(
+    found
+    for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "DropoutExt", "Dropout2dExt")
+    if (found := _first(f"mindspore.nn:{name}")) is not None
 )
 
 _INSTALL = "https://www.mindspore.cn/install/en"
@@ -200,6 +209,7 @@ class MindSporeBackend:
 
     warmup_calls = 20
     """The runtime tries other threading strategies during calls 4 to 14 (measured)."""
+    evaluation_call = "model.set_train(False)"
 
     def find(self) -> Found:
         names = {device: _device_label(device) for device in _TARGETS}
@@ -253,9 +263,27 @@ class MindSporeBackend:
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype)) if isinstance(value, ms.Tensor) else None
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
-        # Running means and the like are Parameters here; older releases have no other buffers.
-        named = [*model.parameters_and_names(), *getattr(model, "named_buffers", tuple)()]
-        return [(name, spec) for name, tensor in named if (spec := self.spec(tensor)) is not None]
+        return [(name, spec) for name, tensor in _tensors_of(model) if (spec := self.spec(tensor)) is not None]
+
+    def widen(self, value: Any, dtype: WideType) -> Any:
+        """On CPU convolution and batch norm take no float64 (measured): calling such a model raises TypeError."""
+        wide = getattr(ms, dtype)
+        if isinstance(value, ms.nn.Cell):
+            for _, tensor in _tensors_of(value):
+                if tensor.is_floating_point():
+                    tensor.set_dtype(wide)
+            return value
+        return value.astype(wide) if isinstance(value, ms.Tensor) and value.is_floating_point() else value
+
+    def active_dropout(self, model: Any) -> list[str]:
+        named = ((name, each, _dropped_share(each)) for name, each in model.cells_and_names())
+        return [f"{type(each).__name__} {name or '(the model)'!r} (p={p:g})" for name, each, p in named if p]
+
+    def random_state(self) -> bytes:
+        """The generator of `mint`, the seeds that `ops` counts up, NumPy's and Python's. A random primitive that a
+        Cell holds keeps its state in its kernel, where nobody sees it (measured); a dropout layer's is one."""
+        generator = b"" if _RNG_STATE is None else _RNG_STATE().asnumpy().tobytes()
+        return b"".join([generator, repr(_OP_SEEDS).encode(), python_random_state()])
 
     def reset_peak_memory(self) -> None:
         _RESET_PEAK_MEMORY()
@@ -281,6 +309,22 @@ class MindSporeBackend:
 
 _MEMORY_SIGNS = ("allocate memory failed", "memory isn't enough", "out of memory", "std::bad_alloc")
 """The first one measured on CPU, the second from MindSpore's sources, the others what drivers and C++ say."""
+
+
+def _tensors_of(model: Any) -> list[tuple[str, Any]]:
+    # Running means and the like are Parameters here; older releases have no other buffers.
+    return [*model.parameters_and_names(), *getattr(model, "named_buffers", tuple)()]
+
+
+def _dropped_share(cell: Any) -> float:
+    """The share that a Cell of MindSpore's own drops when it is called as it stands."""
+    if not cell.training:
+        return 0.0
+    if isinstance(cell, _DROPOUTS):
+        # The share is `p`, in Dropout1d `prob`; Dropout2d, Dropout3d and an old Dropout have what they keep (measured).
+        share = getattr(cell, "p", getattr(cell, "prob", None))
+        return 1 - float(cell.keep_prob) if share is None else float(share)
+    return float(cell.dropout) if isinstance(cell, ms.nn.MultiheadAttention) else 0.0
 
 
 def _device() -> Device:

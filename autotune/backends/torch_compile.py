@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends import Found
+from autotune.backends import Found, python_random_state
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measurement import Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
+from autotune.numerics import WideType
 from autotune.workload import Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
@@ -60,6 +61,7 @@ class TorchBackend:
     warmup_calls = 3
     """Convolution and attention models are steady from the second call on, tiny ones take some more: the warm-up
     goes on until the samples are steady anyway."""
+    evaluation_call = "model.eval()"
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
@@ -134,6 +136,22 @@ class TorchBackend:
         named = [*model.named_parameters(), *model.named_buffers()]
         return [(name, spec) for name, tensor in named if (spec := self.spec(tensor)) is not None]
 
+    def widen(self, value: Any, dtype: WideType) -> Any:
+        # Not `.to(dtype)`: that would cast a Module's complex parameters too, and lose their imaginary part.
+        if isinstance(value, torch.nn.Module) or (isinstance(value, torch.Tensor) and value.is_floating_point()):
+            return value.double() if dtype == "float64" else value.float()
+        return value
+
+    def active_dropout(self, model: Any) -> list[str]:
+        named = ((name, each, _dropped_share(each)) for name, each in model.named_modules())
+        return [f"{type(each).__name__} {name or '(the model)'!r} (p={p:g})" for name, each, p in named if p]
+
+    def random_state(self) -> bytes:
+        states = [torch.get_rng_state()]
+        if self._device.type != "cpu":
+            states.append(self._module().get_rng_state())
+        return b"".join([*(state.numpy().tobytes() for state in states), python_random_state()])
+
     def reset_peak_memory(self) -> None:
         self._module().reset_peak_memory_stats()
 
@@ -171,6 +189,20 @@ class TorchBackend:
 
     def _module(self) -> Any:
         return torch.get_device_module(self._device)
+
+
+def _dropped_share(module: torch.nn.Module) -> float:
+    """The share that a module of PyTorch's own drops when it is called as it stands."""
+    if not module.training:
+        return 0.0
+    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+        return float(module.p)
+    # A recurrent layer drops between its layers only.
+    if isinstance(module, torch.nn.MultiheadAttention) or (
+        isinstance(module, torch.nn.RNNBase) and module.num_layers > 1
+    ):
+        return float(module.dropout)
+    return 0.0
 
 
 def _refuse_unknown(arguments: dict[str, Any]) -> None:

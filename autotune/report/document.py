@@ -23,6 +23,7 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "framework": manifest.workload.framework,
         "framework_version": manifest.framework_version,
         "device": manifest.workload.device,
+        "reference": manifest.reference_precision,
         "verdict": answer.verdict and answer.verdict.value,
         "best": _figures(answer.best),
         "baseline": _figures(answer.untuned),

@@ -16,26 +16,59 @@ FRAMEWORKS = [
     pytest.param(name, marks=() if name == "fake" else getattr(pytest.mark, name), id=name) for name in BACKENDS
 ]
 
-MODELS = {
-    "torch": "torch.nn.Linear(4, 3), (torch.ones(2, 4),)",
-    "mindspore": "mindspore.nn.Dense(4, 3), (mindspore.Tensor(np.ones((2, 4), np.float32)),)",
-    "fake": "(lambda x: x @ np.ones((4, 3), np.float32)), (np.ones((2, 4), np.float32),)",
+EXPRESSIONS = {
+    "torch": {
+        "model": "torch.nn.Linear(4, 3), (torch.ones(2, 4),)",
+        "training": "torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.25), torch.nn.Dropout(0))",
+        "draw": "torch.rand(2)",
+        "integers": "torch.arange(3)",
+    },
+    "mindspore": {
+        "model": "mindspore.nn.Dense(4, 3), (mindspore.Tensor(np.ones((2, 4), np.float32)),)",
+        "training": "mindspore.nn.SequentialCell(mindspore.nn.Dense(4, 3), mindspore.nn.Dropout(p=0.25),"
+        " mindspore.nn.Dropout(p=0.0)).set_train()",
+        "draw": "mindspore.ops.rand(2)",
+        "integers": "mindspore.Tensor(np.arange(3))",
+    },
+    "fake": {
+        "model": "(lambda x: x @ np.ones((4, 3), np.float32)), (np.ones((2, 4), np.float32),)",
+        "training": "type('Model', (), {'dropout': 0.25, 'eval': lambda self: setattr(self, 'dropout', 0)})()",
+        "draw": "np.random.rand(2)",
+        "integers": "np.arange(3)",
+    },
 }
+"""Framework -> what the script below asks its backend about."""
 
 SCRIPT = """
-import importlib, json, sys
+import importlib, json, random, sys
 import numpy as np
 from pathlib import Path
 from autotune.backends import load_backend, output_arrays
 from autotune.config import Config
 from autotune.plan import bundled_spaces
 from autotune.space import load_space
-framework, expression = sys.argv[1:]
+framework, expressions = sys.argv[1], json.loads(sys.argv[2])
 backend = load_backend(framework)
 backend.prepare("cpu", 7)
 if framework != "fake":
     globals()[framework] = importlib.import_module(framework)
-model, inputs = eval(expression)
+def dropout(model):
+    active = backend.active_dropout(model)
+    eval(backend.evaluation_call)
+    return [active, backend.active_dropout(model)]
+def widened(dtype):
+    wide_model, wide_input = backend.widen(model, dtype), backend.widen(inputs[0], dtype)
+    with backend.inference():
+        output = backend.to_array(wide_model(wide_input))
+    integers, text = backend.widen(eval(expressions["integers"]), dtype), backend.widen("text", dtype)
+    return {
+        "float": [str(output.dtype), backend.spec(wide_input).dtype.lower()],
+        "parameters": sorted({spec.dtype.lower() for _, spec in backend.parameters(wide_model)}),
+        "integers": backend.spec(integers).dtype.lower(),
+        "text": text,
+        "error": float(np.abs(output - output_arrays(backend, outputs)[0]).max()),
+    }
+model, inputs = eval(expressions["model"])
 model = backend.place(model)
 inputs = tuple(backend.place(each) for each in inputs)
 spaces = {path.stem: path for path in bundled_spaces()}
@@ -49,6 +82,10 @@ with backend.inference():
     backend.synchronise()
 array = backend.to_array(inputs[0])
 diagnosis = backend.diagnose(model, untuned)
+states = [backend.random_state(), backend.random_state()]
+for each in (expressions["draw"], "np.random.rand()", "random.random()"):
+    eval(each)
+    states.append(backend.random_state())
 print(json.dumps({
     "same_object": step is model,
     "output_shape": output_arrays(backend, outputs)[0].shape,
@@ -63,6 +100,9 @@ print(json.dumps({
     "device": backend.device_name(),
     "compiled": diagnosis.compiled,
     "num_graphs": diagnosis.num_graphs,
+    "states_differ": [one != other for one, other in zip(states, states[1:])],
+    "dropout": dropout(eval(expressions["training"])),
+    "wide": {dtype: widened(dtype) for dtype in ("float32", "float64")},
 }))
 """
 
@@ -73,8 +113,9 @@ def said(request):
     name = request.param
     require(name)
     child = subprocess.run(
-        [sys.executable, "-c", SCRIPT, name, MODELS[name]], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", SCRIPT, name, json.dumps(EXPRESSIONS[name])],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert child.returncode == 0, child.stderr
     return name, json.loads(child.stdout.splitlines()[-1])
 
@@ -131,6 +172,30 @@ def test_models_and_parameters(said):
     name, answers = said
     assert answers["model_ok"] is None
     assert len(answers["parameters"]) == (0 if name == "fake" else 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_wider_model_computes_the_same_function(said, dtype):
+    """Floats of parameters and inputs are in the wider type, and so is the output; integers and other values stay."""
+    name, answers = said
+    wide = answers["wide"][dtype]
+    assert wide["float"] == [dtype, dtype]
+    assert wide["parameters"] == ([] if name == "fake" else [dtype])
+    assert (wide["integers"], wide["text"]) == ("int64", "text")
+    assert wide["error"] < 1e-5
+
+
+def test_active_dropout_is_named(said):
+    """Dropout that drops is named with its place and its share; one of p=0, or turned off as advised, is not."""
+    name, answers = said
+    active, turned_off = answers["dropout"]
+    assert active == [f"Dropout '{'drop' if name == 'fake' else '1'}' (p=0.25)"]
+    assert turned_off == []
+
+
+def test_drawing_random_numbers_shows(said):
+    """The state stays while nothing is drawn, and changes with a number of the framework's, NumPy's or Python's."""
+    assert said[1]["states_differ"] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)

@@ -27,7 +27,9 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError, MissingFrameworkError
 from autotune.measurement import Reason
 from autotune.plan import bundled_spaces
+from autotune.runner import Runner
 from autotune.space import load_space
+from autotune.trial import TrialFolder
 
 ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops
@@ -86,6 +88,50 @@ class Chain(nn.Cell):
         for _ in range(4):
             x = ops.tanh(x * 1.01) + 0.1
         return x
+
+
+class Sampling(nn.Cell):
+    """Random numbers come from a function, so no layer tells of them."""
+
+    def construct(self, x):
+        return ops.dropout(x, 0.5, True)
+
+
+class Dropping(nn.Cell):
+    """Every dropout that works on CPU, next to one that drops nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.plain = nn.Dropout(p=0.1)
+        self.old = nn.Dropout(keep_prob=0.75)
+        self.none = nn.Dropout(p=0.0)
+        self.row = nn.Dropout1d(p=0.4)
+        self.image = nn.Dropout2d(p=0.2)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.3)
+
+    def construct(self, x):
+        return self.plain(x)
+
+
+def sampling():
+    """For a trial: the model and its inputs."""
+    return Sampling().set_train(False), ms.Tensor(np.ones((4, 8), np.float32))
+
+
+def dropping():
+    """For a trial: the model and its inputs."""
+    return nn.SequentialCell(nn.Dense(8, 8), nn.Dropout(p=0.1)).set_train(), ms.Tensor(np.ones((4, 8), np.float32))
+
+
+def mlp():
+    """For a trial: the model and its inputs."""
+    x = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    return Mlp().set_train(False), ms.Tensor(x)
+
+
+def convolution():
+    """For a trial: the model and its inputs."""
+    return nn.Conv2d(3, 4, 3).set_train(False), ms.Tensor(np.ones((1, 3, 8, 8), np.float32))
 
 
 def child(cell, config):
@@ -365,6 +411,66 @@ def test_an_absent_device_is_a_note_and_an_error():
         assert mindspore_jit._INSTALL in note
         with pytest.raises(MissingDeviceError, match=device):
             MindSporeBackend().prepare(device, 0)
+
+
+@pytest.fixture
+def run_untuned(tmp_path, make_request, workload):
+    """The untuned model in a real child; in another one if MindSpore dies by itself (see tune.py)."""
+
+    def run(function, **overrides):
+        reference = f"{__file__}:{function}"
+        model = workload.model_copy(update={"framework": "mindspore", "reference": reference, "model": function})
+        request = make_request(None, workload=model, config=Config(PYNATIVE), **overrides)
+        with Runner("mindspore", {}, preload=True, log=tmp_path / "log") as runner:
+            for _ in range(4):
+                outcome = runner.run(TrialFolder(tmp_path / "untuned"), request)
+                if getattr(outcome, "reason", None) is not Reason.CRASH:
+                    break
+        return outcome
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("dropping", "Dropout '1' (p=0.1) is active: call model.set_train(False)"),
+        ("sampling", "draws random numbers"),
+    ],
+)
+def test_an_unrepeatable_model_is_named(run_untuned, function, words):
+    """Dropout left on by its place in the model, a function's random numbers by the seeds that it counts up."""
+    outcome = run_untuned(function)
+    assert outcome.reason is Reason.HARNESS
+    assert words in outcome.error
+
+
+def test_layers_that_drop_are_known():
+    """Dropout layers, by share or by what they keep, and attention that drops by itself; in training mode only."""
+    model = Dropping().set_train()
+    assert MindSporeBackend().active_dropout(model) == [
+        "Dropout 'plain' (p=0.1)",
+        "Dropout 'old' (p=0.25)",
+        "Dropout1d 'row' (p=0.4)",
+        "Dropout2d 'image' (p=0.2)",
+        "MultiheadAttention 'attention' (p=0.3)",
+    ]
+    assert MindSporeBackend().active_dropout(model.set_train(False)) == []
+
+
+def test_a_float64_reference_gives_pynative_an_error(run_untuned):
+    """Where all operators take float64, the untuned model's own error is measured."""
+    outcome = run_untuned("mlp", reference_precision="float64")
+    assert 0 < outcome.relative_error < 1e-5
+    assert outcome.output_errors == (outcome.relative_error,)
+
+
+def test_an_operator_without_float64_is_said_so(run_untuned):
+    """Convolution takes no float64 on CPU: a sentence with MindSpore's own words and the way out."""
+    outcome = run_untuned("convolution", reference_precision="float64")
+    assert outcome.reason is Reason.HARNESS
+    assert "does not run in float64: TypeError: For primitive[Conv2D]" in outcome.error
+    assert "--reference model" in outcome.error
 
 
 def test_numpy_2_is_refused(monkeypatch):

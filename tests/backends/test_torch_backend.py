@@ -51,6 +51,49 @@ class TooMuch(torch.nn.Module):
 def too_much():
     return TooMuch(), torch.randn(4, 8)
 
+class Dropping(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1))])
+
+    def forward(self, x):
+        return self.blocks[0](x)
+
+class Unrepeatable(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+def dropping():
+    return Dropping(), torch.randn(4, 8)
+
+def functional_dropout():
+    return Unrepeatable(lambda x: torch.nn.functional.dropout(x, training=True)).eval(), torch.randn(4, 8)
+
+def sampling():
+    return Unrepeatable(lambda x: x + torch.bernoulli(torch.full_like(x, 0.5))).eval(), torch.randn(4, 8)
+
+def writing():
+    return Unrepeatable(lambda x: x.add_(1)).eval(), torch.randn(4, 8)
+
+def convolution():
+    layers = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Softmax(1)
+    return torch.nn.Sequential(*layers).eval(), torch.randn(2, 3, 8, 8)
+
+def half():
+    model, x = mlp()
+    return model.bfloat16(), x.bfloat16()
+
+class OnlyFloat32(torch.nn.Module):
+    def forward(self, x):
+        return x @ torch.ones(8, 8)
+
+def only_float32():
+    return OnlyFloat32(), torch.randn(4, 8)
+
 def no_module():
     return (lambda x: x), torch.randn(4, 8)
 """
@@ -62,12 +105,12 @@ def run_torch(tmp_path, make_request, workload):
     path = tmp_path / "models_of_tests.py"
     path.write_text(MODEL_FILE)
 
-    def run(function, settings, *, preload=True):
+    def run(function, settings, *, preload=True, **overrides):
         model = workload.model_copy(update={"framework": "torch", "reference": f"{path}:{function}", "model": function})
         with Runner("torch", {}, preload=preload, log=tmp_path / "log") as runner:
-            untuned = make_request(None, workload=model, config=Config({"execution": "eager"}))
+            untuned = make_request(None, workload=model, config=Config({"execution": "eager"}), **overrides)
             first = runner.run(TrialFolder(tmp_path / "untuned"), untuned)
-            request = make_request(settings, workload=model)
+            request = make_request(settings, workload=model, **overrides)
             return first, runner.run(TrialFolder(tmp_path / "trial"), request)
 
     return run, path
@@ -121,6 +164,70 @@ def test_exhausted_memory_is_recognised(run_torch):
     run, _ = run_torch
     untuned, _ = run("too_much", CHEAP, preload=False)
     assert untuned.reason is Reason.OUT_OF_MEMORY
+
+
+UNREPEATABLE = [
+    ("dropping", "Dropout 'blocks.0.1' (p=0.1) is active: call model.eval()"),
+    ("functional_dropout", "draws random numbers"),
+    ("sampling", "draws random numbers"),
+    ("writing", "writes into its input (argument 1)"),
+]
+
+
+@pytest.mark.parametrize(("function", "words"), UNREPEATABLE)
+def test_an_unrepeatable_model_is_named(run_torch, function, words):
+    """Dropout left on by its place in the model, random numbers by the generator's state, a written input as such."""
+    run, _ = run_torch
+    untuned, _ = run(function, CHEAP)
+    assert untuned.reason is Reason.HARNESS
+    assert words in untuned.error
+
+
+@pytest.mark.parametrize(
+    ("function", "precision", "largest"), [("convolution", "float64", 1e-5), ("half", "float32", 3e-2)]
+)
+def test_a_wider_reference_gives_the_untuned_model_an_error(run_torch, function, precision, largest):
+    """Eager's own error and a config's are both measured against the wider model."""
+    run, _ = run_torch
+    untuned, compiled = run(function, CHEAP, reference_precision=precision, tolerance=None)
+    assert 0 < untuned.relative_error < largest
+    assert 0 < compiled.relative_error < largest
+
+
+def test_a_model_that_is_bound_to_its_type_has_no_wider_reference(run_torch):
+    """What cannot run in float64 says so in torch's own words, with the way out."""
+    run, _ = run_torch
+    untuned, _ = run("only_float32", CHEAP, reference_precision="float64")
+    assert untuned.reason is Reason.HARNESS
+    assert "does not run in float64: RuntimeError: expected m1 and m2 to have the same dtype" in untuned.error
+    assert "--reference model" in untuned.error
+
+
+LAYERS = [
+    (lambda: torch.nn.Dropout1d(0.5), ["Dropout1d '(the model)' (p=0.5)"]),
+    (lambda: torch.nn.AlphaDropout(0.5), ["AlphaDropout '(the model)' (p=0.5)"]),
+    (lambda: torch.nn.MultiheadAttention(4, 2, dropout=0.2), ["MultiheadAttention '(the model)' (p=0.2)"]),
+    (lambda: torch.nn.LSTM(4, 4, num_layers=2, dropout=0.3), ["LSTM '(the model)' (p=0.3)"]),
+    (lambda: torch.nn.Linear(4, 4), []),
+]
+
+
+@pytest.mark.parametrize(("layer", "named"), LAYERS)
+def test_layers_that_drop_are_known(layer, named):
+    """Every dropout layer, and the attention and recurrent layers that drop by themselves, in training mode only."""
+    from autotune.backends.torch_compile import TorchBackend
+
+    assert TorchBackend().active_dropout(layer()) == named
+    assert TorchBackend().active_dropout(layer().eval()) == []
+
+
+def test_complex_parameters_keep_their_imaginary_part():
+    """Widening touches floats only: a complex parameter stays as it is."""
+    from autotune.backends.torch_compile import TorchBackend
+
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64) * 1j)
+    assert TorchBackend().widen(model, "float64").weight.imag.tolist() == [1, 1]
 
 
 def test_what_is_no_module_is_refused(run_torch):

@@ -1,0 +1,253 @@
+"""The check of a trial: which output is wrong and how, a wider reference, and why a model cannot be compared with."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autotune.check import WrongResultError, check
+from autotune.errors import AutotuneError
+from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.numerics import load_reference, save_reference
+from autotune.runner import Runner, repeat_command
+from autotune.trial import TrialFolder
+
+NAN, INF = float("nan"), float("inf")
+RIGHT = [np.array([1.0, 4.0]), np.array([3, 5]), np.array([1.0, INF])]
+
+
+@pytest.fixture
+def checked(make_request):
+    """Errors of these outputs, one list for each input, against a recorded reference of the same form."""
+
+    def run(reference, seen, **overrides):
+        request = make_request({}, **overrides)
+        save_reference(request_path(request), reference)
+        return check(request, seen, 0.01, lambda: None)
+
+    return run
+
+
+def request_path(request):
+    return Path(request.reference)
+
+
+def test_every_output_has_its_own_error(checked):
+    """The largest over all inputs for each output, in the order of the outputs."""
+    off_first = [np.array([1.004, 4.0]), *RIGHT[1:]]
+    off_last = [*RIGHT[:2], np.array([1.002, INF])]
+    errors = checked([RIGHT, RIGHT, RIGHT], [RIGHT, off_first, off_last])
+    assert errors == pytest.approx((0.001, 0.0, 0.002))
+
+
+WRONG = [
+    (0, np.array([1.0, 3.8]), "output 1 of 3 on input 2 of 3: relative error 0.05, tolerance 0.01"),
+    (0, np.array([1.0, NAN]), "output 1 of 3 on input 2 of 3: 1 of 2 elements are NaN"),
+    (0, np.array([1.0, INF]), "output 1 of 3 on input 2 of 3: infinity where the reference is finite"),
+    (0, np.array([[1.0, 4.0]]), "output 1 of 3 on input 2 of 3: shape (1, 2) instead of (2,)"),
+    (1, np.array([3, 6]), "output 2 of 3 on input 2 of 3: 1 of 2 integers differ"),
+    (2, np.array([1.0, -INF]), "output 3 of 3 on input 2 of 3: another value where the reference is infinite"),
+]
+
+
+@pytest.mark.parametrize(("place", "output", "words"), WRONG, ids=[words for *_, words in WRONG])
+def test_a_wrong_result_names_the_output_the_input_and_the_kind(checked, place, output, words):
+    """A number where there is one; else NaN, infinity, shape or integers by name."""
+    seen = [*RIGHT[:place], output, *RIGHT[place + 1 :]]
+    with pytest.raises(WrongResultError) as caught:
+        checked([RIGHT, RIGHT, RIGHT], [RIGHT, seen, RIGHT])
+    assert str(caught.value) == words
+
+
+def test_a_lost_output_is_counted(checked):
+    """Another number of outputs is wrong, and both numbers are said."""
+    with pytest.raises(WrongResultError, match="2 outputs instead of 3 on input 1 of 2"):
+        checked([RIGHT, RIGHT], [RIGHT[:2], RIGHT])
+
+
+def test_a_derived_input_outside_the_domain_is_not_compared(checked):
+    """Where the untuned model itself gives NaN there is no answer to compare with; the other inputs count."""
+    nowhere = [np.array([NAN, 1.0]), *RIGHT[1:]]
+    assert checked([RIGHT, nowhere, RIGHT], [RIGHT, nowhere, RIGHT]) == (0, 0, 0)
+
+
+def test_an_untuned_model_that_gives_nan_names_its_output(make_request):
+    """No reference is written from NaN, and the output that holds it is named."""
+    request = make_request()
+    with pytest.raises(WrongResultError, match=r"untuned model itself gives NaN .*\(output 2 of 2\)"):
+        check(request, [[np.ones(2), np.array([NAN])]] * 2, 0.01, lambda: None)
+    assert not request_path(request).exists()
+
+
+@pytest.mark.parametrize("why", ["it draws random numbers", None])
+def test_an_unrepeatable_model_is_refused_with_its_cause(make_request, why):
+    """The cause where one is found, else a question; no reference is written."""
+    request = make_request()
+    with pytest.raises(AutotuneError, match="gives another output when called again with the same input") as caught:
+        check(request, [[np.ones(2)], [np.zeros(2)]], 0.01, lambda: why)
+    assert str(caught.value).endswith(why or "the same input")
+    assert (caught.value.tip is None) is (why is not None)
+    assert not request_path(request).exists()
+
+
+@pytest.fixture
+def run_untuned(tmp_path, make_request, model_file):
+    """Untuned runs of a model file in real children, one after the other, with one reference."""
+
+    def run(content, *, runs=1, **overrides):
+        model_file.write_text("import sys\nimport numpy as np\n" + content)
+        with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+            request = make_request(**overrides)
+            return [runner.run(TrialFolder(tmp_path / f"{number}"), request) for number in range(runs)]
+
+    return run
+
+
+DROPOUT = """
+class Model:
+    dropout = {p}
+    def __call__(self, x):
+        return x * (np.random.rand(*x.shape) > self.dropout)
+def tiny():
+    return Model(), np.ones((20, 20))
+"""
+UNREPEATABLE = [
+    (DROPOUT.format(p=0.1), "Dropout 'drop' (p=0.1) is active: call model.eval()"),
+    ("def tiny():\n    return (lambda x: x + np.random.rand()), np.ones(3)\n", "draws random numbers"),
+    (
+        "import random\ndef tiny():\n    return (lambda x: x + random.random()), np.ones(3)\n",
+        "draws random numbers",
+    ),
+    (
+        "def model(x, *, y):\n    y += 1\n    return x + y\n"
+        "def tiny():\n    return model, {'x': np.ones(3), 'y': np.ones(3)}\n",
+        "it writes into its input (y)",
+    ),
+    (
+        "def model(x, y):\n    z = y.sum()\n    y[:] = 0\n    return x + z\n"
+        "def tiny():\n    return model, (np.ones(3), np.ones(3))\n",
+        "it writes into its input (argument 2)",
+    ),
+    (
+        "def model(x):\n    x += 1\n    return x\ndef tiny():\n    return model, np.ones(3)\n",
+        "it writes into its input (argument 1)",
+    ),
+    (
+        "calls = []\ndef model(x):\n    calls.append(1)\n    return x + len(calls)\n"
+        "def tiny():\n    return model, np.ones(3)\n",
+        "keep state from call to call?",
+    ),
+]
+
+
+@pytest.mark.parametrize("precision", ["model", "float64"])
+@pytest.mark.parametrize(
+    ("content", "words"), UNREPEATABLE, ids=[f"{n} {words}" for n, (_, words) in enumerate(UNREPEATABLE)]
+)
+def test_the_cause_of_an_unrepeatable_model_is_named(run_untuned, content, words, precision):
+    """Dropout by name, else random numbers, else a written input, else a question; never a config's fault."""
+    (outcome,) = run_untuned(content, reference_precision=precision)
+    assert isinstance(outcome, Failure)
+    assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.CHECK)
+    assert words in outcome.error
+
+
+def test_dropout_that_changes_nothing_is_not_refused(run_untuned):
+    """A model in training mode whose outputs repeat within the tolerance is measured."""
+    (outcome,) = run_untuned("class Model:\n    dropout = 0.1\n    def __call__(self, x):\n        return x\n"
+                             "def tiny():\n    return Model(), np.ones(3)\n")  # fmt: skip
+    assert isinstance(outcome, Measurement)
+
+
+def test_an_output_that_the_next_call_overwrites_is_kept(run_untuned, tmp_path):
+    """A model may return the same buffer from every call: what each input gave is compared all the same."""
+    content = "def model(x):\n    buffer[:] = x\n    return buffer\nbuffer = np.zeros(9)\n"
+    run_untuned(content + "def tiny():\n    return model, np.arange(9.0)\n")
+    example, other, _ = load_reference(tmp_path / "reference.npz")
+    assert example[0].tolist() == list(range(9))
+    assert other[0].tolist() != example[0].tolist()
+
+
+FLOAT32 = """
+def tiny():
+    weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(8, 64)).astype(np.float32)
+    # Were the model built twice in one process, the second would be warm.
+    assert not hasattr(sys, "was_here"), "built before in this process"
+    sys.was_here = True
+    return (lambda x, ids: [np.tanh(x @ weight), ids * 2]), (x, np.arange(5))
+"""
+
+
+def test_a_wider_reference_measures_the_untuned_models_own_error(run_untuned, tmp_path):
+    """The reference is in float64, integers stay; the untuned model is compared with it, in a process of its own."""
+    first, again = run_untuned(FLOAT32, runs=2, reference_precision="float64")
+    for outcome in (first, again):
+        assert isinstance(outcome, Measurement), outcome
+        assert 1e-9 < outcome.relative_error < 1e-5
+        assert outcome.output_errors == (outcome.relative_error, 0)
+    assert [array.dtype for array in load_reference(tmp_path / "reference.npz")[0]] == [np.float64, np.int64]
+
+
+def test_without_the_flag_the_reference_is_the_model_as_it_is(run_untuned, tmp_path):
+    """The first untuned run has no error of its own, the second one has a number; the reference keeps the type."""
+    first, again = run_untuned(FLOAT32, runs=2)
+    assert (first.relative_error, again.relative_error) == (None, 0)
+    assert (first.output_errors, again.output_errors) == (None, (0, 0))
+    assert load_reference(tmp_path / "reference.npz")[0][0].dtype == np.float32
+
+
+def test_a_model_that_does_not_run_so_wide_is_the_harness_fault(run_untuned, tmp_path):
+    """The sentence says which precision failed, with the framework's own words, and what to do."""
+    (outcome,) = run_untuned(
+        "def model(x):\n    if x.dtype != np.float32:\n        raise TypeError('no kernel')\n    return x\n"
+        "def tiny():\n    return model, np.ones(3, np.float32)\n",
+        reference_precision="float64",
+    )
+    assert outcome.reason is Reason.HARNESS
+    assert "the untuned model does not run in float64: TypeError: no kernel (use --reference model)" in outcome.error
+    assert not (tmp_path / "reference.npz").exists()
+
+
+def test_a_reference_never_narrows(run_untuned):
+    """A float32 reference of a float64 model would be less exact than the model: refused."""
+    (outcome,) = run_untuned("def tiny():\n    return (lambda x: x), np.ones(3)\n", reference_precision="float32")
+    assert outcome.reason is Reason.HARNESS
+    assert "would round the float64 tensors" in outcome.error
+
+
+def test_an_untuned_model_outside_the_tolerance_of_its_wider_reference(run_untuned):
+    """What float32 cancels to nothing float64 does not: the message blames the precision and names the ways out."""
+    (outcome,) = run_untuned(
+        "def model(x):\n    large = x.dtype.type(1e8)\n    return (x + large) - large\n"
+        "def tiny():\n    return model, np.ones(3, np.float32)\n",
+        reference_precision="float64",
+    )
+    assert outcome.reason is Reason.WRONG_RESULT
+    assert "the untuned model itself leaves the tolerance of its float64 reference: output 1 of 1" in outcome.error
+    assert "--reference model" in outcome.error
+    assert outcome.relative_error == 1
+
+
+def test_a_crash_while_the_reference_is_made_is_a_crash(run_untuned):
+    """It is told as the crash that it is, so that the untuned model gets another process."""
+    (outcome,) = run_untuned(
+        "import os\ndef tiny():\n    return (lambda x: os.kill(os.getpid(), 11)), np.ones(3)\n",
+        reference_precision="float64",
+    )
+    assert (outcome.reason, outcome.stage) == (Reason.CRASH, Stage.CHECK)
+    assert "SIGSEGV" in outcome.error
+
+
+def test_the_plain_command_makes_the_reference_too(run_untuned, tmp_path):
+    """A trial repeated by hand, its reference gone, writes it again, whatever outcome lies in the folder."""
+    run_untuned(FLOAT32, reference_precision="float64")
+    reference = tmp_path / "reference.npz"
+    reference.unlink()
+    folder = TrialFolder(tmp_path / "0")
+    subprocess.run(repeat_command(folder, folder.read_request()), shell=True, check=True, capture_output=True)
+    assert isinstance(folder.read_outcome(), Measurement)
+    assert reference.exists()
