@@ -43,18 +43,19 @@ class Product:
         framework: str,
         *,
         study: str,
-        trials: int,
+        trials: int | None = None,
         seed: int = 0,
         space: Path | None = None,
         model_arguments: Mapping[str, int] | None = None,
     ) -> Document:
         """The study's document; its verdict is None where the model itself failed. Raises ProductError without one."""
         options = [] if space is None else ["--space", str(space)]
+        options += [] if trials is None else ["--trials", str(trials)]
         for name, value in (model_arguments or {}).items():
             options += ["--model-arg", f"{name}={value}"]
         return self._json(
             "tune", "--model", model, "--framework", framework, "--device", "cpu", "--study", study,
-            "--trials", str(trials), "--seed", str(seed), *options, "--studies-dir", str(self._studies), "--json",
+            "--seed", str(seed), *options, "--studies-dir", str(self._studies), "--json",
         )  # fmt: skip
 
     def export(self, study: str, path: Path) -> None:
@@ -91,6 +92,11 @@ class Product:
             text=True,
             check=False,
         )
+
+
+def export_in(folder: Path, model: str, seed: int) -> Path:
+    """Where one benchmark keeps the export of a study, and another looks for it."""
+    return folder / f"{model}-seed{seed}.yaml"
 
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
