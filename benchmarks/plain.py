@@ -18,12 +18,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import torch
-import yaml
+if TYPE_CHECKING:
+    import torch
 
 MIN_CALLS = 5
 """Of the warm-up, and of the timing: for models whose calls take seconds."""
@@ -65,6 +67,8 @@ def main() -> None:
     parser.add_argument("--sampling-s", type=float, default=4.0, help="seconds of timed calls (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
     given = parser.parse_args()
+
+    import torch
 
     model, inputs = build(given.model, given.seed)
     settings = settings_of(given.settings) if given.settings else {} if given.default_compile else None
