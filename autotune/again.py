@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from autotune.budget import Budget
 from autotune.measurement import Outcome
 from autotune.runner import Runner, repeat_command
 from autotune.study import Study
 from autotune.trial import TrialFolder
-from autotune.tune import Budget, trial_request
+from autotune.workbench import trial_request
 
 
 def run_again(study: Study, number: int) -> tuple[Outcome, str]:

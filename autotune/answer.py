@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.measurement import Measurement
-from autotune.record import Confirmation, TrialRecord
+from autotune.record import Confirmation, NoiseFloor, Sentinel, TrialRecord, drift
 from autotune.statistics import Speedup, Verdict, break_even_calls
 from autotune.study import Study
 from autotune.tuned import SCHEMA, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
@@ -25,10 +25,17 @@ class Answer:
     untuned: TrialRecord | None
     confirmation: Confirmation | None
     break_even_calls: int | None
+    noise_floor: NoiseFloor | None
+    sentinels: list[Sentinel]
 
     @property
     def speedup(self) -> Speedup | None:
         return None if self.confirmation is None else self.confirmation.speedup
+
+    @property
+    def drift(self) -> float | None:
+        """Share by which the untuned model's latency changed during the search; None without sentinels."""
+        return None if self.untuned is None else drift(self.untuned, self.sentinels)
 
     @property
     def is_outdated(self) -> bool:
@@ -58,6 +65,8 @@ def answer_of(study: Study) -> Answer:
         untuned=untuned,
         confirmation=confirmation,
         break_even_calls=_break_even(confirmation, candidate) if verdict is Verdict.FASTER else None,
+        noise_floor=study.noise_floor,
+        sentinels=study.sentinels,
     )
 
 
@@ -93,12 +102,15 @@ def tuned_config(study: Study) -> TunedConfig:
         framework=workload.framework,
         verdict=answer.verdict,
         config=answer.best.config,
+        untuned=manifest.space.untuned(),
         workload=TunedWorkload(
             model=workload.model,
             arguments=workload.arguments,
             device=workload.device,
             task=workload.task,
+            objective=manifest.objective.quantity,
             seed=workload.seed,
+            tolerance=manifest.tolerance,
             signature=measured.signature,
         ),
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),
@@ -110,6 +122,7 @@ def tuned_config(study: Study) -> TunedConfig:
             untuned=figures_of(answer.untuned),
             speedup=answer.speedup,
             process_pairs_s=answer.confirmation.pairs,
+            noise_floor=answer.noise_floor and answer.noise_floor.spread,
             compile_warm_s=answer.confirmation.compile_warm_s,
             break_even_calls=answer.break_even_calls,
         ),

@@ -11,7 +11,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
@@ -21,8 +22,10 @@ from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
     from autotune.answer import Answer
+    from autotune.budget import Budget
+    from autotune.duel import Duel
+    from autotune.runner import Runner
     from autotune.study import Study
-    from autotune.tune import Budget
 
 app = typer.Typer(
     help="Find, prove and ship the best compile configuration of a deep-learning model.",
@@ -115,10 +118,10 @@ def tune(
     as_json: AsJson = False,
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
+    from autotune.budget import Budget
     from autotune.plan import Wish, make_manifest
     from autotune.study import open_or_create
     from autotune.trial import Limits
-    from autotune.tune import Budget
 
     wish = Wish(
         model=model,
@@ -149,9 +152,9 @@ def resume(
     as_json: AsJson = False,
 ) -> int:
     """Go on with a study where it stopped; everything but the budget is read from it."""
+    from autotune.budget import Budget
     from autotune.plan import require_same_question
     from autotune.study import open_study
-    from autotune.tune import Budget
 
     opened = open_study(studies_dir, study)
     require_same_question(opened.manifest)
@@ -184,7 +187,7 @@ def show(
     console = Console(width=None if sys.stdout.isatty() else 240, soft_wrap=not sys.stdout.isatty())
     console.print(trials_table(answer))
     console.print(
-        "* times as fast as trial 0, one process each; the verdict rests on pairs of fresh processes", style="dim"
+        "* times as fast as trial 0, one process each; the verdict rests on fresh processes side by side", style="dim"
     )
     console.print(summary(answer, studies_dir_flag(studies_dir)))
 
@@ -229,6 +232,56 @@ def export(
     typer.echo(f"{output}: {tuned.verdict.value}; {tuned.config}")
     if tuned.is_untuned:
         typer.echo("apply() will return the model untouched")
+
+
+@app.command()
+@_plainly
+def verify(
+    file: Annotated[Path, typer.Argument(help="An exported YAML file.")],
+    as_json: AsJson = False,
+) -> int:
+    """Measure an exported answer again, here and today. Exit status: 0 it holds, 1 regressed or wrong, 2 unclear."""
+    import autotune
+    from autotune.report.document import verification_document
+    from autotune.report.terminal import verification_lines
+    from autotune.verify import duel_with_untuned
+    from autotune.verify import verify as verify_tuned
+
+    tuned = autotune.load(file)
+    with _scratch() as folder:
+        duel = duel_with_untuned(tuned, folder)
+        with _runner(tuned.framework, tuned.environment.variables, folder) as runner:
+            verification = verify_tuned(tuned, duel, runner, _say_block)
+    if as_json:
+        typer.echo(json.dumps(verification_document(verification), indent=2))
+    else:
+        for line in verification_lines(verification):
+            typer.echo(line)
+    return verification.exit_code
+
+
+@app.command()
+@_plainly
+def compare(
+    things: Annotated[list[str], typer.Argument(help="STUDY A B (numbers of two trials), or two exported YAML files.")],
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> int:
+    """Measure any two configs of a model side by side, as a verdict is made."""
+    from autotune.duel import measure
+    from autotune.report.document import comparison_document
+    from autotune.report.terminal import comparison_lines
+
+    with _scratch() as folder:
+        duel, names = _duel_of(things, studies_dir, folder)
+        with _runner(duel.workload.framework, duel.variables, folder) as runner:
+            result = measure(duel, runner, _say_block)
+    if as_json:
+        typer.echo(json.dumps(comparison_document(result, names), indent=2))
+    else:
+        for line in comparison_lines(result, names):
+            typer.echo(line)
+    return 0 if result.comparison is not None else 1
 
 
 @app.command()
@@ -331,9 +384,7 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int
     from autotune.study import studies_dir_flag
     from autotune.tune import Tuner
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` means it.
-            signal.signal(number, _interrupt)
+    _end_politely()
     workload = study.manifest.workload
     try:
         with (
@@ -368,6 +419,62 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int
     return 0 if answer.best is not None else 1
 
 
+def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, tuple[str, str]]:
+    """What `compare` was asked to compare, and what to call the two."""
+    import autotune
+    from autotune.duel import duel_of_trials
+    from autotune.errors import InputError
+    from autotune.study import open_study
+    from autotune.verify import duel_of_answers
+
+    match things:
+        case [study, first, second] if first.isdigit() and second.isdigit():
+            opened = open_study(studies_dir, study)
+            return duel_of_trials(opened, int(first), int(second), folder), (f"trial {first}", f"trial {second}")
+        case [first, second]:
+            return duel_of_answers(autotune.load(first), autotune.load(second), folder), (first, second)
+    raise InputError(
+        f"compare {' '.join(things)}: not understood", tip="compare STUDY 3 7, or compare first.yaml second.yaml"
+    )
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for the processes of one command. It stays where they could not be run: it is the evidence."""
+    import shutil
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp(prefix="autotune-"))
+    try:
+        yield folder
+    except AutotuneError:
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runner(framework: str, variables: dict[str, str], folder: Path) -> Runner:
+    from autotune.runner import Runner
+
+    _end_politely()
+    return Runner(framework, variables, preload=False, log=folder / "supervisor.log")
+
+
+def _say_block(first_s: float, second_s: float) -> None:
+    from autotune.report.units import seconds, times
+
+    _say(f"  {seconds(first_s)} / {seconds(second_s)} = {times(first_s / second_s)}")
+
+
+def _end_politely() -> None:
+    """A polite kill, or a terminal that is closed, ends a run as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` means it.
+            signal.signal(number, _interrupt)
+
+
 def _objective(text: str) -> Any:
     from autotune.errors import InputError
 
@@ -383,7 +490,6 @@ def _print_document(study: Study, answer: Answer) -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """A polite kill, or a terminal that is closed, ends a run as Ctrl-C does."""
     raise KeyboardInterrupt
 
 

@@ -6,6 +6,7 @@ processes may go on in sessions of their own, beside the next trial; whoever not
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,10 +16,15 @@ MARK_VARIABLE = "AUTOTUNE_TRIAL"
 """Holds the trial's folder, in every process that a trial starts."""
 
 
-def kill_marked(folder: Path) -> None:
-    """Kill every process of this user that carries the mark of the trial in `folder`."""
-    mark = str(folder.resolve())
-    for process in psutil.process_iter():
+def mark_of(folder: Path) -> str:
+    """What the variable holds in the processes of the trial in `folder`."""
+    return str(folder.resolve())
+
+
+def kill_marked(folder: Path, among: Iterable[psutil.Process] | None = None) -> None:
+    """Kill every process of this user (or of those in `among`) that carries the mark of the trial in `folder`."""
+    mark = mark_of(folder)
+    for process in psutil.process_iter() if among is None else among:
         with suppress(psutil.Error, OSError):
             if process.environ().get(MARK_VARIABLE) == mark:
                 process.kill()

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.environment import Environment
 
@@ -29,6 +29,8 @@ class Stage(StrEnum):
     COMPILE = "compile"
     CHECK = "check"
     RUN = "run"
+    WAIT = "wait"
+    """Warm and idle: a live process whose turn it is not."""
 
 
 class Reason(StrEnum):
@@ -112,16 +114,34 @@ class Latency(Record):
         return cls(p50=p50, p90=p90, p99=p99)
 
 
+class Usage(Record):
+    """What the system counted for the whole process (all its threads) during each sample: evidence of disturbance.
+
+    In the order of the samples. An involuntary switch means that another process wanted the core; page faults of a
+    steady call come from an allocator that gives memory back and asks for it again. Source: getrusage(2).
+    """
+
+    cpu_s: tuple[NonNegativeFloat, ...]
+    page_faults: tuple[NonNegativeInt, ...]
+    involuntary_switches: tuple[NonNegativeInt, ...]
+
+
 class Samples(Record):
     """Per-call wall times in seconds, device-synchronised, in the order taken.
 
-    `ended_by` says which rule stopped the sampling; `steady` whether the warm-up had settled by then.
+    `steady` says whether the warm-up had settled, `ended_by` which rule stopped the sampling: the median's interval was
+    narrow enough, enough samples, the time was used up, the config was clearly slower than the best one, or (a live
+    process) its turns were over.
     """
 
     latency_s: tuple[PositiveFloat, ...] = Field(min_length=1)
     warmup_s: tuple[PositiveFloat, ...] = ()
     steady: bool
-    ended_by: Literal["precision", "num_samples", "time"]
+    ended_by: Literal["precision", "num_samples", "time", "slower", "turns"]
+    turns: tuple[PositiveInt, ...] = ()
+    """Number of samples in each turn of a live process; empty where all were taken in one go."""
+    usage: Usage | None = None
+    """None where the system does not count."""
 
 
 class Measurement(Record):
@@ -142,6 +162,8 @@ class Measurement(Record):
     diagnosis: Diagnosis
     signature: Signature
     environment: Environment
+    stage_s: dict[Stage, NonNegativeFloat] = {}
+    """Seconds that the child spent in each stage."""
 
     @property
     def latency(self) -> Latency:

@@ -54,7 +54,13 @@ class Wish(Record):
 def make_manifest(wish: Wish) -> Manifest:
     """The question that the wish comes to on this machine. Raises an AutotuneError with a sentence."""
     framework, device = choose_target(wish.framework, wish.device)
-    workload = _workload(wish, framework, device)
+    workload = make_workload(
+        wish.model,
+        {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()},
+        framework,
+        device,
+        wish.seed,
+    )
     version = framework_version(framework)
     space_file = wish.space or bundled_space(framework)
     return Manifest(
@@ -72,6 +78,22 @@ def make_manifest(wish: Wish) -> Manifest:
         constraints=tuple(Constraint.parse(text) for text in wish.constraints),
         tolerance=wish.tolerance,
         variables=_pairs("--env", wish.variables),
+    )
+
+
+def make_workload(model: str, arguments: dict[str, Scalar], framework: str, device: Device, seed: int) -> Workload:
+    """The workload as it is seen from the current folder. Raises InputError for a model that is not there."""
+    search_path = Path.cwd()
+    reference, digest = _resolve_model(model, framework, search_path)
+    return Workload(
+        model=model,
+        reference=reference,
+        arguments=arguments,
+        framework=framework,
+        device=device,
+        seed=seed,
+        search_path=str(search_path),
+        source_sha256=digest,
     )
 
 
@@ -204,21 +226,6 @@ def _require_device(framework: str, device: Device) -> None:
     raise MissingDeviceError(
         f"--device {device}: {framework} {found.version} finds only {', '.join(found.devices)} on this machine",
         tip=reasons[0].removeprefix(f"{device}:").strip() if reasons else "run `python cli.py doctor`",
-    )
-
-
-def _workload(wish: Wish, framework: str, device: Device) -> Workload:
-    search_path = Path.cwd()
-    reference, digest = _resolve_model(wish.model, framework, search_path)
-    return Workload(
-        model=wish.model,
-        reference=reference,
-        arguments={name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()},
-        framework=framework,
-        device=device,
-        seed=wish.seed,
-        search_path=str(search_path),
-        source_sha256=digest,
     )
 
 

@@ -1,25 +1,58 @@
-"""What a study keeps: `TrialRecord`s and the `Confirmation`. Plain data; nothing here reads or writes a database."""
+"""What a study keeps: its `TrialRecord`s, how noisy the machine was, and the `Confirmation`.
+
+Plain data; nothing here reads or writes a database.
+"""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from autotune.config import Config
 from autotune.measurement import Failure, Measurement, Outcome, Record
-from autotune.statistics import Speedup, Verdict
+from autotune.statistics import MARGIN, Speedup, Verdict
+
+DRIFTING = 0.05
+"""The untuned model's latency changed by more than this share during the search: worth a warning."""
+
+
+class NoiseFloor(Record):
+    """The untuned model against itself: what this machine shows as a difference where there is none."""
+
+    pairs: tuple[tuple[float, float], ...]
+    """Seconds a call in pairs of live processes."""
+    spread: float
+    """Root mean square of the pairs' log ratios: the share by which two processes of one config differ."""
+    relative_error: float
+    """Largest error of these processes' outputs against the reference: the model's own nondeterminism."""
+
+
+class Sentinel(Record):
+    """The untuned model, timed again between trials, to notice a machine that drifts."""
+
+    after: int
+    """Number of the trial that was recorded just before."""
+    latency_s: float
+    """The median."""
 
 
 class Confirmation(Record):
-    """The verdict and what it rests on: latencies of fresh process pairs, in seconds, `(untuned, candidate)`."""
+    """The verdict and what it rests on: latencies in seconds, a row for each block of live processes."""
 
     verdict: Verdict
     candidate: int | None = None
-    """Number of the trial whose config was compared with the untuned model."""
-    pairs: tuple[tuple[float, float], ...] = ()
-    speedup: Speedup | None = None
+    """Number of the trial that the verdict is about: the winner, or what came closest."""
+    contestants: tuple[int, ...] = ()
+    """Trial numbers, a column each; the untuned model's first."""
+    blocks_s: tuple[tuple[float, ...], ...] = ()
+    speedups: tuple[Speedup, ...] = ()
+    """Of each contestant but the first over the untuned model; the intervals hold for all at once."""
+    margin: float = MARGIN
+    """Share by which the whole interval had to exceed 1."""
     compile_warm_s: float | None = None
     """First call minus a steady call in a new process, with the compile caches of an earlier one kept."""
     num_trials: int
@@ -27,12 +60,27 @@ class Confirmation(Record):
     note: str | None = None
 
     @property
+    def speedup(self) -> Speedup | None:
+        """The candidate's."""
+        return None if self.candidate is None else self.speedups[self._column - 1]
+
+    @property
+    def pairs(self) -> tuple[tuple[float, float], ...]:
+        """Untuned and candidate seconds a call, block by block."""
+        return () if self.candidate is None else tuple((row[0], row[self._column]) for row in self.blocks_s)
+
+    @property
     def latencies_s(self) -> tuple[float, float]:
         """Untuned and tuned seconds a call, as the verdict has them: the untuned median, and that over the speed-up."""
         if self.speedup is None:
             raise ValueError("nothing was compared")
-        untuned_s = statistics.median(untuned_s for untuned_s, _ in self.pairs)
+        untuned_s = statistics.median(row[0] for row in self.blocks_s)
         return untuned_s, untuned_s / self.speedup.median
+
+    @property
+    def _column(self) -> int:
+        assert self.candidate is not None
+        return self.contestants.index(self.candidate)
 
 
 @dataclass(frozen=True)
@@ -68,3 +116,16 @@ class TrialRecord:
         return isinstance(self.outcome, Measurement) or (
             isinstance(self.outcome, Failure) and self.outcome.blames_config
         )
+
+
+def drift(untuned: TrialRecord, sentinels: Sequence[Sentinel]) -> float | None:
+    """Share by which the untuned model's median changed during the search; None as long as there is no sentinel."""
+    if not sentinels:
+        return None
+    medians_s = [untuned.measurement.latency.p50, *(each.latency_s for each in sentinels)]
+    return max(medians_s) / min(medians_s) - 1
+
+
+def failures_by_reason(records: Iterable[TrialRecord]) -> Counter[str]:
+    """How many trials failed for each reason."""
+    return Counter(each.outcome.reason.value for each in records if isinstance(each.outcome, Failure))

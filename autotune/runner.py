@@ -1,7 +1,7 @@
-"""The parent's side of a trial: hand a request to the supervisor, wait, and bring back an `Outcome`.
+"""The parent's side of trials: hand requests to the supervisor, wait, and bring back each `Outcome`.
 
-Whatever becomes of the child, `run` returns a value: the child's own outcome, or a `Failure` made from a signal, a
-timeout or silence. The parent blocks in a read; it never spins beside the process that is being timed.
+Whatever becomes of the child, there is a value in the end. The parent blocks in a read; it never spins beside the
+process that is being timed.
 """
 
 from __future__ import annotations
@@ -9,43 +9,57 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
-import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from autotune.backends import entry_of
 from autotune.errors import HarnessError
-from autotune.leftovers import kill_marked
-from autotune.measurement import Failure, Outcome, Reason, Stage
+from autotune.measurement import Outcome, Stage
+from autotune.postmortem import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
 from autotune.trial import TrialFolder, TrialRequest, module_command, package_path
 
 StageCallback = Callable[[Stage], None]
-
-MIN_FREE_BYTES = 200 * 2**20
-"""Below this much free disk a trial is not started: compilers fill it, and SQLite needs room to commit."""
 
 _PRELOAD_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy's BLAS starts threads when imported, and a process with threads must not fork."""
 
 
-@dataclass(frozen=True)
-class _Ended:
-    status: int
-    timed_out: str | None
+class LiveTrial(Protocol):
+    """A process that has built, compiled and checked its config and is warm: it takes samples when it is told to."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of it, if it has ended; None while it lives."""
+
+    def turn(self) -> None:
+        """Let it take one burst of samples, and wait. Nothing happens if it has ended."""
+
+    def finish(self) -> Outcome:
+        """Let it end: a measurement with the samples of all its turns, or the failure."""
+
+
+class Trials(Protocol):
+    """Whatever can run trials: `Runner` does in processes."""
+
+    def run(
+        self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
+    ) -> Outcome:
+        """One trial from beginning to end. Raises HarnessError where it cannot even be started."""
+
+    def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
+        """A fresh process, ready for its first turn (or ended early). Raises HarnessError like `run`."""
 
 
 class Runner:
-    """Runs trials of one framework, one at a time. A context manager: leaving it leaves no process behind.
+    """Runs trials of one framework. A context manager: leaving it leaves no process behind.
 
     `variables` stand before any Python of a trial starts. `preload` forks trials from a process that has imported the
-    framework; requests run with `fresh=True` get a Python of their own all the same. `log` takes what the supervisor
-    itself prints; None lets it through to this process's stderr, and so the trials' output (`echo`).
+    framework; `run` with `fresh=True`, and `hold`, start a Python of its own all the same. `log` takes what the
+    supervisor itself prints; None lets it through to this process's stderr, and so the trials' output (`echo`).
     """
 
     def __init__(self, framework: str, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
@@ -54,6 +68,7 @@ class Runner:
         self._variables = {**entry.process_variables, **variables}
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._running: dict[str, _Process] = {}
 
     def __enter__(self) -> Runner:
         return self
@@ -67,16 +82,13 @@ class Runner:
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
     ) -> Outcome:
         """Write the request, wait for the child, and say what became of it. Raises HarnessError without disk."""
-        _require_disk(folder.path)
-        try:
-            folder.write_request(request)
-        except OSError as error:
-            raise HarnessError(f"cannot write {folder.path}: {error.strerror}") from None
-        oom_kills = _num_oom_kills()
-        ended = self._run(folder, request, fresh, on_stage or (lambda _: None))
-        outcome = _outcome(folder, ended, oom_killed=_num_oom_kills() > oom_kills)
-        folder.drop_leftovers()
-        return outcome
+        return self._start(folder, request, on_stage, fresh=fresh, live=False).wait()
+
+    def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
+        """Start a live process and wait until it is warm. Raises HarnessError without disk."""
+        held = self._start(folder, request, on_stage, fresh=True, live=True)
+        held.wait_for(Stage.WAIT)
+        return held
 
     def close(self) -> None:
         """Close the supervisor's stdin: it kills what runs and ends. Waits until it has."""
@@ -88,39 +100,75 @@ class Runner:
             with suppress(BrokenPipeError):
                 stream.close()
         process.wait()
+        for each in list(self._running.values()):
+            each.end(None)
+        self._running.clear()
 
-    def _run(self, folder: TrialFolder, request: TrialRequest, fresh: bool, on_stage: StageCallback) -> _Ended | None:
-        """None if the supervisor itself was lost; the next trial gets a new one."""
-        order = {
-            "folder": str(folder.path),
-            "fresh": fresh,
-            "echo": self._log is None,
-            "limits": request.limits.model_dump(),
-        }
+    def send(self, **order: Any) -> None:
+        """Give the supervisor an order. Where it was lost, so are its trials; the next one gets a new supervisor."""
         try:
             process = self._supervisor()
             assert process.stdin is not None
             process.stdin.write((json.dumps(order) + "\n").encode())
             process.stdin.flush()
-            while (event := self._next_event(process)) is not None:
-                if event["event"] == "stage":
-                    on_stage(Stage(event["stage"]))
-                elif event["event"] == "ended":
-                    return _Ended(event["status"], event["timed_out"])
         except BrokenPipeError:
-            pass
+            self.close()
         except BaseException:
             self.close()
             raise
-        self.close()
-        return None
+
+    def listen(self) -> None:
+        """Wait for one event and hand it to the process that it is about."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+        except BaseException:
+            self.close()
+            raise
+        if not line:
+            self.close()
+            return
+        event = json.loads(line)
+        running = self._running[event["folder"]]
+        if event["event"] == "ended":
+            del self._running[event["folder"]]
+            running.end(Ended(event["status"], event["timed_out"]))
+        else:
+            try:
+                running.enter(Stage(event["stage"]))
+            except BaseException:
+                self.close()
+                raise
+
+    def _start(
+        self, folder: TrialFolder, request: TrialRequest, on_stage: StageCallback | None, *, fresh: bool, live: bool
+    ) -> _Process:
+        _require_disk(folder.path)
+        try:
+            folder.write_request(request)
+        except OSError as error:
+            raise HarnessError(f"cannot write {folder.path}: {error.strerror}") from None
+        started = _Process(self, folder, on_stage)
+        self._running[str(folder.path)] = started
+        self.send(
+            order="start",
+            folder=str(folder.path),
+            fresh=fresh,
+            live=live,
+            echo=self._log is None,
+            limits=request.limits.model_dump(),
+        )
+        return started
 
     def _supervisor(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            self._process = self._start()
+            self._process = self._start_supervisor()
         return self._process
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start_supervisor(self) -> subprocess.Popen[bytes]:
         added = {name: value for name, value in _PRELOAD_ONLY.items() if self._module and name not in os.environ}
         environment = {
             **os.environ,
@@ -144,14 +192,52 @@ class Runner:
             if stderr is not None:
                 stderr.close()
 
-    @staticmethod
-    def _next_event(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            return None
-        event: dict[str, Any] = json.loads(line)
-        return event
+
+class _Process:
+    """A started trial, as seen from the parent."""
+
+    def __init__(self, runner: Runner, folder: TrialFolder, on_stage: StageCallback | None) -> None:
+        self._runner = runner
+        self._folder = folder
+        self._on_stage = on_stage
+        self._stage = Stage.START
+        self._oom_kills = num_oom_kills()
+        self.outcome: Outcome | None = None
+
+    def turn(self) -> None:
+        if self.outcome is None:
+            self._stage = Stage.RUN
+            self._order("turn")
+            self.wait_for(Stage.WAIT)
+
+    def finish(self) -> Outcome:
+        if self.outcome is None:
+            self._order("finish")
+        return self.wait()
+
+    def wait(self) -> Outcome:
+        """Until it ends by itself."""
+        while self.outcome is None:
+            self._runner.listen()
+        return self.outcome
+
+    def wait_for(self, stage: Stage) -> None:
+        """Until it enters the stage, or ends."""
+        while self.outcome is None and self._stage is not stage:
+            self._runner.listen()
+
+    def enter(self, stage: Stage) -> None:
+        self._stage = stage
+        if self._on_stage is not None:
+            self._on_stage(stage)
+
+    def end(self, ended: Ended | None) -> None:
+        """It is over; `ended` None: with the supervisor."""
+        self.outcome = outcome_of(self._folder, ended, oom_killed=num_oom_kills() > self._oom_kills)
+        self._folder.drop_leftovers()
+
+    def _order(self, order: str) -> None:
+        self._runner.send(order=order, folder=str(self._folder.path))
 
 
 def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
@@ -165,66 +251,10 @@ def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
     return " ".join([*settings, shlex.join(module_command("worker", str(folder.path)))])
 
 
-def _outcome(folder: TrialFolder, ended: _Ended | None, oom_killed: bool) -> Outcome:
-    """The child's own outcome if it left one, else what its end tells."""
-    told = folder.read_outcome()
-    if told is not None:
-        return told
-    reason, error = _reason(ended, oom_killed, folder)
-    return Failure(reason=reason, stage=folder.read_stage(), error=error, evidence=str(folder.stderr))
-
-
-def _reason(ended: _Ended | None, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
-    if ended is None:
-        kill_marked(folder.path)
-        return Reason.HARNESS, "the supervisor of the trial was lost (see supervisor.log in the study's folder)"
-    reason, error = _how_it_ended(ended, oom_killed, folder)
-    # Before a config is applied, nothing can be its fault.
-    return (Reason.HARNESS if folder.read_stage() in (Stage.START, Stage.BUILD) else reason), error
-
-
-def _how_it_ended(ended: _Ended, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
-    if ended.timed_out is not None:
-        return Reason.TIMEOUT, f"stopped: longer than its limit in stage {ended.timed_out}"
-    if _free_bytes(folder.path) < MIN_FREE_BYTES // 4:
-        return Reason.HARNESS, "the disk is full"
-    last_words = _last_line(folder.stderr)
-    if os.WIFSIGNALED(ended.status):
-        number = os.WTERMSIG(ended.status)
-        name = signal.Signals(number).name
-        if number == signal.SIGKILL and oom_killed:
-            return Reason.OUT_OF_MEMORY, "killed by the kernel: out of memory"
-        return Reason.CRASH, f"killed by {name}; last line of stderr: {last_words}"
-    code = os.WEXITSTATUS(ended.status)
-    return Reason.CRASH, f"ended with exit status {code} and no outcome; last line of stderr: {last_words}"
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return "(none)"
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "(none)")
-
-
 def _require_disk(path: Path) -> None:
-    free = _free_bytes(path)
+    free = free_bytes(path)
     if free < MIN_FREE_BYTES:
         raise HarnessError(
             f"{path}: {free / 2**20:.0f} MiB free on this disk, a trial needs {MIN_FREE_BYTES / 2**20:.0f} MiB",
             tip="free some space and run the same command again; nothing recorded is lost",
         )
-
-
-def _free_bytes(path: Path) -> int:
-    existing = next(each for each in (path, *path.parents) if each.exists())
-    return shutil.disk_usage(existing).free
-
-
-def _num_oom_kills() -> int:
-    """How many processes the kernel has killed for memory since boot (Linux; else 0)."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,22 +1,30 @@
 """From latencies to a verdict. Pure functions of numbers; nothing here measures.
 
-The unit of evidence is a pair of fresh processes (untuned, candidate), started one after the other, the order
-swapped from pair to pair. Samples within one process agree far better with each other than with those of the next
-process, so an interval over samples would claim a certainty that is not there (docs/measurement.md).
+The unit of evidence is the process: samples within one agree far better with each other than with those of the next,
+so an interval over samples would claim a certainty that is not there (docs/measurement.md). Processes are compared
+in blocks: in each, every config runs once, all at the same time, sampled in turns.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.measurement import Record
 
 MARGIN = 0.02
 """A speed-up below this share is not worth a compile setting; `faster` needs the whole interval beyond it."""
+TOO_WIDE = 1.15
+"""An interval whose ends differ by more than this factor, and that leaves a gain possible, decides nothing."""
+NUM_RESAMPLES = 20_000
+BLOCKS_PER_OUTLIER = 6
+"""One block in so many is set aside on either side."""
 
 
 class Verdict(StrEnum):
@@ -25,40 +33,113 @@ class Verdict(StrEnum):
     FASTER = "faster"
     TIE = "tie"
     KEEP_UNTUNED = "keep_untuned"
+    UNDECIDED = "undecided"
+    """The machine is too noisy to tell."""
     INFEASIBLE = "infeasible"
 
 
 class Speedup(Record):
-    """Untuned latency divided by tuned latency, with its 95 % interval. Above 1: the tuned model is faster."""
+    """The base's latency divided by the config's, with its 95 % interval. Above 1: the config is faster."""
 
     median: float
     low: float
     high: float
 
 
-def speedup_over_pairs(pairs: Sequence[tuple[float, float]], confidence: float = 0.95) -> Speedup:
-    """Ratio of the medians of each process pair `(untuned_s, tuned_s)`, with the t interval of the log ratios.
+@dataclass(frozen=True)
+class Comparison:
+    """Blocks of latencies, in seconds: one row a block, the base in the first column, the configs in the others.
 
-    `median` is the pairs' median ratio, held inside the interval. Needs at least two pairs (ValueError).
+    A config's interval is `centre -+ q * scale` of its log ratios over blocks. Centre and scale are a trimmed mean and
+    its standard error: from six blocks on, the most extreme ones on either side are set aside, since on a shared
+    machine some block is always hit by somebody else (Yuen, Biometrika 61, 1974). The quantile q is that of the largest
+    |centre / scale| among all configs, so the intervals hold for all at once and the best may be picked after looking.
+    It comes from a parametric bootstrap: rows drawn from a normal distribution with the correlations of the observed
+    log ratios (Westfall and Young, Resampling-Based Multiple Testing, 1993). It keeps its error rate from four blocks
+    on; resampling the rows themselves, the other bootstrap, is far too narrow with as few blocks as one can afford
+    (docs/decisions/0005-verdict-in-blocks.md).
     """
-    # Imported here: it takes most of a second, and a job that loads a tuned config needs only the names above.
-    from scipy import stats
 
-    if len(pairs) < 2:
-        raise ValueError(f"an interval over process pairs needs at least 2 pairs, got {len(pairs)}")
-    logs = np.log([untuned_s / tuned_s for untuned_s, tuned_s in pairs])
-    half = stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * stats.sem(logs)
-    low, high = math.exp(logs.mean() - half), math.exp(logs.mean() + half)
-    return Speedup(median=min(max(math.exp(np.median(logs)), low), high), low=low, high=high)
+    latencies_s: tuple[tuple[float, ...], ...]
+    num_looks: int = 1
+    """How often the same data may be looked at in all; each look gets an equal share of the error (Bonferroni)."""
+
+    @cached_property
+    def speedups(self) -> tuple[Speedup, ...]:
+        """Of each config over the base, in the order of the columns. Needs at least two blocks (ValueError)."""
+        latencies = np.asarray(self.latencies_s, dtype=float)
+        if len(latencies) < 2:
+            raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(latencies)}")
+        return _simultaneous(np.log(latencies[:, :1] / latencies[:, 1:]), 0.05 / self.num_looks)
+
+    def between(self, config: int, other: int) -> Speedup:
+        """How many times as fast as `other` is `config` (both columns), with a t interval of its own."""
+        latencies = np.asarray(self.latencies_s, dtype=float)
+        return _simultaneous(np.log(latencies[:, [other]] / latencies[:, [config]]), 0.05 / self.num_looks)[0]
+
+
+def _simultaneous(logs: NDArray[np.float64], error: float) -> tuple[Speedup, ...]:
+    """Intervals of the columns' centres that hold together with probability 1 - `error`."""
+    centres, scales = _centre_and_scale(logs)
+    half = _quantile_of_largest_t(logs, error) * scales
+    lows, highs = np.exp(centres - half), np.exp(centres + half)
+    # The middle block speaks for the point, but never from outside of the interval.
+    medians = np.clip(np.exp(np.median(logs, axis=0)), lows, highs)
+    return tuple(Speedup(median=m, low=lo, high=hi) for m, lo, hi in zip(medians, lows, highs, strict=True))
+
+
+def _centre_and_scale(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Trimmed mean and its standard error (from the winsorised deviation) over the last axis but one."""
+    num_blocks = logs.shape[-2]
+    num_aside = num_blocks // BLOCKS_PER_OUTLIER
+    ordered = np.sort(logs, axis=-2)
+    kept = ordered[..., num_aside : num_blocks - num_aside, :]
+    winsorised = np.clip(ordered, kept[..., :1, :], kept[..., -1:, :])
+    scale = winsorised.std(axis=-2, ddof=1) / ((1 - 2 * num_aside / num_blocks) * math.sqrt(num_blocks))
+    return kept.mean(axis=-2), scale
+
+
+def _quantile_of_largest_t(logs: NDArray[np.float64], error: float) -> float:
+    draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, *logs.shape)) @ _root(logs)
+    centres, scales = _centre_and_scale(draws)
+    return float(np.quantile((np.abs(centres) / scales).max(axis=-1), 1 - error))
+
+
+def _root(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A matrix that gives independent standard normal columns the correlations of `logs`."""
+    deviations = logs - logs.mean(axis=0)
+    norms = np.linalg.norm(deviations, axis=0)
+    unit = np.divide(deviations, norms, out=np.zeros_like(deviations), where=norms > 0)
+    values, vectors = np.linalg.eigh(unit.T @ unit + np.diag((norms == 0).astype(float)))
+    root: NDArray[np.float64] = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    return root
 
 
 def verdict_of(speedup: Speedup, margin: float = MARGIN) -> Verdict:
-    """`faster` if the whole interval lies above 1 + margin, `keep_untuned` if it lies below 1, else `tie`."""
+    """`faster` if the whole interval lies above 1 + margin, `keep_untuned` if it lies below 1, else `tie`.
+
+    `undecided` where the interval is so wide that a gain worth having is neither shown nor ruled out.
+    """
     if speedup.low > 1 + margin:
         return Verdict.FASTER
     if speedup.high < 1:
         return Verdict.KEEP_UNTUNED
+    if speedup.high > 1 + margin and speedup.high > TOO_WIDE * speedup.low:
+        return Verdict.UNDECIDED
     return Verdict.TIE
+
+
+def margin_above(noise_floor: float, num_blocks: int) -> float:
+    """What a mean over `num_blocks` must exceed: `MARGIN`, or what the same config twice would show by itself.
+
+    `noise_floor` is the spread of the log ratio of two processes of one config; that of a mean is smaller.
+    """
+    return max(MARGIN, noise_floor / math.sqrt(num_blocks))
+
+
+def spread_of_pairs(pairs: Sequence[tuple[float, float]]) -> float:
+    """Noise floor: root mean square of the log ratio of two processes that ran the same config, as a share."""
+    return math.sqrt(float(np.mean([math.log(one_s / other_s) ** 2 for one_s, other_s in pairs])))
 
 
 def break_even_calls(compile_s: float, untuned_s: float, tuned_s: float) -> int | None:

@@ -29,7 +29,7 @@ from autotune.lease import Lease
 from autotune.leftovers import kill_marked
 from autotune.manifest import Manifest, read_manifest
 from autotune.measurement import Measurement, Outcome
-from autotune.record import Confirmation, TrialRecord
+from autotune.record import Confirmation, NoiseFloor, Sentinel, TrialRecord
 from autotune.sampler import PlannedSampler
 from autotune.space import SearchSpace
 from autotune.trial import TrialFolder, parse_outcome
@@ -41,7 +41,8 @@ MAX_REPEATS = 20
 MAX_HARNESS_FAILURES = 2
 """A config whose trials failed this often through no fault of its own is not tried again."""
 
-_RESULT, _LEASE, _CONFIRMATION, _BUDGET = "result", "lease", "confirmation", "budget"
+_RESULT, _LEASE = "result", "lease"
+_CONFIRMATION, _BUDGET, _NOISE_FLOOR, _SENTINELS = "confirmation", "budget", "noise_floor", "sentinels"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 DEFAULT_STUDIES_DIR = Path("studies")
@@ -73,6 +74,7 @@ class Study:
                     f"{self._database} holds no study named {manifest.name!r}",
                     tip="the folder was renamed or the file is another study's; choose another with --study NAME",
                 ) from None
+        self._finished: dict[int, TrialRecord | None] = {}
         num_trials = len(self._trials())
         self._sampler = PlannedSampler(manifest.space, seed=manifest.workload.seed + num_trials)
         self._optuna.sampler = self._sampler
@@ -100,7 +102,7 @@ class Study:
 
     def records(self) -> list[TrialRecord]:
         """Every trial that was run, by number; proposals that were answered from the record are left out."""
-        return [record for trial in self._trials() if (record := _record(trial)) is not None]
+        return [record for trial in self._trials() if (record := self._record_of(trial)) is not None]
 
     def record(self, number: int) -> TrialRecord:
         """One trial. Raises InputError for an unknown number."""
@@ -169,29 +171,60 @@ class Study:
 
     @property
     def confirmation(self) -> Confirmation | None:
-        with store.storage_errors(self._database):
-            stored = self._optuna.user_attrs.get(_CONFIRMATION)
+        stored = self._kept(_CONFIRMATION)
         return None if stored is None else Confirmation.model_validate(stored)
 
     def confirm(self, confirmation: Confirmation) -> None:
-        with store.storage_errors(self._database):
-            self._optuna.set_user_attr(_CONFIRMATION, confirmation.model_dump(mode="json"))
+        self._keep(_CONFIRMATION, confirmation.model_dump(mode="json"))
+
+    @property
+    def noise_floor(self) -> NoiseFloor | None:
+        """None until the untuned model was compared with itself."""
+        stored = self._kept(_NOISE_FLOOR)
+        return None if stored is None else NoiseFloor.model_validate(stored)
+
+    def remember_noise_floor(self, noise_floor: NoiseFloor) -> None:
+        self._keep(_NOISE_FLOOR, noise_floor.model_dump(mode="json"))
+
+    @property
+    def sentinels(self) -> list[Sentinel]:
+        """Readings of the untuned model between the trials, in the order taken."""
+        return [Sentinel.model_validate(each) for each in self._kept(_SENTINELS) or []]
+
+    def add_sentinel(self, sentinel: Sentinel) -> None:
+        self._keep(_SENTINELS, [each.model_dump(mode="json") for each in (*self.sentinels, sentinel)])
 
     @property
     def budget(self) -> dict[str, Any] | None:
         """The budget that the study was last run with, as plain data."""
-        with store.storage_errors(self._database):
-            return self._optuna.user_attrs.get(_BUDGET)
+        budget: dict[str, Any] | None = self._kept(_BUDGET)
+        return budget
 
     def remember_budget(self, budget: dict[str, Any]) -> None:
         """So that `resume` needs nothing but the study's name."""
+        self._keep(_BUDGET, budget)
+
+    def _kept(self, name: str) -> Any:
         with store.storage_errors(self._database):
-            self._optuna.set_user_attr(_BUDGET, budget)
+            return self._optuna.user_attrs.get(name)
+
+    def _keep(self, name: str, content: Any) -> None:
+        with store.storage_errors(self._database):
+            self._optuna.set_user_attr(name, content)
 
     def close(self) -> None:
         """Give the database file back. SQLite folds the WAL into it when the last connection closes."""
         self._storage.remove_session()
         self._storage.engine.dispose()
+
+    def _record_of(self, trial: FrozenTrial) -> TrialRecord | None:
+        """A finished trial never changes, and its samples are long: each is parsed once."""
+        if trial.number not in self._finished:
+            record = _record(trial)
+            if not trial.state.is_finished():
+                return record
+            self._finished[trial.number] = record
+        return self._finished[trial.number]
 
     def _trials(self) -> list[FrozenTrial]:
         with store.storage_errors(self._database):
@@ -210,7 +243,7 @@ class Study:
             folder = self.trial_folder(trial.number)
             kill_marked(folder.path)
             folder.drop_leftovers()
-            record = _record(trial)
+            record = self._record_of(trial)
             with store.storage_errors(self._database):
                 if record is not None and record.counts and record.outcome is not None:
                     self._optuna.tell(trial.number, self._value(record.outcome))

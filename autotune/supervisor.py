@@ -1,8 +1,11 @@
-"""Holds the trials' processes: starts one at a time, watches its stages, and leaves nothing of it alive.
+"""Holds the trials' processes: starts them, watches their stages, and leaves nothing of them alive.
 
 A process of its own, between the parent (which runs Optuna and must stay light) and the child (which may do anything).
 It listens on stdin for orders, one JSON line each, and answers on stdout with events. When stdin closes, for whatever
-reason (the parent ended, was interrupted, was killed with -9), it kills the trial's whole process tree and ends.
+reason (the parent ended, was interrupted, was killed with -9), it kills the whole process tree of every trial and ends.
+
+A trial runs to its end by itself, or is `live`: it stops before its samples are taken, and takes some at each order
+`turn`, until the order `finish`. Several live ones are held at once; only one of them runs at a time.
 
 It can import a framework ahead and fork trials from there, which saves the import's seconds. That is safe only while
 the importing process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
@@ -30,7 +33,7 @@ from typing import Any, NoReturn
 import psutil
 
 from autotune import worker
-from autotune.leftovers import MARK_VARIABLE
+from autotune.leftovers import MARK_VARIABLE, kill_marked, mark_of
 from autotune.measurement import Stage
 from autotune.trial import TrialFolder, module_command
 
@@ -46,34 +49,50 @@ _PRELOAD_ONLY = "AUTOTUNE_PRELOAD_ONLY"
 
 @dataclass
 class Child:
-    """The running trial: its process and group, the pipe of its stages, the deadlines."""
+    """A running trial: its process and group, the pipe of its stages, that of its turns, the deadlines."""
 
+    folder: str
     pid: int
     stages: int
+    turns: int | None
+    """None: it takes its samples without being told to."""
     limits: dict[str, float]
-    started: float = field(default_factory=time.monotonic)
     stage: str = Stage.START.value
     stage_started: float = field(default_factory=time.monotonic)
+    busy_s: float = 0.0
+    """Spent in earlier stages; waiting for a turn is nothing that it could be blamed for."""
     timed_out: str | None = None
-    status: int | None = None
 
     def seconds_left(self) -> float:
-        now = time.monotonic()
-        stage_left = self.limits[self.stage] - (now - self.stage_started)
-        return min(stage_left, self.limits["total"] - (now - self.started))
+        if self.stage == Stage.WAIT:
+            return _LONGEST_WAIT_S
+        in_stage = time.monotonic() - self.stage_started
+        return min(self.limits[self.stage] - in_stage, self.limits["total"] - self.busy_s - in_stage)
 
     def enter(self, stage: str) -> None:
+        now = time.monotonic()
+        if self.stage != Stage.WAIT:
+            self.busy_s += now - self.stage_started
         self.stage = stage
-        self.stage_started = time.monotonic()
+        self.stage_started = now
+
+    def let_go(self) -> None:
+        """Close the pipe of its turns: it finishes."""
+        if self.turns is not None:
+            os.close(self.turns)
+            self.turns = None
 
 
 class Supervisor:
     """Takes orders from `orders`, writes events to `events` (file descriptors)."""
 
-    def __init__(self, orders: int, events: int) -> None:
+    def __init__(self, orders: int, events: int, *, preloaded: bool) -> None:
         self._orders = orders
         self._events = events
+        self._preloaded = preloaded
+        self._selector = selectors.DefaultSelector()
         self._unread = b""
+        self._children: dict[str, Child] = {}
         self._wakeup_read, self._wakeup_write = os.pipe()
         for descriptor in (self._wakeup_read, self._wakeup_write):
             os.set_blocking(descriptor, False)
@@ -83,76 +102,96 @@ class Supervisor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
-    def serve(self, preloaded: bool) -> None:
-        """Until stdin closes: one order, one trial, one `ended`."""
+        for descriptor in (self._orders, self._wakeup_read):
+            self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Until stdin closes: start trials, pass their stages on, end those that are over time, bury the dead."""
         try:
-            while (order := self._next_order()) is not None:
-                self._run(order, preloaded)
+            while self._react():
+                pass
         finally:
             kill_descendants()
 
-    def _run(self, order: dict[str, Any], preloaded: bool) -> None:
+    def _react(self) -> bool:
+        """Block until something happens and deal with it. False when the parent is gone."""
+        seconds = min((each.seconds_left() for each in self._children.values()), default=_LONGEST_WAIT_S)
+        ready = {key.fd for key, _ in self._selector.select(min(max(seconds, 0), _LONGEST_WAIT_S))}
+        for child in self._children.values():
+            if child.stages in ready and not self._pass_stages_on(child):
+                self._selector.unregister(child.stages)
+        if self._wakeup_read in ready:
+            _drain(self._wakeup_read)
+            self._bury()
+        for child in self._children.values():
+            if child.timed_out is None and child.seconds_left() <= 0:
+                child.timed_out = child.stage
+                child.limits = dict.fromkeys(child.limits, _AFTER_KILL_S)
+                _kill_group(child.pid)
+        return self._orders not in ready or self._take_orders()
+
+    def _take_orders(self) -> bool:
+        """Follow every whole line that has come. False when stdin is closed."""
+        received = os.read(self._orders, 65536)
+        *lines, self._unread = (self._unread + received).split(b"\n")
+        for line in lines:
+            self._follow(json.loads(line))
+        return received != b""
+
+    def _follow(self, order: dict[str, Any]) -> None:
+        if order["order"] == "start":
+            child = self._start(order)
+            self._children[child.folder] = child
+            self._selector.register(child.stages, selectors.EVENT_READ)
+            return
+        held = self._children.get(order["folder"])
+        if held is None or held.turns is None:
+            return  # It has ended; the parent has been told, or is about to be.
+        if order["order"] == "finish":
+            held.let_go()
+            return
+        with suppress(BrokenPipeError):
+            os.write(held.turns, b".")
+
+    def _start(self, order: dict[str, Any]) -> Child:
         folder = TrialFolder(Path(order["folder"]))
-        child = self._start(folder, order, fork=preloaded and not order["fresh"])
-        try:
-            self._watch(child)
-        finally:
-            _kill_group(child.pid)
-            kill_descendants()
-            os.close(child.stages)
-        if child.status is None:
-            raise SystemExit  # The parent went away in the middle of a trial.
-        self._tell(event="ended", status=child.status, timed_out=child.timed_out)
-
-    def _start(self, folder: TrialFolder, order: dict[str, Any], fork: bool) -> Child:
         stages, told = os.pipe()
-        if fork:
-            ours = [stages, self._orders, self._events, self._wakeup_read, self._wakeup_write]
-            pid = _fork_worker(folder, order, told, ours)
+        turn, turns = os.pipe() if order["live"] else (None, None)
+        for_child = {worker.STAGE_FD_VARIABLE: told}
+        if turn is not None:
+            for_child[worker.TURN_FD_VARIABLE] = turn
+        if self._preloaded and not order["fresh"]:
+            ours = [stages, self._orders, self._events, self._wakeup_read, self._wakeup_write, turns]
+            ours += [pipe for each in self._children.values() for pipe in (each.stages, each.turns)]
+            pid = _fork_worker(folder, order, for_child, [each for each in ours if each is not None])
         else:
-            pid = _spawn_worker(folder, order, told)
-        os.close(told)
-        return Child(pid=pid, stages=stages, limits=order["limits"])
+            pid = _spawn_worker(folder, order, for_child)
+        for descriptor in for_child.values():
+            os.close(descriptor)
+        return Child(folder=order["folder"], pid=pid, stages=stages, turns=turns, limits=order["limits"])
 
-    def _watch(self, child: Child) -> None:
-        """Block until the child ended, or kill it at a deadline, or return when the parent is gone."""
-        with selectors.DefaultSelector() as selector:
-            for descriptor in (self._orders, child.stages, self._wakeup_read):
-                selector.register(descriptor, selectors.EVENT_READ)
-            while child.status is None:
-                ready = {key.fd for key, _ in selector.select(min(max(child.seconds_left(), 0), _LONGEST_WAIT_S))}
-                if child.stages in ready and not self._read_stages(child):
-                    selector.unregister(child.stages)
-                if self._orders in ready and self._read_orders() == b"":
-                    return
-                if self._wakeup_read in ready:
-                    _drain(self._wakeup_read)
-                    _reap(child)
-                if child.status is None and child.timed_out is None and child.seconds_left() <= 0:
-                    child.timed_out = child.stage
-                    child.limits = dict.fromkeys(child.limits, _AFTER_KILL_S)
-                    _kill_group(child.pid)
-
-    def _read_stages(self, child: Child) -> bool:
-        """Pass the child's stages on to the parent. False when the pipe is closed."""
+    def _pass_stages_on(self, child: Child) -> bool:
+        """Tell the parent what the child told. False when the pipe is closed."""
         told = os.read(child.stages, 4096).decode().split()
         for stage in told:
             child.enter(stage)
-            self._tell(event="stage", stage=stage)
+            self._tell(event="stage", folder=child.folder, stage=stage)
         return bool(told)
 
-    def _next_order(self) -> dict[str, Any] | None:
-        while b"\n" not in self._unread:
-            if self._read_orders() == b"":
-                return None
-        line, _, self._unread = self._unread.partition(b"\n")
-        order: dict[str, Any] = json.loads(line)
-        return order
-
-    def _read_orders(self) -> bytes:
-        received = os.read(self._orders, 65536)
-        self._unread += received
-        return received
+    def _bury(self) -> None:
+        """Collect every ended descendant; when a trial's own process is among them, kill what it left."""
+        for pid, status in _reaped():
+            child = next((each for each in self._children.values() if each.pid == pid), None)
+            if child is None:
+                continue
+            del self._children[child.folder]
+            if child.stages in self._selector.get_map():
+                self._selector.unregister(child.stages)
+            _kill_group(child.pid)
+            kill_descendants(None if not self._children else child.folder)
+            child.let_go()
+            os.close(child.stages)
+            self._tell(event="ended", folder=child.folder, status=status, timed_out=child.timed_out)
 
     def _tell(self, **event: Any) -> None:
         # A parent that is gone hears nothing; the closed stdin ends this process in a moment.
@@ -160,7 +199,7 @@ class Supervisor:
             os.write(self._events, (json.dumps(event) + "\n").encode())
 
 
-def _fork_worker(folder: TrialFolder, order: dict[str, Any], told: int, to_close: list[int]) -> int:
+def _fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int], to_close: list[int]) -> int:
     """A trial in a fork of this process, the framework already imported."""
     pid = os.fork()
     if pid:
@@ -172,28 +211,29 @@ def _fork_worker(folder: TrialFolder, order: dict[str, Any], told: int, to_close
             os.close(descriptor)
         for name in os.environ.pop(_PRELOAD_ONLY, "").split(","):
             os.environ.pop(name, None)
-        os.environ[worker.STAGE_FD_VARIABLE] = str(told)
-        os.set_inheritable(told, True)  # The worker may start its Python anew.
+        for name, pipe in pipes.items():
+            os.environ[name] = str(pipe)
+            os.set_inheritable(pipe, True)  # The worker may start its Python anew.
         code = worker.main([str(folder.path)])
     finally:
         worker.leave(code)
 
 
-def _spawn_worker(folder: TrialFolder, order: dict[str, Any], told: int) -> int:
+def _spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int]) -> int:
     """A trial in a Python of its own."""
-    mark = {MARK_VARIABLE: str(folder.path.resolve()), worker.STAGE_FD_VARIABLE: str(told)}
-    environment = {**os.environ, **mark}
+    numbers = {name: str(pipe) for name, pipe in pipes.items()}
+    environment = {**os.environ, **numbers, MARK_VARIABLE: mark_of(folder.path)}
     for name in environment.pop(_PRELOAD_ONLY, "").split(","):
         environment.pop(name, None)
     process = subprocess.Popen(
         module_command("worker", str(folder.path)),
         stdin=subprocess.DEVNULL,
         env=environment,
-        pass_fds=[told],
+        pass_fds=list(pipes.values()),
         # Safe: a supervisor has a single thread (`main` sees to it).
         preexec_fn=lambda: _become_child(folder, order),  # noqa: PLW1509
     )
-    # Reaped in `_reap` with all the others; Popen must not try.
+    # Reaped in `_bury` with all the others; Popen must not try.
     process.returncode = 0
     return process.pid
 
@@ -205,7 +245,7 @@ def _become_child(folder: TrialFolder, order: dict[str, Any]) -> None:
     signal.set_wakeup_fd(-1)
     for each in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_DFL)
-    os.environ[MARK_VARIABLE] = str(folder.path.resolve())
+    os.environ[MARK_VARIABLE] = mark_of(folder.path)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if order["echo"]:
         os.dup2(2, 1)
@@ -214,21 +254,23 @@ def _become_child(folder: TrialFolder, order: dict[str, Any]) -> None:
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
 
 
-def _reap(child: Child) -> None:
-    """Collect every ended descendant; remember how the trial's own process ended."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        if pid == child.pid:
-            child.status = status
+def _reaped() -> list[tuple[int, int]]:
+    """Process number and status of every descendant that has ended since."""
+    ended = []
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
+            ended.append(found)
+    return ended
 
 
-def kill_descendants() -> None:
-    """Kill every descendant and wait for it, orphans handed to this process included."""
+def kill_descendants(of_trial: str | None = None) -> None:
+    """Kill every descendant and wait for it, orphans handed to this process included.
+
+    `of_trial` (a folder) kills those alone that carry the trial's mark: others are still wanted.
+    """
+    if of_trial is not None:
+        kill_marked(Path(of_trial), psutil.Process().children(recursive=True))
+        return
     while descendants := psutil.Process().children(recursive=True):
         for process in descendants:
             with suppress(psutil.NoSuchProcess):
@@ -277,7 +319,7 @@ def main(arguments: list[str]) -> None:
     events = os.dup(1)
     os.dup2(2, 1)  # Whatever a framework prints while it is imported must not mix with the events.
     if not module:
-        Supervisor(orders=0, events=events).serve(preloaded=False)
+        Supervisor(orders=0, events=events, preloaded=False).serve()
         return
     why_not = _preload(module)
     if why_not is not None:
@@ -285,7 +327,7 @@ def main(arguments: list[str]) -> None:
         print(f"trials start from a fresh Python each: {why_not}", file=sys.stderr)
         os.dup2(events, 1)
         os.execv(sys.executable, module_command("supervisor"))
-    Supervisor(orders=0, events=events).serve(preloaded=True)
+    Supervisor(orders=0, events=events, preloaded=True).serve()
 
 
 if __name__ == "__main__":

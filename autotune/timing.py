@@ -1,7 +1,7 @@
 """Taking latency samples: warm up, then sample until the median is known well enough or the time is used up.
 
-Pure but for the clock and the call that it is handed; it knows no framework. One call is one sample: the device is
-synchronised before the clock is read, so a sample is the time until the result is there.
+Pure but for the clock, the process's own counters and the call that it is handed; it knows no framework. One call is
+one sample: the device is synchronised before the clock is read, so a sample is the time until the result is there.
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from autotune.measurement import Record, Samples
+from autotune.measurement import Record, Samples, Usage
+
+try:
+    import resource
+except ImportError:  # Not on every system.
+    resource = None  # type: ignore[assignment]
 
 Clock = Callable[[], float]
 
@@ -33,13 +39,109 @@ class SamplingPlan(Record):
     """Sampling ends when half the 95 % interval of the median is below this share of the median."""
     fewest_samples: PositiveInt = 3
     """Taken even when the time is used up: a model of 10 s a call still gets this many."""
+    clearly_slower: PositiveFloat = 0.10
+    """Sampling ends when the median is this share above the incumbent's, but not before `samples_to_judge`."""
+    samples_to_judge: PositiveInt = 5
+    turn_s: PositiveFloat = 0.1
+    """A turn of a live process lasts this long, but at least `fewest_in_turn` samples."""
+    fewest_in_turn: PositiveInt = 2
 
 
-def take_samples(call: Callable[[], None], plan: SamplingPlan, clock: Clock = time.perf_counter) -> Samples:
-    """Time `call` (which returns when its result is there) by `plan`. The warm-up's samples are kept apart."""
+def take_samples(
+    call: Callable[[], None],
+    plan: SamplingPlan,
+    clock: Clock = time.perf_counter,
+    *,
+    incumbent_s: float | None = None,
+) -> Samples:
+    """Time `call` (which returns when its result is there) by `plan`. The warm-up's samples are kept apart.
+
+    `incumbent_s` is the best latency known so far: a call that is clearly slower is not sampled to the end. The median
+    of two runs of the very same config would have to differ by more than 10 % for the best config to be lost by this;
+    docs/measurement.md states how often that happens.
+    """
     warmup, steady = _warm_up(call, plan, clock)
-    samples, ended_by = _sample(call, plan, clock)
-    return Samples(latency_s=tuple(samples), warmup_s=tuple(warmup), steady=steady, ended_by=ended_by)
+    taken = _Taken()
+    ended_by = _sample(call, plan, clock, taken, incumbent_s)
+    return taken.samples(warmup, steady, ended_by)
+
+
+def take_turns(
+    call: Callable[[], None], plan: SamplingPlan, next_turn: Callable[[], bool], clock: Clock = time.perf_counter
+) -> Samples:
+    """Warm up, then take one burst of samples each time that `next_turn` (which waits) returns True.
+
+    Each turn begins with a call that is not counted: between turns others had the processor's caches. Raises
+    RuntimeError if there was no turn at all.
+    """
+    warmup, steady = _warm_up(call, plan, clock)
+    taken = _Taken()
+    turns = []
+    while next_turn():
+        call()
+        num_before = len(taken.latency_s)
+        end = clock() + plan.turn_s
+        while clock() < end or len(taken.latency_s) - num_before < plan.fewest_in_turn:
+            taken.time_once(call, clock)
+        turns.append(len(taken.latency_s) - num_before)
+    if not turns:
+        raise RuntimeError("ended before its first turn")
+    return taken.samples(warmup, steady, "turns", tuple(turns))
+
+
+def relative_half_width(samples: list[float]) -> float:
+    """Half the width of the median's 95 % interval, as a share of the median.
+
+    Distribution-free: the interval's ends are order statistics, their ranks from the normal approximation of the
+    binomial(n, 1/2) (Conover, Practical Nonparametric Statistics, section 3.2). It speaks of this process only:
+    between processes medians differ by more, which is why a verdict rests on fresh processes.
+    """
+    ordered = sorted(samples)
+    num_below = max(math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2), 0)
+    low, high = ordered[num_below], ordered[len(ordered) - 1 - num_below]
+    return (high - low) / 2 / statistics.median(ordered)
+
+
+@dataclass
+class _Taken:
+    """The samples so far, with what the system counted meanwhile."""
+
+    latency_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    page_faults: list[int] = field(default_factory=list)
+    involuntary_switches: list[int] = field(default_factory=list)
+
+    def time_once(self, call: Callable[[], None], clock: Clock) -> None:
+        before = _used()
+        self.latency_s.append(_time_once(call, clock))
+        if before is None or (after := _used()) is None:
+            return
+        self.cpu_s.append(round(max(after[0] - before[0], 0.0), 6))
+        self.page_faults.append(after[1] - before[1])
+        self.involuntary_switches.append(after[2] - before[2])
+
+    def samples(
+        self,
+        warmup: list[float],
+        steady: bool,
+        ended_by: Literal["precision", "num_samples", "time", "slower", "turns"],
+        turns: tuple[int, ...] = (),
+    ) -> Samples:
+        usage = None
+        if self.cpu_s:
+            usage = Usage(
+                cpu_s=tuple(self.cpu_s),
+                page_faults=tuple(self.page_faults),
+                involuntary_switches=tuple(self.involuntary_switches),
+            )
+        return Samples(
+            latency_s=tuple(self.latency_s),
+            warmup_s=tuple(warmup),
+            steady=steady,
+            ended_by=ended_by,
+            turns=turns,
+            usage=usage,
+        )
 
 
 def _warm_up(call: Callable[[], None], plan: SamplingPlan, clock: Clock) -> tuple[list[float], bool]:
@@ -63,31 +165,21 @@ def _settled(taken: list[float], plan: SamplingPlan) -> bool:
 
 
 def _sample(
-    call: Callable[[], None], plan: SamplingPlan, clock: Clock
-) -> tuple[list[float], Literal["precision", "num_samples", "time"]]:
-    taken: list[float] = []
+    call: Callable[[], None], plan: SamplingPlan, clock: Clock, taken: _Taken, incumbent_s: float | None
+) -> Literal["precision", "num_samples", "time", "slower"]:
+    slow_s = math.inf if incumbent_s is None else (1 + plan.clearly_slower) * incumbent_s
     end = clock() + plan.max_sampling_s
     while True:
-        taken.append(_time_once(call, clock))
-        if len(taken) >= plan.min_samples and relative_half_width(taken) <= plan.precision:
-            return taken, "precision"
-        if len(taken) >= plan.max_samples:
-            return taken, "num_samples"
-        if clock() >= end and len(taken) >= plan.fewest_samples:
-            return taken, "time"
-
-
-def relative_half_width(samples: list[float]) -> float:
-    """Half the width of the median's 95 % interval, as a share of the median.
-
-    Distribution-free: the interval's ends are order statistics, their ranks from the normal approximation of the
-    binomial(n, 1/2) (Conover, Practical Nonparametric Statistics, section 3.2). It speaks of this process only:
-    between processes medians differ by more, which is why a verdict rests on fresh processes.
-    """
-    ordered = sorted(samples)
-    num_below = max(math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2), 0)
-    low, high = ordered[num_below], ordered[len(ordered) - 1 - num_below]
-    return (high - low) / 2 / statistics.median(ordered)
+        taken.time_once(call, clock)
+        num_taken = len(taken.latency_s)
+        if num_taken >= plan.samples_to_judge and statistics.median(taken.latency_s) > slow_s:
+            return "slower"
+        if num_taken >= plan.min_samples and relative_half_width(taken.latency_s) <= plan.precision:
+            return "precision"
+        if num_taken >= plan.max_samples:
+            return "num_samples"
+        if clock() >= end and num_taken >= plan.fewest_samples:
+            return "time"
 
 
 def _time_once(call: Callable[[], None], clock: Clock) -> float:
@@ -95,3 +187,11 @@ def _time_once(call: Callable[[], None], clock: Clock) -> float:
     call()
     # A clock's resolution must not turn a very short call into an impossible 0 s.
     return max(clock() - start, 1e-9)
+
+
+def _used() -> tuple[float, int, int] | None:
+    """CPU seconds, page faults and involuntary context switches of this process so far; some 2 us a reading."""
+    if resource is None:
+        return None
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime, used.ru_minflt + used.ru_majflt, used.ru_nivcsw

@@ -41,9 +41,6 @@ class Limits(Record):
     def of(cls, *, compile_s: float, total_s: float) -> Limits:
         return cls(compile=compile_s, check=compile_s, total=total_s)
 
-    def of_stage(self, stage: Stage) -> float:
-        return float(getattr(self, stage.value))
-
 
 class TrialRequest(Record):
     """Everything that a child needs to know; a bug report needs no more than this file and the model's."""
@@ -63,6 +60,8 @@ class TrialRequest(Record):
     cold: bool
     """Empty the cache folder first."""
     sampling: SamplingPlan = SamplingPlan()
+    incumbent_s: PositiveFloat | None = None
+    """Best latency known so far: a config that is clearly slower is not sampled to the end."""
     limits: Limits = Limits()
     variables: dict[str, str] = {}
     """Environment variables that stand before the child's Python starts."""

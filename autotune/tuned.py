@@ -36,7 +36,11 @@ class TunedWorkload(Record):
     arguments: dict[str, Scalar]
     device: Device
     task: str
+    objective: Literal["latency", "p90", "p99"]
+    """What was made faster: a call's median, 90th or 99th percentile."""
     seed: int
+    tolerance: float | None
+    """Largest relative error of an output that counts as right; None: by the precision of the model."""
     signature: Signature
 
 
@@ -67,9 +71,11 @@ class Evidence(Record):
     best: Figures
     untuned: Figures
     speedup: Speedup | None
-    """Untuned latency over tuned latency, from pairs of fresh processes; None if nothing was worth comparing."""
+    """Untuned latency over tuned latency, over blocks of live processes; None if nothing was worth comparing."""
     process_pairs_s: tuple[tuple[float, float], ...]
-    """The pairs themselves: (untuned, tuned) seconds a call."""
+    """(untuned, tuned) seconds a call in each block."""
+    noise_floor: float | None
+    """Share by which two processes of the untuned model differed on that machine."""
     compile_warm_s: float | None
     break_even_calls: int | None
 
@@ -81,6 +87,8 @@ class TunedConfig(Record):
     framework: str
     verdict: Verdict
     config: Config
+    untuned: Config
+    """The config that leaves the model as it is."""
     workload: TunedWorkload
     environment: TunedEnvironment
     evidence: Evidence

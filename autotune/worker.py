@@ -18,21 +18,23 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import psutil
 
 from autotune import environment, numerics
 from autotune.backends import Backend, load_backend, output_arrays
 from autotune.check import WrongResultError, check
 from autotune.errors import AutotuneError, InvalidConfigError
-from autotune.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.measurement import Failure, Measurement, Outcome, Reason, Samples, Stage
 from autotune.memory import PeakMemory
 from autotune.subject import put_on_device
-from autotune.timing import SamplingPlan, take_samples
+from autotune.timing import SamplingPlan, take_samples, take_turns
 from autotune.trial import TrialFolder, TrialRequest, module_command
 from autotune.workload import Arguments
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
 """Number of the pipe on which a supervisor listens for stages; unset when started by hand."""
-
+TURN_FD_VARIABLE = "AUTOTUNE_TURN_FD"
+"""Number of the pipe on which a live process is told when to take samples; unset where they are taken in one go."""
 
 _STARTED_ANEW = "AUTOTUNE_STARTED_ANEW"
 
@@ -46,22 +48,56 @@ _REASONS: dict[type[BaseException], Reason] = {
 
 
 class Progress:
-    """The stage that the child is in, told to the folder and to the supervisor."""
+    """The stage that the child is in, told to the folder and to the supervisor; and the seconds spent in each."""
 
     def __init__(self, folder: TrialFolder) -> None:
         self._folder = folder
-        number = os.environ.pop(STAGE_FD_VARIABLE, None)
-        self._pipe = None if number is None else int(number)
-        if self._pipe is not None:
-            os.set_inheritable(self._pipe, False)
+        self._pipe = _pipe_named(STAGE_FD_VARIABLE)
         self.stage = Stage.START
+        self._entered = psutil.Process().create_time()
+        self._spent_s: dict[Stage, float] = {}
 
     def enter(self, stage: Stage) -> None:
+        self._note_time()
         self.stage = stage
         self._folder.write_stage(stage)
         if self._pipe is not None:
             with suppress(BrokenPipeError):
                 os.write(self._pipe, f"{stage.value}\n".encode())
+
+    def spent_s(self) -> dict[Stage, float]:
+        """Seconds in each stage until now; `start` counts from the process's own beginning."""
+        self._note_time()
+        return {stage: round(seconds, 4) for stage, seconds in self._spent_s.items()}
+
+    def _note_time(self) -> None:
+        now = time.time()
+        self._spent_s[self.stage] = self._spent_s.get(self.stage, 0.0) + max(now - self._entered, 0.0)
+        self._entered = now
+
+
+class Turns:
+    """When a live process may take samples. `None` in its place: at once, by the plan."""
+
+    def __init__(self, pipe: int, progress: Progress) -> None:
+        self._pipe = pipe
+        self._progress = progress
+
+    def wait(self) -> bool:
+        """Idle until the next turn; False when there will be no more."""
+        self._progress.enter(Stage.WAIT)
+        told = os.read(self._pipe, 1)
+        self._progress.enter(Stage.RUN)
+        return bool(told)
+
+
+def _pipe_named(variable: str) -> int | None:
+    """The pipe whose number an environment variable holds; what the child starts must not have either."""
+    number = os.environ.pop(variable, None)
+    if number is None:
+        return None
+    os.set_inheritable(int(number), False)
+    return int(number)
 
 
 def main(arguments: list[str]) -> int:
@@ -77,26 +113,27 @@ def main(arguments: list[str]) -> int:
         return 2
     _stand_on_variables(request, folder)
     progress = Progress(folder)
-    outcome = run_trial(request, progress, folder)
+    pipe = _pipe_named(TURN_FD_VARIABLE)
+    outcome = run_trial(request, progress, folder, None if pipe is None else Turns(pipe, progress))
     folder.write_outcome(outcome)
     if isinstance(outcome, Failure):
         print(f"{outcome.reason} at {outcome.stage}: {outcome.error}", file=sys.stderr)
     return 0
 
 
-def run_trial(request: TrialRequest, progress: Progress, folder: TrialFolder) -> Outcome:
+def run_trial(request: TrialRequest, progress: Progress, folder: TrialFolder, turns: Turns | None = None) -> Outcome:
     """The trial, and whatever goes wrong in it as a `Failure`; the traceback goes to stderr."""
     backend: Backend | None = None
     try:
         backend = load_backend(request.workload.framework)
         _use_folders(request, folder, backend)
-        return measure(request, backend, progress)
+        return measure(request, backend, progress, turns)
     except BaseException as error:
         traceback.print_exc()
         return failure_of(error, progress.stage, request, backend, evidence=str(folder.stderr))
 
 
-def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Measurement:
+def measure(request: TrialRequest, backend: Backend, progress: Progress, turns: Turns | None = None) -> Measurement:
     """Build, compile, check and time the workload under the request's config. Raises on any failure."""
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
@@ -123,7 +160,7 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Meas
 
         progress.enter(Stage.RUN)
         memory.restart()
-        samples = take_samples(_one_call(backend, step, inputs[0]), _plan(request, backend))
+        samples = _take(request, _one_call(backend, step, inputs[0]), _plan(request, backend), turns)
         peak_bytes = memory.peak_bytes()
         diagnosis = backend.diagnose(model, request.config)
 
@@ -137,6 +174,7 @@ def measure(request: TrialRequest, backend: Backend, progress: Progress) -> Meas
         diagnosis=diagnosis,
         signature=subject.signature,
         environment=environment.describe(device=backend.device_name(), variables=request.variables),
+        stage_s=progress.spent_s(),
     )
 
 
@@ -207,6 +245,12 @@ def _one_call(backend: Backend, step: Callable[..., Any], inputs: Arguments) -> 
         backend.synchronise()
 
     return call
+
+
+def _take(request: TrialRequest, call: Callable[[], None], plan: SamplingPlan, turns: Turns | None) -> Samples:
+    if turns is None:
+        return take_samples(call, plan, incumbent_s=request.incumbent_s)
+    return take_turns(call, plan, turns.wait)
 
 
 def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:

@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.budget import Budget
 from autotune.config import Config
+from autotune.contest import BlockPlan
 from autotune.manifest import Manifest
 from autotune.measurement import Outcome
 from autotune.objective import Constraint, Objective
@@ -21,7 +23,6 @@ from autotune.space import SearchSpace, load_space
 from autotune.study import Study, create_study
 from autotune.timing import SamplingPlan
 from autotune.trial import Limits, TrialFolder, TrialRequest
-from autotune.tune import Budget
 from autotune.workload import Workload
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -49,8 +50,15 @@ knobs:
   latency_ms: {doc: "https://example.org/x", values: [8, 6, 2], default: 6, untuned: 8}
 """
 
-QUICK = SamplingPlan(max_warmup_s=0.2, min_samples=5, max_samples=20, max_sampling_s=0.2)
-QUICK_BUDGET = Budget(num_trials=6, num_pairs=2, sampling=QUICK, limits=Limits(compile=20, check=20, run=20))
+QUICK = SamplingPlan(max_warmup_s=0.2, min_samples=5, max_samples=20, max_sampling_s=0.2, turn_s=0.02)
+QUICK_BLOCKS = BlockPlan(num_rounds=3, blocks_per_look=2, num_looks=1)
+QUICK_BUDGET = Budget(
+    num_trials=6,
+    sampling=QUICK,
+    limits=Limits(compile=20, check=20, run=20),
+    noise_floor=QUICK_BLOCKS,
+    confirmation=QUICK_BLOCKS,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -108,11 +108,11 @@ def test_breaks_are_counted_with_their_repetitions() -> None:
 
 
 def test_reasons_and_stages_are_the_documented_ones() -> None:
-    """The words that studies on disk and scripts rely on: eight reasons, five stages in a trial's order."""
+    """The words that studies on disk and scripts rely on: eight reasons, six stages in a trial's order."""
     assert {each.value for each in Reason} == {
         "invalid", "compile_error", "run_error", "wrong_result", "out_of_memory", "timeout", "crash", "harness",
     }  # fmt: skip
-    assert [each.value for each in Stage] == ["start", "build", "compile", "check", "run"]
+    assert [each.value for each in Stage] == ["start", "build", "compile", "check", "run", "wait"]
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -6,11 +6,12 @@ import pytest
 
 from autotune.answer import answer_of, tuned_config
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.events import BlockMeasured, StageEntered, TrialEnded, TrialStarted
 from autotune.measurement import Stage
 from autotune.runner import Runner
 from autotune.space import load_space
 from autotune.statistics import Verdict
-from autotune.tune import PairMeasured, StageEntered, TrialEnded, TrialStarted, Tuner
+from autotune.tune import Tuner
 from tests.conftest import QUICK_BUDGET
 
 EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})
@@ -38,7 +39,7 @@ def test_a_faster_config_is_found_confirmed_and_exported(make_study):
     assert confirmation.verdict is answer.verdict is Verdict.FASTER
     assert answer.best.config["latency_ms"] == 2
     assert answer.best.config.get("behaviour", "right") in ("right", "breaks")
-    assert len(confirmation.pairs) == QUICK_BUDGET.num_pairs
+    assert len(confirmation.blocks_s) == QUICK_BUDGET.confirmation.blocks_per_look
     assert answer.speedup.low > 1.5
     assert answer.break_even_calls is not None
     assert {each.outcome.reason for each in answer.records if each.state == "failed"} == {
@@ -68,7 +69,7 @@ def test_equal_configs_are_a_tie_or_keep_untuned_and_never_faster(make_study, tm
     """The very same work under two names is never sold as a speed-up."""
     knobs = EXECUTION + "  latency_ms: {doc: 'https://e.org/x', values: [5], default: 5}\n"
     study = make_study(space=space_of(tmp_path, knobs))
-    assert tune(study).verdict in (Verdict.TIE, Verdict.KEEP_UNTUNED)
+    assert tune(study).verdict is not Verdict.FASTER
     assert tuned_config(study).is_untuned
 
 
@@ -214,7 +215,7 @@ def test_a_study_goes_on_up_to_the_new_number_and_confirms_again(make_study):
     assert first.num_trials == 6
     events = []
     assert tune(study, QUICK_BUDGET, events.append) == first
-    assert not any(isinstance(each, (TrialStarted, PairMeasured)) for each in events)
+    assert not any(isinstance(each, (TrialStarted, BlockMeasured)) for each in events)
     second = tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 8}))
     assert second.num_trials == 8
     assert study.num_recorded() == 8

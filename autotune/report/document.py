@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.answer import Answer, figures_of
+from autotune.duel import Result
 from autotune.manifest import Manifest
 from autotune.measurement import Measurement
-from autotune.record import TrialRecord
-from autotune.tune import failures_by_reason
+from autotune.record import TrialRecord, failures_by_reason
+from autotune.report.units import ABOUT_THE_SECOND
+from autotune.verify import Verification
 
 
 def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
@@ -26,6 +28,9 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "baseline": _figures(answer.untuned),
         "speedup": answer.speedup and answer.speedup.model_dump(),
         "break_even_calls": answer.break_even_calls,
+        "noise_floor": answer.noise_floor and answer.noise_floor.model_dump(),
+        "sentinels": [each.model_dump() for each in answer.sentinels],
+        "drift": answer.drift,
         "confirmation": confirmation and confirmation.model_dump(mode="json"),
         "confirmation_outdated": answer.is_outdated,
         "failures": dict(failures_by_reason(answer.records)),
@@ -57,3 +62,29 @@ def _derived(record: TrialRecord) -> dict[str, Any]:
     if not isinstance(record.outcome, Measurement):
         return {"latency_s": None, "throughput": None}
     return {"latency_s": record.outcome.latency.model_dump(), "throughput": record.outcome.throughput}
+
+
+def comparison_document(result: Result, names: tuple[str, str]) -> dict[str, Any]:
+    """Two configs side by side; `verdict` is about the second."""
+    verdict = result.verdict
+    return {
+        "first": names[0],
+        "second": names[1],
+        "verdict": None if verdict is None else ABOUT_THE_SECOND[verdict],
+        "speedup": result.speedup and result.speedup.model_dump(),
+        "latency_s": None if result.comparison is None else list(result.latencies_s),
+        "blocks_s": None if result.comparison is None else result.comparison.latencies_s,
+        "failed": result.failed,
+        "failure": result.failure and result.failure.model_dump(mode="json"),
+    }
+
+
+def verification_document(verification: Verification) -> dict[str, Any]:
+    """An exported answer, measured again."""
+    result = verification.result
+    return {
+        "outcome": verification.outcome,
+        "why": verification.why,
+        "promised": verification.promised and verification.promised.model_dump(),
+        "today": None if result is None else comparison_document(result, ("untuned", "tuned")),
+    }

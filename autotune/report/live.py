@@ -12,19 +12,24 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from autotune.measurement import Failure, Measurement, Stage
-from autotune.record import TrialRecord
-from autotune.report.units import seconds, times
-from autotune.tune import (
+from autotune.events import (
+    BlockMeasured,
+    ConfigProbed,
     ConfirmationStarted,
     Event,
     ModelChecked,
-    PairMeasured,
+    NoiseFloorMeasured,
+    NoiseFloorStarted,
     SearchStarted,
+    SentinelRead,
+    SentinelStarted,
     StageEntered,
     TrialEnded,
     TrialStarted,
 )
+from autotune.measurement import Failure, Measurement, Stage
+from autotune.record import TrialRecord
+from autotune.report.units import percent, seconds, times
 
 _DOING = {
     Stage.START: "starting",
@@ -32,6 +37,7 @@ _DOING = {
     Stage.COMPILE: "compiling",
     Stage.CHECK: "checking the result",
     Stage.RUN: "timing",
+    Stage.WAIT: "timing in turns",
 }
 
 
@@ -46,7 +52,7 @@ class LiveDisplay:
         self._started = time.monotonic()
         self._doing = ""
         self._best_s: float | None = None
-        self._pair = self._num_pairs = 0
+        self._block = self._num_blocks = 0
 
     def __enter__(self) -> LiveDisplay:
         if self._live is not None:
@@ -62,28 +68,26 @@ class LiveDisplay:
     def __call__(self, event: Event) -> None:
         if self._live is None:
             return
+        self._doing = _doing(event) or self._doing
         match event:
             case SearchStarted():
                 self._begin(event)
-            case TrialStarted():
-                self._doing = f"trial {event.number}"
-            case ModelChecked():
-                self._doing = "the untuned model against the reference"
             case StageEntered():
                 self._show(f"{self._doing}: {_DOING[event.stage]}")
             case TrialEnded():
                 self._done += event.record.counts
                 self._leave(_line(event.record))
                 self._note_best(event.record)
+            case NoiseFloorMeasured():
+                spread = percent(event.noise_floor.spread)
+                self._leave(f"noise floor {spread}: what two processes of the untuned model differ by here")
+            case SentinelRead():
+                now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
+                self._leave(f"sentinel    {seconds(now_s)}, {change:+.1%} since the start")
             case ConfirmationStarted():
-                self._pair, self._num_pairs = 1, event.num_pairs
-                self._doing = f"confirming trial {event.candidate.number}, pair 1/{event.num_pairs}"
-                self._leave(f"confirming trial {event.candidate.number} in {event.num_pairs} pairs of fresh processes")
-            case PairMeasured():
-                ratio = times(event.untuned_s / event.candidate_s)
-                self._leave(f"  pair {self._pair}: {seconds(event.untuned_s)} / {seconds(event.candidate_s)} = {ratio}")
-                self._pair += 1
-                self._doing = f"confirming, pair {self._pair}/{self._num_pairs}"
+                self._begin_confirmation(event)
+            case BlockMeasured():
+                self._leave_block(event)
 
     def _begin(self, event: SearchStarted) -> None:
         self._done = self._first_done = event.num_done
@@ -92,6 +96,18 @@ class LiveDisplay:
         self._leave(f"{space}; {event.num_done} trials recorded, up to {self._wanted}")
         if event.given_back:
             self._leave(f"trials left running by a run that died are tried again: {event.given_back}")
+
+    def _begin_confirmation(self, event: ConfirmationStarted) -> None:
+        names = ", ".join(f"trial {each.number}" for each in event.contestants)
+        self._leave(f"confirming {names} against the untuned model, side by side in fresh processes")
+        self._block, self._num_blocks = 1, event.num_blocks_at_most
+        self._doing = f"confirming, block 1 of at most {self._num_blocks}"
+
+    def _leave_block(self, event: BlockMeasured) -> None:
+        others = [f"trial {number} {times(event.untuned_s / s)}" for number, s in event.others_s.items()]
+        self._leave(f"  block {self._block:>2}: untuned {seconds(event.untuned_s)}; {', '.join(others)}")
+        self._block += 1
+        self._doing = f"confirming, block {self._block} of at most {self._num_blocks}"
 
     def _note_best(self, record: TrialRecord) -> None:
         if record.state == "measured" and isinstance(record.outcome, Measurement):
@@ -113,6 +129,22 @@ class LiveDisplay:
 
     def _leave(self, line: str) -> None:
         self._console.print(Text(line))
+
+
+def _doing(event: Event) -> str | None:
+    """What begins with this event; None if nothing does."""
+    match event:
+        case TrialStarted():
+            return f"trial {event.number}"
+        case ModelChecked():
+            return "the untuned model against the reference"
+        case NoiseFloorStarted():
+            return "noise floor, the untuned model against itself"
+        case SentinelStarted():
+            return "sentinel, the untuned model once more"
+        case ConfigProbed():
+            return f"the same error again and again: trial {event.record.number} once more"
+    return None
 
 
 def _line(record: TrialRecord) -> str:

@@ -8,15 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.answer import Answer
+from autotune.duel import Result
 from autotune.measurement import Failure, GraphBreak, Measurement
-from autotune.record import Confirmation, TrialRecord
-from autotune.report.units import count, error, num_bytes, seconds, times
-from autotune.statistics import MARGIN, Verdict
-from autotune.tune import failures_by_reason
+from autotune.record import DRIFTING, Confirmation, TrialRecord, failures_by_reason
+from autotune.report.units import ABOUT_THE_SECOND, count, error, interval, num_bytes, percent, seconds, times
+from autotune.statistics import MARGIN, TOO_WIDE, Verdict
+from autotune.verify import Verification
 
 MAX_BREAKS_SHOWN = 5
-NOISY = 1.15
-"""An interval whose ends differ by more than this factor says more about the machine than about the config."""
 
 
 def trials_table(answer: Answer) -> Table:
@@ -47,6 +46,36 @@ def failure_lines(answer: Answer) -> list[str]:
         )
         assert isinstance(first.outcome, Failure)
         lines.append(f"{number} x {reason}, first in trial {first.number}: {first.outcome.error[:160]}")
+    return lines
+
+
+def comparison_lines(result: Result, names: tuple[str, str]) -> list[str]:
+    """Two configs side by side, or which of them failed and why."""
+    first, second = names
+    if result.failure is not None:
+        who = {"first": first, "second": second}.get(result.failed or "", "the untuned model")
+        return [f"{who} fails ({result.failure.reason} at {result.failure.stage}): {result.failure.error}"]
+    assert result.verdict is not None
+    assert result.speedup is not None
+    first_s, second_s = result.latencies_s
+    width = max(len(first), len(second))
+    return [
+        f"{second} against {first}: {ABOUT_THE_SECOND[result.verdict]}, {interval(result.speedup)}",
+        f"  {first:<{width}}  {seconds(first_s)} a call",
+        f"  {second:<{width}}  {seconds(second_s)} a call",
+    ]
+
+
+def verification_lines(verification: Verification) -> list[str]:
+    """Whether an exported answer still holds, with the figures of then and of today."""
+    lines = [f"{verification.outcome}: {verification.why}"]
+    if verification.promised is not None:
+        lines.append(f"  promised  {interval(verification.promised)}")
+    result = verification.result
+    if result is not None and result.speedup is not None:
+        untuned_s, tuned_s = result.latencies_s
+        lines.append(f"  today     {interval(result.speedup)}")
+        lines.append(f"  untuned   {seconds(untuned_s)} a call, tuned {seconds(tuned_s)}")
     return lines
 
 
@@ -88,10 +117,12 @@ def _headline(answer: Answer) -> str:
         note = answer.confirmation.note if answer.confirmation else None
         return f"infeasible: no config is usable; {escape(note or '')}"
     if answer.verdict is Verdict.FASTER and answer.speedup is not None:
-        low, high = times(answer.speedup.low), times(answer.speedup.high)
-        return f"faster: {times(answer.speedup.median)} (95 % interval {low} to {high})"
+        return f"faster: {interval(answer.speedup)}"
     if answer.verdict is Verdict.TIE:
-        return f"tie: no config is shown to be more than {MARGIN:.0%} faster than the untuned model; keep it untuned"
+        margin = answer.confirmation.margin if answer.confirmation else MARGIN
+        return f"tie: no config is shown to be more than {margin:.1%} faster than the untuned model; keep it untuned"
+    if answer.verdict is Verdict.UNDECIDED:
+        return "undecided: this machine is too noisy to tell; the model is kept untuned"
     return "keep untuned: nothing is faster than leaving the model as it is"
 
 
@@ -104,8 +135,21 @@ def _figures(answer: Answer) -> list[str]:
     elif answer.speedup is not None and answer.confirmation is not None:
         low, high = times(answer.speedup.low), times(answer.speedup.high)
         lines.append(f"closest     trial {answer.confirmation.candidate}: {low} to {high} as fast as the untuned model")
-    if answer.speedup is not None and answer.speedup.high > NOISY * answer.speedup.low:
-        lines.append("note        so wide an interval means a noisy machine: try another --study on a quiet one")
+    return lines + _noise(answer)
+
+
+def _noise(answer: Answer) -> list[str]:
+    """How far the machine can be trusted."""
+    lines = []
+    if answer.noise_floor is not None:
+        lines.append(f"noise       two processes of the untuned model differ by {percent(answer.noise_floor.spread)}")
+    if answer.drift is not None and answer.drift > DRIFTING:
+        lines.append(
+            f"drift       the untuned model's own latency changed by {percent(answer.drift)} during the search; "
+            "the comparison is made side by side and does not suffer"
+        )
+    if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:
+        lines.append("note        so wide an interval means a noisy machine: let nothing else run, and `resume`")
     return lines
 
 
@@ -154,6 +198,8 @@ def _next_steps(answer: Answer, studies_dir_flag: str) -> list[str]:
     command = "python cli.py"
     if answer.verdict is None:
         return [f"{command} resume {answer.study}{studies_dir_flag}"]
+    if answer.verdict is Verdict.UNDECIDED:
+        return [f"{command} resume {answer.study}{studies_dir_flag}     (confirms again, on a quieter machine)"]
     if answer.verdict is Verdict.INFEASIBLE:
         return ["loosen a constraint or give more time under another --study NAME"]
     steps = [f"{command} export {answer.study} -o best.yaml{studies_dir_flag}"]

@@ -1,7 +1,16 @@
-"""Numbers with units, for people."""
+"""Numbers with units and verdicts in words, for people."""
 
 from __future__ import annotations
 
+from autotune.statistics import Speedup, Verdict
+
+ABOUT_THE_SECOND = {
+    Verdict.FASTER: "faster",
+    Verdict.TIE: "tie",
+    Verdict.KEEP_UNTUNED: "slower",
+    Verdict.UNDECIDED: "undecided",
+}
+"""A verdict in the words of a comparison of any two configs, of which the first need not be the untuned model."""
 _BYTES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -44,3 +53,13 @@ def times(value: float) -> str:
 def error(value: float | None) -> str:
     """A relative error; a dash for None (the reference itself)."""
     return "-" if value is None else f"{value:.1e}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with one decimal, e.g. `1.4 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def interval(speedup: Speedup) -> str:
+    """A speed-up with its interval."""
+    return f"{times(speedup.median)} (95 % interval {times(speedup.low)} to {times(speedup.high)})"

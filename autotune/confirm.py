@@ -1,0 +1,203 @@
+"""The confirmation: finalists, the framework's default and the untuned model, side by side; and the verdict."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from autotune.contest import Contest
+from autotune.events import BlockMeasured, ConfirmationStarted
+from autotune.record import DRIFTING, Confirmation, TrialRecord, drift, failures_by_reason
+from autotune.statistics import MARGIN, Comparison, Verdict, margin_above, verdict_of
+from autotune.study import Study
+from autotune.workbench import Workbench, cannot_go_on
+
+EQUALLY_FAST = 0.02
+"""Configs within this share of the best count as equals even on a machine without noise."""
+OUT_OF_REACH = 0.10
+"""A best config this much slower than the untuned model in the search need not be compared with it again."""
+MAX_FINALISTS = 2
+"""The fastest config, and the simplest that may be as fast. The framework's default takes part besides."""
+MAX_CONTESTS = 3
+"""When every contestant fails in a fresh process, the next best ones are tried, but not for ever."""
+
+
+def confirm(bench: Workbench) -> Confirmation:
+    """Compare the best configs of the search with the untuned model in fresh processes. Raises HarnessError."""
+    study = bench.study
+    feasible = [each for each in study.records() if each.state == "measured"]
+    if not feasible:
+        return Confirmation(
+            verdict=Verdict.INFEASIBLE, num_trials=study.num_recorded(), note=_why_infeasible(study.records())
+        )
+    untuned = study.untuned_record()
+    assert untuned is not None, "the search does not end without it"
+    contenders = _Contenders(bench, untuned, [each for each in feasible if each.config != untuned.config])
+    if not contenders.candidates:
+        return contenders.without_winner("no other config gave a measurement")
+    if contenders.best_s() > (1 + max(OUT_OF_REACH, contenders.uncertainty)) * bench.value(untuned.measurement):
+        return contenders.without_winner(f"no other config came within {OUT_OF_REACH:.0%} of the untuned model")
+    for _ in range(MAX_CONTESTS):
+        confirmation = contenders.hold_contest()
+        if confirmation is not None:
+            return confirmation
+    return contenders.without_winner("none is left")
+
+
+def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
+    """Share by which two single processes of the search may differ without any difference between their configs."""
+    drifted = drift(untuned, study.sentinels) or 0.0
+    spread = study.noise_floor.spread if study.noise_floor else 0.0
+    return max(EQUALLY_FAST, spread, drifted if drifted > DRIFTING else 0.0)
+
+
+@dataclass
+class _Contenders:
+    """Who may still win. `candidates` are compiled, measured and keep every constraint."""
+
+    bench: Workbench
+    untuned: TrialRecord
+    candidates: list[TrialRecord]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def uncertainty(self) -> float:
+        return uncertainty_of(self.bench.study, self.untuned)
+
+    def best_s(self) -> float:
+        return min(self._value(each) for each in self.candidates)
+
+    def hold_contest(self) -> Confirmation | None:
+        """The verdict; None if all who took part failed, which takes them out of the field."""
+        chosen = finalists(self.bench.study, self.candidates, self.uncertainty, self._value)
+        if not chosen:
+            return None
+        bench = self.bench
+        bench.notify(ConfirmationStarted(chosen, _most_blocks(bench)))
+        folder = bench.study.folder / "confirm"
+        entries = [("untuned", self.untuned.number, self.untuned.config)]
+        entries += [(_name(each), each.number, each.config) for each in chosen]
+        contest = bench.contest(folder, entries, bench.budget.confirmation, on_block=self._tell_block)
+        try:
+            comparison = contest.run(self._is_clear)
+        finally:
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+        if contest.base.name in contest.failures:
+            raise cannot_go_on("the confirmation", contest.failures[contest.base.name])
+        for each in chosen:
+            if (failure := contest.failures.get(_name(each))) is not None:
+                self.candidates.remove(each)
+                self.notes.append(f"trial {each.number} failed in a fresh process: {failure.reason}: {failure.error}")
+        if comparison is None:
+            return None
+        remaining = [each for each in chosen if _name(each) not in contest.failures]
+        return self._judge(contest, comparison, remaining)
+
+    def without_winner(self, note: str) -> Confirmation:
+        """Keep the untuned model, if it may be kept: a constraint that it breaks rules it out like any other config."""
+        return self._confirmation(Verdict.KEEP_UNTUNED, "; ".join([*self.notes, note]))
+
+    def _judge(self, contest: Contest, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
+        margin = self._margin(comparison)
+        winner = winner_of(comparison, margin, [self._simplicity(each) for each in chosen])
+        speedup = comparison.speedups[winner]
+        warm = [block[_name(chosen[winner])].compile_s for block in contest.blocks[1:]]
+        return self._confirmation(
+            verdict_of(speedup, margin),
+            "; ".join(self.notes) or None,
+            candidate=chosen[winner].number,
+            contestants=(self.untuned.number, *(each.number for each in chosen)),
+            blocks_s=comparison.latencies_s,
+            speedups=comparison.speedups,
+            margin=margin,
+            compile_warm_s=min(warm, default=None),
+        )
+
+    def _confirmation(self, verdict: Verdict, note: str | None, **evidence: object) -> Confirmation:
+        if verdict is not Verdict.FASTER and self.untuned.violations:
+            verdict = Verdict.INFEASIBLE
+            broken = (
+                f"the untuned model breaks {', '.join(self.untuned.violations)}, and nothing that keeps all is faster"
+            )
+            note = f"{broken}; {note}" if note else broken
+        content = {"verdict": verdict, "note": note, "num_trials": self.bench.study.num_recorded(), **evidence}
+        return Confirmation.model_validate(content)
+
+    def _is_clear(self, comparison: Comparison) -> bool:
+        """A winner is proven, or nobody can have gained what is worth having."""
+        margin = self._margin(comparison)
+        verdicts = [verdict_of(each, margin) for each in comparison.speedups]
+        return Verdict.FASTER in verdicts or all(each.high <= 1 + margin for each in comparison.speedups)
+
+    def _margin(self, comparison: Comparison) -> float:
+        floor = self.bench.study.noise_floor
+        return MARGIN if floor is None else margin_above(floor.spread, len(comparison.latencies_s))
+
+    def _value(self, record: TrialRecord) -> float:
+        return self.bench.value(record.measurement)
+
+    def _simplicity(self, record: TrialRecord) -> tuple[int, float]:
+        return simplicity(self.bench.study, record)
+
+    def _tell_block(self, latency_s: dict[str, float]) -> None:
+        others = {int(name.removeprefix("trial-")): s for name, s in latency_s.items() if name != "untuned"}
+        self.bench.notify(BlockMeasured(latency_s["untuned"], others))
+
+
+def finalists(
+    study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
+) -> list[TrialRecord]:
+    """The fastest, the simplest of those that may be as fast as it, and the framework's default."""
+    by_speed = sorted(candidates, key=value)
+    equals = [each for each in by_speed if value(each) <= (1 + uncertainty) * value(by_speed[0])]
+    others = sorted(equals[1:], key=lambda each: simplicity(study, each))
+    chosen = {each.config for each in [*by_speed[:1], *others][:MAX_FINALISTS]} | {study.manifest.space.default()}
+    return [each for each in by_speed if each.config in chosen]
+
+
+def simplicity(study: Study, record: TrialRecord) -> tuple[int, float]:
+    """Smaller is simpler: knobs away from the framework's default, then seconds to compile."""
+    return study.manifest.space.num_changes(record.config), record.measurement.compile_s
+
+
+def winner_of(comparison: Comparison, margin: float, simplicities: Sequence[tuple[int, float]]) -> int:
+    """Index of the config that the verdict is about: the fastest, or the simplest that is shown to be as good.
+
+    As good means: a win by itself, within the margin of the fastest, and not shown to be slower than it.
+    """
+    speedups = comparison.speedups
+    best = max(range(len(speedups)), key=lambda index: speedups[index].median)
+
+    def is_equal(index: int) -> bool:
+        if index == best:
+            return True
+        near = speedups[index].median * (1 + margin) >= speedups[best].median
+        wins = verdict_of(speedups[index], margin) is Verdict.FASTER
+        return wins and near and comparison.between(index + 1, best + 1).high >= 1
+
+    if verdict_of(speedups[best], margin) is not Verdict.FASTER:
+        proven = [i for i, each in enumerate(speedups) if verdict_of(each, margin) is Verdict.FASTER]
+        # A noisy block may leave the largest median unproven beside a smaller one that is proven.
+        return max(proven, key=lambda index: speedups[index].median, default=best)
+    return min(filter(is_equal, range(len(speedups))), key=lambda index: simplicities[index])
+
+
+def _name(record: TrialRecord) -> str:
+    return f"trial-{record.number:04d}"
+
+
+def _most_blocks(bench: Workbench) -> int:
+    plan = bench.budget.confirmation
+    return plan.blocks_per_look * plan.num_looks
+
+
+def _why_infeasible(records: Sequence[TrialRecord]) -> str:
+    """The closest miss among the measured trials, or the failures counted by reason."""
+    missed = [each for each in records if each.state == "infeasible"]
+    if missed:
+        closest = min(missed, key=lambda each: (len(each.violations), sum(each.violations.values())))
+        terms = ", ".join(f"{name} (missed by {amount:.4g})" for name, amount in closest.violations.items())
+        return f"closest: trial {closest.number}, {terms}"
+    counted = failures_by_reason(records)
+    return ", ".join(f"{count} {reason}" for reason, count in counted.items())

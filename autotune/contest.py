@@ -1,0 +1,135 @@
+"""Configs against each other: in blocks of live processes, sampled in turns, until the answer is clear.
+
+In a block each contestant has one fresh process. They are started one after the other (in a random order, reversed in
+the next block, since the first one started tends to be the slower), all are held warm, and then take their samples in
+turns, in a random order a round: whatever the machine does meanwhile, it does to all of them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from autotune.measurement import Failure, Measurement, Outcome, Reason, Record, Stage
+from autotune.runner import LiveTrial, Trials
+from autotune.statistics import Comparison
+from autotune.trial import TrialFolder, TrialRequest
+
+UNTUNED_ATTEMPTS = 4
+"""MindSpore's PyNative dies by itself in its first operator now and then (8 of 52 processes of one small model on CPU,
+2.10); that must not cost a study. A tuned config that dies is given no second chance: a job would have none."""
+
+
+class BlockPlan(Record):
+    """How much is measured in a block, and how many blocks there may be."""
+
+    num_rounds: PositiveInt = 8
+    fewest_rounds: PositiveInt = 3
+    max_sampling_s: PositiveFloat = 15.0
+    """For all turns of a block together; after it, and `fewest_rounds`, no round is begun."""
+    blocks_per_look: Annotated[int, Field(ge=2)] = 4
+    """Blocks between two looks at the data. Even, so that either order of starting comes equally often."""
+    num_looks: PositiveInt = 3
+    """The answer is looked at so often at most; what is not clear then remains open."""
+    max_s: PositiveFloat = 900.0
+    """After this time no further look's blocks are begun."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who takes part: a name for its folders, and its request (the folder is set for each block)."""
+
+    name: str
+    request: TrialRequest
+
+
+@dataclass
+class Contest:
+    """The blocks measured so far. The first contestant is the base: what it fails in, all fails in.
+
+    A contestant that fails in a block is out of the contest; `failures` says why. Each of its earlier blocks goes too.
+    """
+
+    trials: Trials
+    folder: Path
+    contestants: list[Contestant]
+    plan: BlockPlan
+    value: Callable[[Measurement], float]
+    seed: int = 0
+    on_stage: Callable[[Stage], None] | None = None
+    on_block: Callable[[dict[str, float]], None] = lambda _: None
+    blocks: list[dict[str, Measurement]] = field(default_factory=list)
+    failures: dict[str, Failure] = field(default_factory=dict)
+
+    @property
+    def base(self) -> Contestant:
+        return self.contestants[0]
+
+    def run(self, is_clear: Callable[[Comparison], bool]) -> Comparison | None:
+        """Measure until `is_clear` or the plan is used up. None if the base failed, or all the others did."""
+        begun = time.monotonic()
+        for look in range(self.plan.num_looks):
+            if look > 0 and time.monotonic() - begun > self.plan.max_s:
+                break
+            for _ in range(self.plan.blocks_per_look):
+                self._measure_block()
+                if len(self.contestants) < 2 or self.base.name in self.failures:
+                    return None
+            if is_clear(self.comparison()):
+                break
+        return self.comparison()
+
+    def comparison(self) -> Comparison:
+        """Of all blocks so far, the contestants in their order."""
+        rows = tuple(tuple(self.value(block[each.name]) for each in self.contestants) for block in self.blocks)
+        return Comparison(rows, num_looks=self.plan.num_looks)
+
+    def _measure_block(self) -> None:
+        number = len(self.blocks) + 1
+        chance = random.Random(f"{self.seed}.{number}")
+        live = self._start_all(self.folder / f"block-{number:02d}", self._starting_order(number))
+        ends = time.monotonic() + self.plan.max_sampling_s
+        names = [each.name for each in self.contestants]
+        for num_done in range(self.plan.num_rounds):
+            if num_done >= self.plan.fewest_rounds and time.monotonic() > ends:
+                break
+            chance.shuffle(names)
+            for name in names:
+                live[name].turn()
+        self._take_in({name: trial.finish() for name, trial in live.items()})
+
+    def _starting_order(self, number: int) -> list[Contestant]:
+        """Drawn for each pair of blocks; the second of a pair starts in the reverse order of the first."""
+        order = list(self.contestants)
+        random.Random(f"{self.seed}.{(number - 1) // 2}.order").shuffle(order)
+        return order if number % 2 == 1 else order[::-1]
+
+    def _start_all(self, folder: Path, order: Sequence[Contestant]) -> dict[str, LiveTrial]:
+        return {each.name: self._start(TrialFolder((folder / each.name).resolve()), each.request) for each in order}
+
+    def _start(self, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
+        live = self.trials.hold(folder, request, on_stage=self.on_stage)
+        for _ in range(UNTUNED_ATTEMPTS - 1):
+            if not (request.untuned and died(live.outcome)):
+                break
+            live = self.trials.hold(folder, request, on_stage=self.on_stage)
+        return live
+
+    def _take_in(self, outcomes: dict[str, Outcome]) -> None:
+        measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measurement)}
+        self.failures |= {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
+        self.contestants = [self.base, *(each for each in self.contestants[1:] if each.name not in self.failures)]
+        self.blocks.append(measured)
+        if self.base.name not in self.failures:
+            self.on_block({each.name: self.value(measured[each.name]) for each in self.contestants})
+
+
+def died(outcome: Outcome | None) -> bool:
+    """The process was killed, or ended without an outcome."""
+    return isinstance(outcome, Failure) and outcome.reason is Reason.CRASH

@@ -1,0 +1,154 @@
+"""Two configs of one workload side by side, outside of any study: what `verify` and `compare` rest on."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.budget import Budget
+from autotune.config import Config
+from autotune.contest import Contest, Contestant
+from autotune.measurement import Failure, Signature
+from autotune.objective import Objective
+from autotune.plan import choose_target, make_workload
+from autotune.runner import Trials
+from autotune.statistics import MARGIN, Comparison, Speedup, Verdict, verdict_of
+from autotune.study import Study
+from autotune.trial import TrialFolder, TrialRequest
+from autotune.tuned import TunedConfig
+from autotune.workload import Workload
+
+OnBlock = Callable[[float, float], None]
+"""Hears the seconds a call of either config in a block."""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """`second` is measured against `first`; the outputs of both against those of the `untuned` model."""
+
+    workload: Workload
+    variables: dict[str, str]
+    untuned: Config
+    first: Config
+    second: Config
+    objective: Objective
+    tolerance: float | None
+    reference: Path
+    """Outputs of the untuned model; measured first where the file does not exist."""
+    folder: Path
+    """For requests, outcomes and caches."""
+    budget: Budget = field(default_factory=Budget)
+
+
+def duel_of(tuned: TunedConfig, first: Config, second: Config, folder: Path) -> Duel:
+    """Two configs of an exported file's workload, here and today.
+
+    Raises InputError, MissingFrameworkError or MissingDeviceError where the workload is not to be had here.
+    """
+    wanted = tuned.workload
+    framework, device = choose_target(tuned.framework, wanted.device)
+    return Duel(
+        workload=make_workload(wanted.model, wanted.arguments, framework, device, wanted.seed),
+        variables=tuned.environment.variables,
+        untuned=tuned.untuned,
+        first=first,
+        second=second,
+        objective=Objective(quantity=wanted.objective),
+        tolerance=wanted.tolerance,
+        reference=folder / "reference.npz",
+        folder=folder,
+    )
+
+
+def duel_of_trials(study: Study, first: int, second: int, folder: Path) -> Duel:
+    """The configs of two trials of a study. Raises InputError for an unknown trial."""
+    manifest = study.manifest
+    return Duel(
+        workload=manifest.workload,
+        variables=manifest.variables,
+        untuned=manifest.space.untuned(),
+        first=study.record(first).config,
+        second=study.record(second).config,
+        objective=manifest.objective,
+        tolerance=manifest.tolerance,
+        reference=study.reference,
+        folder=folder,
+    )
+
+
+@dataclass(frozen=True)
+class Result:
+    """Either a comparison or the failure of one of the two (or of the untuned model) and its name."""
+
+    comparison: Comparison | None
+    failure: Failure | None = None
+    failed: str | None = None
+    """`untuned`, `first` or `second`."""
+    signature: Signature | None = None
+    """Of the model as it is here; None where it could not be built."""
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Of the second over the first."""
+        return None if self.comparison is None else self.comparison.speedups[0]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """About the second; `keep_untuned` stands for: slower than the first."""
+        return None if self.speedup is None else verdict_of(self.speedup)
+
+    @property
+    def latencies_s(self) -> tuple[float, float]:
+        """Seconds a call of the first and the second, the median over all blocks. Only with a comparison."""
+        assert self.comparison is not None
+        first, second = zip(*self.comparison.latencies_s, strict=True)
+        return statistics.median(first), statistics.median(second)
+
+
+def measure(duel: Duel, trials: Trials, on_block: OnBlock = lambda _first_s, _second_s: None) -> Result:
+    """Measure until the answer is clear or the budget's blocks are used up."""
+    untuned = trials.run(TrialFolder((duel.folder / "untuned").resolve()), _request(duel, duel.untuned, "untuned"))
+    if isinstance(untuned, Failure):
+        return Result(None, failure=untuned, failed="untuned")
+    contest = Contest(
+        trials,
+        duel.folder,
+        [Contestant(name, _request(duel, config, name)) for name, config in _sides(duel)],
+        duel.budget.confirmation,
+        duel.objective.value,
+        seed=duel.workload.seed,
+        on_block=lambda latency_s: on_block(latency_s["first"], latency_s["second"]),
+    )
+    comparison = contest.run(_is_clear)
+    for name, failure in contest.failures.items():
+        return Result(None, failure=failure, failed=name, signature=untuned.signature)
+    return Result(comparison, signature=untuned.signature)
+
+
+def _sides(duel: Duel) -> list[tuple[str, Config]]:
+    return [("first", duel.first), ("second", duel.second)]
+
+
+def _request(duel: Duel, config: Config, name: str) -> TrialRequest:
+    return TrialRequest(
+        number=0,
+        workload=duel.workload,
+        config=config,
+        untuned=config == duel.untuned,
+        tolerance=duel.tolerance,
+        reference=str(duel.reference.resolve()),
+        cache=str((duel.folder / "cache" / name).resolve()),
+        cold=False,
+        sampling=duel.budget.sampling,
+        limits=duel.budget.limits,
+        variables=duel.variables,
+    )
+
+
+def _is_clear(comparison: Comparison) -> bool:
+    """Which of the two is faster is proven, or that neither is by what is worth having."""
+    speedup = comparison.speedups[0]
+    faster, slower = speedup.low > 1 + MARGIN, speedup.high < 1
+    return faster or slower or (speedup.high <= 1 + MARGIN and speedup.low >= 1 / (1 + MARGIN))

@@ -1,0 +1,112 @@
+"""What happens while a study runs, told through one callback. Nothing below the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.config import Config
+from autotune.measurement import Stage
+from autotune.record import NoiseFloor, Sentinel, TrialRecord
+
+
+@dataclass(frozen=True)
+class SearchStarted:
+    """The study is open: trials recorded so far, trials wanted, configs there are (None: uncountably many)."""
+
+    num_done: int
+    num_trials: int
+    num_configs: int | None
+    given_back: list[int]
+
+
+@dataclass(frozen=True)
+class ModelChecked:
+    """The study goes on: the untuned model is about to be compared with the recorded reference."""
+
+
+@dataclass(frozen=True)
+class TrialStarted:
+    """A child is about to run this config."""
+
+    number: int
+    config: Config
+
+
+@dataclass(frozen=True)
+class StageEntered:
+    """What the child does now."""
+
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class TrialEnded:
+    """A trial has been recorded."""
+
+    record: TrialRecord
+
+
+@dataclass(frozen=True)
+class NoiseFloorStarted:
+    """The untuned model is about to be compared with itself."""
+
+
+@dataclass(frozen=True)
+class NoiseFloorMeasured:
+    """What two processes of the untuned model differ by on this machine."""
+
+    noise_floor: NoiseFloor
+
+
+@dataclass(frozen=True)
+class SentinelStarted:
+    """The untuned model is about to be timed again."""
+
+
+@dataclass(frozen=True)
+class SentinelRead:
+    """How fast the untuned model is now, and was at first, in seconds a call."""
+
+    sentinel: Sentinel
+    first_s: float
+
+
+@dataclass(frozen=True)
+class ConfigProbed:
+    """Several trials ended in the same error: a config that worked before is about to be run again."""
+
+    record: TrialRecord
+
+
+@dataclass(frozen=True)
+class ConfirmationStarted:
+    """These are about to be compared with the untuned model in blocks of live processes."""
+
+    contestants: list[TrialRecord]
+    num_blocks_at_most: int
+
+
+@dataclass(frozen=True)
+class BlockMeasured:
+    """Seconds a call in one block of live processes: the untuned model's, and those of others by trial number."""
+
+    untuned_s: float
+    others_s: dict[int, float]
+
+
+Event = (
+    SearchStarted
+    | ModelChecked
+    | TrialStarted
+    | StageEntered
+    | TrialEnded
+    | NoiseFloorStarted
+    | NoiseFloorMeasured
+    | SentinelStarted
+    | SentinelRead
+    | ConfigProbed
+    | ConfirmationStarted
+    | BlockMeasured
+)
+Notify = Callable[[Event], None]

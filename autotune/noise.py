@@ -1,0 +1,60 @@
+"""How noisy the machine is: the untuned model against itself before the search, and again and again during it."""
+
+from __future__ import annotations
+
+import shutil
+
+from autotune.errors import HarnessError
+from autotune.events import NoiseFloorMeasured, NoiseFloorStarted, SentinelRead, SentinelStarted
+from autotune.measurement import Failure, Measurement, Reason
+from autotune.record import NoiseFloor, Sentinel
+from autotune.statistics import spread_of_pairs
+from autotune.workbench import Workbench, cannot_go_on
+
+
+def measure_noise_floor(bench: Workbench) -> NoiseFloor:
+    """The untuned model in two live processes, in two blocks, the starting order swapped.
+
+    What the two differ by is what a single pair of processes of any config shows by chance. Their outputs are compared
+    with the reference as well: what differs here is the model's own nondeterminism. Raises HarnessError.
+    """
+    bench.notify(NoiseFloorStarted())
+    study = bench.study
+    untuned = study.manifest.space.untuned()
+    folder = study.folder / "noise_floor"
+    entries = [("untuned-1", 0, untuned), ("untuned-2", 0, untuned)]
+    contest = bench.contest(folder, entries, bench.budget.noise_floor, on_block=lambda _: None)
+    comparison = contest.run(is_clear=lambda _: True)
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    if comparison is None:
+        raise _failed(next(iter(contest.failures.values())))
+    pairs = tuple((row[0], row[1]) for row in comparison.latencies_s)
+    errors = [each.relative_error for block in contest.blocks for each in block.values()]
+    floor = NoiseFloor(
+        pairs=pairs,
+        spread=spread_of_pairs(pairs),
+        relative_error=max((error for error in errors if error is not None), default=0.0),
+    )
+    bench.notify(NoiseFloorMeasured(floor))
+    return floor
+
+
+def read_sentinel(bench: Workbench, after: int, first_s: float) -> Sentinel | None:
+    """Time the untuned model again, briefly, after trial `after`. None if its process failed: no reading, no harm."""
+    bench.notify(SentinelStarted())
+    folder, request = bench.untuned_again(f"sentinel-{after:04d}")
+    outcome = bench.attempt(folder, request.model_copy(update={"sampling": bench.budget.sentinel}))
+    if not isinstance(outcome, Measurement):
+        return None
+    sentinel = Sentinel(after=after, latency_s=outcome.latency.p50)
+    bench.notify(SentinelRead(sentinel, first_s))
+    return sentinel
+
+
+def _failed(failure: Failure) -> HarnessError:
+    if failure.reason is not Reason.WRONG_RESULT:
+        return cannot_go_on("the untuned model against itself", failure)
+    return HarnessError(
+        f"the untuned model gives another output in another process, nothing can be compared with it: {failure.error}",
+        tip="fix the seeds of everything random in it, or raise --tolerance if that much is its nature",
+    )

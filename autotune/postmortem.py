@@ -1,0 +1,81 @@
+"""What became of a trial: the child's own outcome, or a `Failure` made from a signal, a timeout or silence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.leftovers import kill_marked
+from autotune.measurement import Failure, Outcome, Reason, Stage
+from autotune.trial import TrialFolder
+
+MIN_FREE_BYTES = 200 * 2**20
+"""Below this much free disk a trial is not started: compilers fill it, and SQLite needs room to commit."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the child's process ended: its wait status, and the stage whose time was up, if that is why."""
+
+    status: int
+    timed_out: str | None
+
+
+def outcome_of(folder: TrialFolder, ended: Ended | None, *, oom_killed: bool) -> Outcome:
+    """The child's own outcome if it left one, else what its end tells; `ended` None: its supervisor was lost."""
+    told = folder.read_outcome()
+    if told is not None:
+        return told
+    reason, error = _reason(ended, oom_killed, folder)
+    return Failure(reason=reason, stage=folder.read_stage(), error=error, evidence=str(folder.stderr))
+
+
+def _reason(ended: Ended | None, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
+    if ended is None:
+        kill_marked(folder.path)
+        return Reason.HARNESS, "the supervisor of the trial was lost (see supervisor.log in the study's folder)"
+    reason, error = _how_it_ended(ended, oom_killed, folder)
+    # Before a config is applied, nothing can be its fault.
+    return (Reason.HARNESS if folder.read_stage() in (Stage.START, Stage.BUILD) else reason), error
+
+
+def _how_it_ended(ended: Ended, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
+    if ended.timed_out is not None:
+        return Reason.TIMEOUT, f"stopped: longer than its limit in stage {ended.timed_out}"
+    if free_bytes(folder.path) < MIN_FREE_BYTES // 4:
+        return Reason.HARNESS, "the disk is full"
+    last_words = _last_line(folder.stderr)
+    if os.WIFSIGNALED(ended.status):
+        number = os.WTERMSIG(ended.status)
+        name = signal.Signals(number).name
+        if number == signal.SIGKILL and oom_killed:
+            return Reason.OUT_OF_MEMORY, "killed by the kernel: out of memory"
+        return Reason.CRASH, f"killed by {name}; last line of stderr: {last_words}"
+    code = os.WEXITSTATUS(ended.status)
+    return Reason.CRASH, f"ended with exit status {code} and no outcome; last line of stderr: {last_words}"
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return "(none)"
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "(none)")
+
+
+def free_bytes(path: Path) -> int:
+    """Free space on the disk that holds `path`, which need not exist yet."""
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    return shutil.disk_usage(existing).free
+
+
+def num_oom_kills() -> int:
+    """How many processes the kernel has killed for memory since boot (Linux; else 0)."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,87 @@
+"""Does an exported answer still hold, here and today? And how do two answers compare?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from autotune.duel import Duel, OnBlock, Result, duel_of, measure
+from autotune.errors import HarnessError, InputError
+from autotune.runner import Trials
+from autotune.statistics import Speedup, Verdict
+from autotune.tuned import TunedConfig
+
+
+@dataclass(frozen=True)
+class Verification:
+    """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear`; `why` is a sentence."""
+
+    outcome: Literal["holds", "regressed", "wrong", "unclear"]
+    why: str
+    promised: Speedup | None
+    result: Result | None
+    """None where there was nothing to measure: the exported answer is the untuned model."""
+
+    @property
+    def exit_code(self) -> int:
+        return {"holds": 0, "regressed": 1, "wrong": 1, "unclear": 2}[self.outcome]
+
+
+def verify(tuned: TunedConfig, duel: Duel | None, trials: Trials, on_block: OnBlock) -> Verification:
+    """Measure the exported config against the untuned model; `duel` None if the export is the untuned model.
+
+    Raises HarnessError where the untuned model cannot be measured or is not the one that was tuned.
+    """
+    promised = tuned.evidence.speedup
+    if duel is None:
+        return Verification("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
+    result = measure(duel, trials, on_block)
+    if result.signature not in (None, tuned.workload.signature):
+        raise HarnessError(
+            f"{tuned.workload.model} is not the model that was tuned: its parameters or inputs differ",
+            tip="tune it again, and export again",
+        )
+    if result.failure is not None:
+        return _of_failure(result, promised)
+    assert result.verdict is not None
+    return Verification(*_JUDGEMENTS[result.verdict], promised=promised, result=result)
+
+
+_JUDGEMENTS: dict[Verdict, tuple[Literal["holds", "regressed", "unclear"], str]] = {
+    Verdict.FASTER: ("holds", "it is faster than the untuned model here too"),
+    Verdict.TIE: ("regressed", "it is not shown to be faster than the untuned model any more"),
+    Verdict.KEEP_UNTUNED: ("regressed", "it is slower than the untuned model"),
+    Verdict.UNDECIDED: ("unclear", "this machine is too noisy to tell; let nothing else run beside it"),
+}
+
+
+def _of_failure(result: Result, promised: Speedup | None) -> Verification:
+    failure = result.failure
+    assert failure is not None
+    if result.failed != "second" or not failure.blames_config:
+        raise HarnessError(
+            f"the untuned model could not be measured: {failure.error}", tip=f"the whole story: {failure.evidence}"
+        )
+    return Verification("wrong", f"it fails ({failure.reason} at {failure.stage}): {failure.error}", promised, result)
+
+
+def duel_with_untuned(tuned: TunedConfig, folder: Path) -> Duel | None:
+    """The exported config against the untuned model; None if they are the same."""
+    return None if tuned.is_untuned else duel_of(tuned, tuned.untuned, tuned.config, folder)
+
+
+def duel_of_answers(first: TunedConfig, second: TunedConfig, folder: Path) -> Duel:
+    """Two exported configs of the same workload against each other. Raises InputError if they are not of one."""
+    for key in ("model", "arguments", "device", "task", "objective"):
+        one, other = getattr(first.workload, key), getattr(second.workload, key)
+        if one != other:
+            raise InputError(
+                f"the two files are not comparable: {key} is {one} in the first and {other} in the second",
+                tip="compare exports of one model with the same arguments, device and objective",
+            )
+    if first.framework != second.framework:
+        raise InputError(f"the two files are not comparable: {first.framework} and {second.framework}")
+    if first.environment.variables != second.environment.variables:
+        raise InputError("the two files were tuned under different --env variables, which decide as much as a config")
+    return duel_of(first, first.config, second.config, folder)

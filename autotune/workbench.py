@@ -1,0 +1,101 @@
+"""`Workbench`: a study with all that is needed to measure its configs, shared by search, noise floor, confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.budget import Budget
+from autotune.config import Config
+from autotune.contest import UNTUNED_ATTEMPTS, BlockPlan, Contest, Contestant, died
+from autotune.errors import HarnessError
+from autotune.events import Notify, StageEntered
+from autotune.measurement import Failure, Measurement, Outcome, Stage
+from autotune.record import TrialRecord
+from autotune.runner import Trials
+from autotune.study import Study
+from autotune.trial import TrialFolder, TrialRequest
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """`notify` hears what happens; everything else is asked of the study."""
+
+    study: Study
+    budget: Budget
+    trials: Trials
+    notify: Notify
+
+    def value(self, measurement: Measurement) -> float:
+        """What the study minimises, in seconds."""
+        return self.study.manifest.objective.value(measurement)
+
+    def attempt(self, folder: TrialFolder, request: TrialRequest) -> Outcome:
+        """Run once; an untuned model that crashes gets further processes."""
+        outcome = self.trials.run(folder, request, on_stage=self.tell_stage)
+        for _ in range(UNTUNED_ATTEMPTS - 1):
+            if not (request.untuned and died(outcome)):
+                break
+            outcome = self.trials.run(folder, request, on_stage=self.tell_stage)
+        return outcome
+
+    def untuned_again(self, name: str) -> tuple[TrialFolder, TrialRequest]:
+        """Folder and request of a run of the untuned model that is no trial of the study."""
+        folder = TrialFolder((self.study.folder / "again" / name).resolve())
+        return folder, trial_request(self.study, 0, self.study.manifest.space.untuned(), folder, self.budget)
+
+    def contest(
+        self,
+        folder: Path,
+        entries: list[tuple[str, int, Config]],
+        plan: BlockPlan,
+        on_block: Callable[[dict[str, float]], None],
+    ) -> Contest:
+        """A contest of `(name, trial number, config)`, the base first. Compile caches are kept from block to block."""
+        contestants = []
+        for name, number, config in entries:
+            request = trial_request(self.study, number, config, TrialFolder(folder / name), self.budget)
+            kept = {"cache": str((folder / "cache" / name).resolve()), "cold": False}
+            contestants.append(Contestant(name, request.model_copy(update=kept)))
+        return Contest(
+            self.trials,
+            folder,
+            contestants,
+            plan,
+            self.value,
+            seed=self.study.manifest.workload.seed,
+            on_stage=self.tell_stage,
+            on_block=on_block,
+        )
+
+    def tell_stage(self, stage: Stage) -> None:
+        self.notify(StageEntered(stage))
+
+    def fastest(self) -> TrialRecord | None:
+        """Of the trials that keep every constraint; None as long as there is none."""
+        feasible = [each for each in self.study.records() if each.state == "measured"]
+        return min(feasible, key=lambda each: self.value(each.measurement), default=None)
+
+
+def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:
+    """The request of a trial with empty caches of its own."""
+    manifest = study.manifest
+    return TrialRequest(
+        number=number,
+        workload=manifest.workload,
+        config=config,
+        untuned=config == manifest.space.untuned(),
+        tolerance=manifest.tolerance,
+        reference=str(study.reference.resolve()),
+        cache=str((folder.path / "cache").resolve()),
+        cold=True,
+        sampling=budget.sampling,
+        limits=budget.limits,
+        variables=manifest.variables,
+    )
+
+
+def cannot_go_on(doing: str, failure: Failure) -> HarnessError:
+    """The untuned model, which worked before, fails now: nothing can be compared with it any more."""
+    return HarnessError(f"{doing} could not be run: {failure.error}", tip=f"the whole story: {failure.evidence}")
