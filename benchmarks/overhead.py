@@ -84,7 +84,7 @@ def shares_of(model: str, trials: list[dict[str, Any]]) -> Shares:
         num_trials=len(measured),
         wall_s=sum(wall_s_of(each) for each in measured),
         stage_s={name: sum(each[name] for each in split) for name in names},
-        told=all("stage_s" in each["outcome"] for each in measured),
+        told=all(each["outcome"].get("stage_s") for each in measured),
     )
 
 

@@ -76,12 +76,12 @@ def ask(product: Product, model: str, seed: int, trials: int | None, folder: Pat
 
 
 def compare(product: Product, model: str, folder: Path) -> str:
-    """The product's own verdict on two exports, or why there is none."""
+    """The product's own verdict on the second export against the first, or why there is none."""
     try:
         document = product.compare(*(export_in(folder, model, seed) for seed in SEEDS))
     except ProductError as error:
         return f"not compared ({error})"
-    return str(document["verdict"])
+    return document["verdict"] or f"not compared (the {document['failed']} failed)"
 
 
 def report_of(seen: list[Twice]) -> Report:

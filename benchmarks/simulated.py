@@ -14,21 +14,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from autotune import environment
+from autotune.budget import Budget
 from autotune.config import Config
 from autotune.manifest import Manifest
 from autotune.measurement import Diagnosis, Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
 from autotune.objective import Objective
 from autotune.record import Confirmation
-from autotune.runner import Runner, StageCallback
+from autotune.runner import StageCallback
 from autotune.space import Knob, SearchSpace
 from autotune.study import create_study
 from autotune.trial import TrialFolder, TrialRequest
-from autotune.tune import Budget, Tuner
+from autotune.tune import Tuner
 from autotune.workload import Workload
 
 UNTUNED_S = 0.010
@@ -110,8 +110,8 @@ class SimulatedProcess:
         return self.outcome or _measurement(tuple(self.samples_s))
 
 
-class SimulatedRunner:
-    """Stands in for `autotune.runner.Runner`. Every process is fresh: each has a bias of its own."""
+class SimulatedTrials:
+    """Stands in for `autotune.runner.Runner`; see `Trials`. Every process is fresh: each has a bias of its own."""
 
     def __init__(self, machine: Machine, truth: Truth) -> None:
         self._machine = machine
@@ -149,12 +149,11 @@ class SimulatedStudy:
 def simulate(space: SearchSpace, truth: Truth, noise: Noise, *, seed: int) -> SimulatedStudy:
     """Tune in a study of its own, in a temporary folder, until every config of the space has been tried."""
     budget = Budget(num_trials=len(truth.latency_s))
-    # What the tuner uses of a runner is all here; the real one starts processes.
-    runner = cast(Runner, SimulatedRunner(Machine(noise, seed), truth))
+    trials = SimulatedTrials(Machine(noise, seed), truth)
     with tempfile.TemporaryDirectory(prefix="autotune-simulated-") as folder:
         study = create_study(Path(folder), _manifest(space, seed))
         try:
-            confirmation = Tuner(study, budget, runner).run()
+            confirmation = Tuner(study, budget, trials).run()
             number = confirmation.candidate
             candidate = None if number is None else study.record(number).config
         finally:
