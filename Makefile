@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= torch,mindspore,dashboard,dev
 
-.PHONY: help setup tune test lint clean
+.PHONY: help setup tune test lint bench clean
 
 help:
 	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
 	@echo "make test   set up, then lint, type-check and test"
+	@echo "make bench  set up, then run all benchmarks (about three hours; the machine must be idle)"
 	@echo "make clean  remove the environment and caches; studies stay"
 
 setup: $(VENV)/ready
@@ -28,6 +29,13 @@ lint: setup
 
 test: lint
 	$(BIN)/pytest
+
+bench: setup
+	$(BIN)/python benchmarks/planted.py
+	$(BIN)/python benchmarks/aa.py
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/same_answer.py --keep build/exports
+	$(BIN)/python benchmarks/delivered.py --from build/exports
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

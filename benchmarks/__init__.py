@@ -1,0 +1,1 @@
+"""Benchmarks of the tool itself: each is a command, `python benchmarks/NAME.py` (see README.md)."""

@@ -1,0 +1,173 @@
+"""A/A: studies whose configs are all the same. Whatever they call `faster` is a mistake.
+
+Three parts: simulated studies (many, since rare mistakes must be counted), PyTorch and MindSpore (real processes and
+compilers, few).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.intervals import rate_is_below
+from benchmarks.product import Document, Product, ProductError
+from benchmarks.record import Conditions, Goal, Report, percent, publish, table
+from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_variants
+
+SPACES = Path(__file__).with_name("spaces")
+GOAL_RATE = 0.01
+NO_VERDICT = "no verdict"
+NUM_VARIANTS = 12
+
+
+@dataclass
+class Part:
+    """Studies of one kind: how many ended with which verdict, and the speed-ups that were promised wrongly."""
+
+    name: str
+    verdicts: Counter[str] = field(default_factory=Counter)
+    false_speedups: list[float] = field(default_factory=list)
+
+    def add(self, verdict: str, speedup: float | None) -> None:
+        self.verdicts[verdict] += 1
+        if verdict == "faster" and speedup is not None:
+            self.false_speedups.append(speedup)
+
+    @property
+    def num_studies(self) -> int:
+        return sum(self.verdicts.values())
+
+    @property
+    def num_judged(self) -> int:
+        return self.num_studies - self.verdicts[NO_VERDICT]
+
+
+@dataclass(frozen=True)
+class RealModel:
+    """A small model with a space of identical configs."""
+
+    framework: str
+    model: str
+    arguments: dict[str, int]
+    trials: int
+
+    @property
+    def space(self) -> Path:
+        return SPACES / f"identical_{self.framework}.yaml"
+
+
+TORCH = RealModel("torch", "bert_small", {"depth": 2}, trials=5)
+MINDSPORE = RealModel("mindspore", "tanh_matmul", {"size": 128, "repeats": 20}, trials=4)
+
+
+def simulated_part(noise: Noise, num_studies: int) -> Part:
+    """Studies of thirteen equal configs under a noise model; the study's number is its seed."""
+    part = Part(f"simulated, processes scatter by {percent(noise.process_sd)}")
+    space = space_of_variants(NUM_VARIANTS)
+    truth = Truth(dict.fromkeys(space.configs(), UNTUNED_S))
+    for seed in range(num_studies):
+        confirmation = simulate(space, truth, noise, seed=seed).confirmation
+        speedup = confirmation.speedup
+        part.add(confirmation.verdict.value, None if speedup is None else speedup.median)
+        _progress(part, num_studies, every=20)
+    return part
+
+
+def real_part(real: RealModel, num_studies: int) -> Part:
+    """Studies of a real model through the command line; the study's number is its seed."""
+    part = Part(f"{real.framework}, {real.model}")
+    with Product() as product:
+        for seed in range(num_studies):
+            document = _tune(product, real, seed)
+            speedup = document["speedup"]
+            part.add(document["verdict"] or NO_VERDICT, None if speedup is None else speedup["median"])
+            _progress(part, num_studies, every=1)
+    return part
+
+
+def goal_of(part: Part) -> Goal:
+    """At most one false winner in a hundred, and how sure so many studies can be of that."""
+    num_false, num_judged = part.verdicts["faster"], part.num_judged
+    rate = num_false / num_judged if num_judged else 1.0
+    bound = percent(rate_is_below(num_false, num_judged))
+    found = f"{num_false} in {num_judged}, so the true rate is below {bound} (95 % sure)"
+    return Goal(
+        text=f"at most 1 false winner in 100 studies ({part.name})",
+        found=found if num_judged else "no study came to a verdict",
+        met=rate <= GOAL_RATE,
+    )
+
+
+def report_of(parts: Sequence[Part]) -> Report:
+    """The parts as goals and a table."""
+    verdicts = sorted({verdict for part in parts for verdict in part.verdicts} | {"faster"})
+    rows = [
+        [part.name, str(part.num_studies), *(str(part.verdicts[verdict]) for verdict in verdicts), _listed(part)]
+        for part in parts
+    ]
+    return Report(
+        name="aa",
+        title="A/A: identical configs",
+        about=(
+            "Studies whose configs all do the same work; a verdict `faster` is false. Simulated studies run the real "
+            f"tuner, study and statistics on drawn measurements of {NUM_VARIANTS + 1} configs: each process has a bias "
+            "for life, calls scatter by 2 %, one in twenty is delayed by 10 to 50 %, and the machine drifts by 0.5 % a "
+            "trial. The real ones compile one model under names that give the very same code. Few studies can show a "
+            "mistake, but not a rate as low as the goal: the bound says what they do show."
+        ),
+        goals=[goal_of(part) for part in parts],
+        body=table(["part", "studies", *(f"`{verdict}`" for verdict in verdicts), "promised wrongly"], rows),
+        results={"parts": [asdict(part) for part in parts]},
+    )
+
+
+def main() -> None:
+    """Run the parts one after the other and write the section."""
+    parser = argparse.ArgumentParser(description="A/A: count false winners among identical configs.")
+    parser.add_argument("--simulated", type=int, default=200, help="studies for each spread (default: %(default)s)")
+    parser.add_argument(
+        "--process-sd", type=float, nargs="+", default=[0.015, 0.03, 0.06],
+        help="scatter between simulated processes, as shares (default: 0.015 0.03 0.06)",
+    )  # fmt: skip
+    parser.add_argument("--torch", type=int, default=10, help="studies of a PyTorch model (default: %(default)s)")
+    parser.add_argument("--mindspore", type=int, default=5, help="studies of a MindSpore model (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a few simulated studies and one of each framework")
+    given = parser.parse_args()
+    if given.quick:
+        given.simulated, given.process_sd, given.torch, given.mindspore = 5, given.process_sd[:1], 1, 1
+
+    conditions = Conditions.now()
+    parts = [simulated_part(Noise(process_sd=sd), given.simulated) for sd in given.process_sd if given.simulated]
+    parts += [real_part(real, num) for real, num in ((TORCH, given.torch), (MINDSPORE, given.mindspore)) if num]
+    publish(report_of(parts), conditions, write=not given.quick)
+
+
+def _tune(product: Product, real: RealModel, seed: int) -> Document:
+    try:
+        return product.tune(
+            real.model, real.framework, study=f"aa-{seed}", trials=real.trials, seed=seed, space=real.space,
+            model_arguments=real.arguments,
+        )  # fmt: skip
+    except ProductError as error:
+        # One study that could not be made must not cost the hours of the others.
+        print(f"{real.framework}, study {seed}: {error}", file=sys.stderr)
+        return {"verdict": None, "speedup": None}
+
+
+def _listed(part: Part) -> str:
+    return ", ".join(f"{speedup:.3f}x" for speedup in part.false_speedups) or "none"
+
+
+def _progress(part: Part, num_studies: int, every: int) -> None:
+    if part.num_studies % every == 0:
+        print(f"{part.name}: {part.num_studies} of {num_studies}: {dict(part.verdicts)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""What the tool costs: its own share of a trial's time, and what isolation does to the latency that it measures.
+
+A trial's wall time is what the parent records, from asking for the config to having stored its outcome. The child
+tells the seconds of its stages. *The tool's own* is the wall time without build, compile, check and run: what is left
+is starting the process, and the framework's import as far as it falls into a trial (CPU trials are forked from a
+process that has imported it, so the first one pays for all), judging, storing and waiting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.intervals import Pair, Ratio, ratio_over_pairs
+from benchmarks.pairs import PlainScript, alternate
+from benchmarks.product import Product
+from benchmarks.record import Conditions, Goal, Report, percent, publish, table
+
+MODELS = ("vit", "resnet18")
+GOAL_OWN_SHARE = 0.05
+GOAL_DISTURBANCE = 0.02
+DEFAULT_COMPILE_SPACE = Path(__file__).with_name("spaces") / "default_compile_torch.yaml"
+
+_STAGES = ("start", "build", "compile", "check", "warm-up", "sampling", "rest of run", "outside the child")
+_OWN = ("start", "outside the child")
+"""The stages that are the tool's own; the others are the user's model and framework at work."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Where the wall time of a study's measured trials went, in seconds. `told`: the child told its stages."""
+
+    model: str
+    num_trials: int
+    wall_s: float
+    stage_s: dict[str, float]
+    told: bool
+
+    @property
+    def own_share(self) -> float:
+        return sum(self.stage_s.get(stage, 0.0) for stage in _OWN) / self.wall_s
+
+    def cells(self) -> list[str]:
+        shares = [percent(self.stage_s[each] / self.wall_s) if each in self.stage_s else "-" for each in _STAGES]
+        return [self.model, str(self.num_trials), f"{self.wall_s:.0f} s", *shares, percent(self.own_share)]
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """One config timed in a trial and in the plain script: pairs of median seconds a call."""
+
+    model: str
+    config: str
+    pairs_s: list[Pair]
+
+    @property
+    def found(self) -> Ratio:
+        return ratio_over_pairs(self.pairs_s)
+
+    @property
+    def small(self) -> bool:
+        return abs(self.found.mean - 1) < GOAL_DISTURBANCE
+
+    def cells(self) -> list[str]:
+        inside_ms, plain_ms = (1e3 * statistics.median(side) for side in zip(*self.pairs_s, strict=True))
+        return [self.model, self.config, f"{inside_ms:.2f} ms", f"{plain_ms:.2f} ms", str(self.found)]
+
+
+def shares_of(model: str, trials: list[dict[str, Any]]) -> Shares:
+    """Add up the stages of all measured trials; the first one's share of the framework's import is in it."""
+    measured = [each for each in trials if each["outcome"] and each["outcome"]["kind"] == "measurement"]
+    split = [split_of(each) for each in measured]
+    names = [name for name in _STAGES if all(name in each for each in split)]
+    return Shares(
+        model=model,
+        num_trials=len(measured),
+        wall_s=sum(wall_s_of(each) for each in measured),
+        stage_s={name: sum(each[name] for each in split) for name in names},
+        told=all(each["outcome"].get("stage_s") for each in measured),
+    )
+
+
+def split_of(trial: dict[str, Any]) -> dict[str, float]:
+    """Seconds of a trial by stage.
+
+    A child that does not tell its stages leaves start, build and check among what is outside: an upper bound.
+    """
+    outcome = trial["outcome"]
+    warmup_s, sampling_s = sum(outcome["samples"]["warmup_s"]), sum(outcome["samples"]["latency_s"])
+    told: dict[str, float] = dict(outcome.get("stage_s") or {})
+    run_s = told.pop("run", warmup_s + sampling_s)
+    stages = told or {"compile": outcome["first_call_s"]}
+    return {
+        **stages,
+        "warm-up": warmup_s,
+        "sampling": sampling_s,
+        "rest of run": run_s - warmup_s - sampling_s,
+        "outside the child": wall_s_of(trial) - sum(stages.values()) - run_s,
+    }
+
+
+def wall_s_of(trial: dict[str, Any]) -> float:
+    """From asking for the config to having its outcome stored."""
+    return (datetime.fromisoformat(trial["ended"]) - datetime.fromisoformat(trial["started"])).total_seconds()
+
+
+def measure_shares(product: Product, model: str, num_trials: int) -> Shares:
+    """A study of the model, for the times of its trials."""
+    document = product.tune(model, "torch", study=f"{model}-shares", trials=num_trials)
+    shares = shares_of(model, document["trials"])
+    print(" | ".join(shares.cells()), flush=True)
+    return shares
+
+
+def measure_disturbance(
+    product: Product, model: str, config: str, num_pairs: int, space: Path | None, *way: str
+) -> Disturbance:
+    """The config as the untuned model of one-trial studies, and in the plain script, alternating."""
+    studies = iter(range(num_pairs))
+
+    def in_harness_s() -> float:
+        study = f"{model}-{config.replace(' ', '-')}-{next(studies)}"
+        document = product.tune(model, "torch", study=study, trials=1, space=space)
+        return float(document["trials"][0]["latency_s"]["p50"])
+
+    with tempfile.TemporaryDirectory() as folder:
+        script = PlainScript(model, Path(folder))
+        pairs_s = alternate(num_pairs, in_harness_s, lambda: script.median_s(*way))
+    disturbance = Disturbance(model, config, pairs_s)
+    print(" | ".join(disturbance.cells()), flush=True)
+    return disturbance
+
+
+def report_of(shares: list[Shares], disturbances: list[Disturbance]) -> Report:
+    """Both parts, each with its goal."""
+    own = ", ".join(f"{each.model} {percent(each.own_share)}" for each in shares)
+    if not all(each.told for each in shares):
+        own += " (an upper bound: the children did not tell their stages, so start, build and check are in it)"
+    found = ", ".join(f"{each.model} {each.config} {each.found}" for each in disturbances)
+    return Report(
+        name="overhead",
+        title="What the tool costs",
+        about=(
+            "*Outside the child* is the wall time that the parent records for a trial, without the seconds that the "
+            "child tells of its stages. The tool's own share is that plus *start* (process and imports); building, "
+            "compiling, checking and running are the model and the framework at work, and *rest of run* is what "
+            "surrounds the timed calls. All measured trials of a study are added up. Below: one config measured in a "
+            "trial and in `benchmarks/plain.py`, in pairs whose order is swapped; the ratio is trial over plain."
+        ),
+        goals=[
+            Goal(
+                f"the tool's own share of a trial is below {percent(GOAL_OWN_SHARE)}",
+                own,
+                all(each.own_share < GOAL_OWN_SHARE for each in shares),
+            ),
+            Goal(
+                f"a latency measured in a trial is within {percent(GOAL_DISTURBANCE)} of the plain script's",
+                found,
+                all(each.small for each in disturbances),
+            ),
+        ],
+        body="\n\n".join(
+            [
+                table(["model", "trials", "wall", *_STAGES, "the tool's own"], [each.cells() for each in shares]),
+                table(
+                    ["model", "config", "in a trial", "plain script", "ratio (95 % interval)"],
+                    [each.cells() for each in disturbances],
+                ),
+            ]
+        ),
+        results={
+            "shares": [{**asdict(each), "own_share": each.own_share} for each in shares],
+            "disturbances": [{**asdict(each), "ratio": asdict(each.found)} for each in disturbances],
+        },
+    )
+
+
+def main() -> None:
+    """Shares, then disturbances, and the section."""
+    parser = argparse.ArgumentParser(description="What the tool costs: its share of a trial, and of the latency.")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled models (default: %(default)s)")
+    parser.add_argument("--trials", type=int, default=4, help="trials whose shares are told (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of each config (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="ResNet-18 alone, two trials, two pairs")
+    given = parser.parse_args()
+    if given.quick:
+        given.models, given.trials, given.pairs = ["resnet18"], 2, 2
+
+    conditions = Conditions.now()
+    with Product() as product:
+        shares = [measure_shares(product, model, given.trials) for model in given.models]
+        disturbances = []
+        for model in given.models:
+            disturbances += [
+                measure_disturbance(product, model, "untuned", given.pairs, None),
+                measure_disturbance(
+                    product, model, "default compile", given.pairs, DEFAULT_COMPILE_SPACE, "--default-compile"
+                ),
+            ]
+    publish(report_of(shares, disturbances), conditions, write=not given.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The product as a user has it: this checkout's command line, with a studies folder that is gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+Document = dict[str, Any]
+"""What `tune --json` and `compare --json` print (docs/json.md)."""
+
+
+class ProductError(Exception):
+    """A command of the product failed; the message is what it said itself."""
+
+
+class Product:
+    """Runs commands one at a time, in a folder of its own. A context manager: leaving it removes the folder."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="autotune-benchmark-")
+        self.folder = Path(self._folder.name)
+
+    def __enter__(self) -> Product:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    def tune(
+        self,
+        model: str,
+        framework: str,
+        *,
+        study: str,
+        trials: int | None = None,
+        seed: int = 0,
+        space: Path | None = None,
+        model_arguments: Mapping[str, int] | None = None,
+    ) -> Document:
+        """The study's document; its verdict is None where the model itself failed. Raises ProductError without one."""
+        options = [] if space is None else ["--space", str(space)]
+        options += [] if trials is None else ["--trials", str(trials)]
+        for name, value in (model_arguments or {}).items():
+            options += ["--model-arg", f"{name}={value}"]
+        return self._json(
+            "tune", "--model", model, "--framework", framework, "--device", "cpu", "--study", study,
+            "--seed", str(seed), *options, "--studies-dir", str(self._studies), "--json",
+        )  # fmt: skip
+
+    def export(self, study: str, path: Path) -> None:
+        """Write the study's YAML to `path`. Raises ProductError, also where there is nothing to export."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        done = self._run("export", study, "-o", str(path.resolve()), "--studies-dir", str(self._studies))
+        if done.returncode != 0:
+            raise ProductError(_last_words(done))
+
+    def compare(self, first: Path, second: Path) -> Document:
+        """`verdict` and `speedup` of the second export over the first. Raises ProductError."""
+        return self._json("compare", str(first.resolve()), str(second.resolve()), "--json")
+
+    @property
+    def _studies(self) -> Path:
+        return self.folder / "studies"
+
+    def _json(self, *arguments: str) -> Document:
+        # The exit status says less than the document does: 1 and 2 may come with one.
+        done = self._run(*arguments)
+        try:
+            document: Document = json.loads(done.stdout)
+        except ValueError:
+            raise ProductError(_last_words(done)) from None
+        return document
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(REPOSITORY / "cli.py"), *arguments],
+            cwd=self.folder,
+            # Another checkout that is on the path must not be measured in place of this one.
+            env={**os.environ, "PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def export_in(folder: Path, model: str, seed: int) -> Path:
+    """Where one benchmark keeps the export of a study, and another looks for it."""
+    return folder / f"{model}-seed{seed}.yaml"
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith(("error:", "tip:"))] or lines[-3:]
+    return f"exit status {done.returncode}: {' '.join(told)}"

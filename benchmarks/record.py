@@ -1,0 +1,141 @@
+"""What a benchmark saw, written down: its own section of docs/benchmarks.md, and the numbers as JSON beside it.
+
+A section stands between two comments that name it; all else in the file is left as it is. Both files are replaced
+whole, so a reader, or an interrupt, never meets half a file.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autotune import environment
+from autotune.files import write_whole
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DOCS = REPOSITORY / "docs" / "benchmarks.md"
+RESULTS = REPOSITORY / "benchmarks" / "results"
+
+_MEASURED = ("autotune", "search_spaces", "cli.py", "benchmarks/*.py", "benchmarks/models", "benchmarks/spaces")
+"""Where an uncommitted change makes the commit's hash a lie."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which a benchmark ran. Taken before it starts: its own load must not be taken for the machine's."""
+
+    started: datetime
+    machine: environment.Environment
+    commit: str
+
+    @classmethod
+    def now(cls) -> Conditions:
+        return cls(datetime.now(UTC), environment.describe(device="cpu", variables={}), _commit())
+
+    def in_words(self) -> str:
+        machine = self.machine
+        packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
+        load = "unknown" if machine.load_1m is None else f"{machine.load_1m:.2f}"
+        return (
+            f"{self.started:%Y-%m-%d %H:%M} UTC. {machine.processor}, {machine.num_cores} cores, "
+            f"{machine.memory_bytes / 2**30:.0f} GiB, {machine.system}. Python {machine.python}, {packages}. "
+            f"Load average before: {load}. Commit {self.commit}."
+        )
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What was hoped for, what was found, and whether that is it."""
+
+    text: str
+    found: str
+    met: bool
+
+    def in_words(self) -> str:
+        return f"**{'Met' if self.met else 'Fell short'}**: {self.text}. Found: {self.found}."
+
+
+@dataclass(frozen=True)
+class Report:
+    """One benchmark's findings. `body` is Markdown, `results` plain data."""
+
+    name: str
+    """Of the script, and of the section."""
+    title: str
+    about: str
+    goals: Sequence[Goal]
+    body: str
+    results: dict[str, Any]
+
+    def section(self, conditions: Conditions) -> str:
+        minutes = (datetime.now(UTC) - conditions.started).total_seconds() / 60
+        goals = "\n".join(f"* {goal.in_words()}" for goal in self.goals)
+        again = f"`python benchmarks/{self.name}.py`, {minutes:.0f} minutes"
+        raw = f"numbers: [{self.name}.json](../benchmarks/results/{self.name}.json)"
+        return (
+            f"## {self.title}\n\n{self.about}\n\n{goals}\n\n{self.body}\n\n{conditions.in_words()} ({again}; {raw}.)\n"
+        )
+
+
+def publish(report: Report, conditions: Conditions, *, write: bool = True) -> None:
+    """Print the section; `write` it too, with its numbers, where they belong."""
+    print(report.section(conditions))
+    if write:
+        keep(report, conditions, DOCS, RESULTS)
+
+
+def keep(report: Report, conditions: Conditions, docs: Path, results: Path) -> None:
+    """Write the numbers into the folder `results`, then the section that points to them into `docs`."""
+    results.mkdir(parents=True, exist_ok=True)
+    numbers = {
+        "benchmark": report.name,
+        "conditions": {
+            "started": conditions.started.isoformat(timespec="seconds"),
+            "commit": conditions.commit,
+            **conditions.machine.model_dump(mode="json"),
+        },
+        "goals": [asdict(goal) for goal in report.goals],
+        "results": report.results,
+    }
+    write_whole(results / f"{report.name}.json", json.dumps(numbers, indent=2) + "\n")
+    text = docs.read_text(encoding="utf-8") if docs.exists() else ""
+    write_whole(docs, with_section(text, report.name, report.section(conditions)))
+
+
+def with_section(text: str, name: str, section: str) -> str:
+    """`text` with the section of this name replaced, or added at its end. Raises ValueError if a marker is alone."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    framed = f"{begin}{section}{end}"
+    if begin not in text and end not in text:
+        return f"{text.rstrip()}\n\n{framed}".lstrip()
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"only one of the two markers of section {name!r} is there, or they are swapped")
+    return f"{before}{framed}{after}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def percent(share: float) -> str:
+    """A share as people read it: 0.015 is `1.5 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def _commit() -> str:
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    return f"{commit} with uncommitted changes" if _git("status", "--porcelain", "--", *_MEASURED) else commit
+
+
+def _git(*arguments: str) -> str:
+    told = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return told.stdout.strip()

@@ -1,0 +1,222 @@
+"""Studies without a machine: the real tuner, study and statistics on measurements drawn from a noise model.
+
+A study takes a fraction of a second instead of minutes, so rare mistakes can be counted. Time is virtual: nothing
+sleeps and no process starts. The noise has the parts that real machines have: a bias that each process keeps for
+life, a machine that drifts, calls that scatter, and calls that something else on the machine delays.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from autotune import environment
+from autotune.budget import Budget
+from autotune.config import Config
+from autotune.manifest import Manifest
+from autotune.measurement import Diagnosis, Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
+from autotune.objective import Objective
+from autotune.record import Confirmation
+from autotune.runner import StageCallback
+from autotune.space import Knob, SearchSpace
+from autotune.study import create_study
+from autotune.trial import TrialFolder, TrialRequest
+from autotune.tune import Tuner
+from autotune.workload import Workload
+
+UNTUNED_S = 0.010
+"""Seconds a call of the untuned model. Any will do: the noise is relative."""
+
+_CALLS_A_BURST = 20
+_BURSTS_A_RUN = 5
+_START_SHARE, _BURST_SHARE = 0.5, 0.1
+"""Of a trial's time, half goes into starting and compiling, and a tenth into each of its bursts of calls."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How measurements scatter, as shares of the latency."""
+
+    process_sd: float = 0.015
+    """Of the bias that a process keeps for life (lognormal)."""
+    call_sd: float = 0.02
+    """Of one call (lognormal)."""
+    spike_share: float = 0.05
+    """Of the calls are delayed by something else,"""
+    spike_low: float = 0.10
+    spike_high: float = 0.50
+    """by this much (uniform)."""
+    drift_sd: float = 0.005
+    """Step of the machine's random walk in the time of one trial (lognormal)."""
+
+
+class Machine:
+    """Where simulated processes run: one clock rate for all, that wanders."""
+
+    def __init__(self, noise: Noise, seed: int) -> None:
+        self._noise = noise
+        self._generator = np.random.default_rng(seed)
+        self._log_drift = 0.0
+
+    def pass_time(self, trials: float) -> None:
+        """Let the machine drift for so many trials' time."""
+        self._log_drift += self._generator.normal(0.0, self._noise.drift_sd * math.sqrt(trials))
+
+    def draw_bias(self) -> float:
+        """The log bias of a new process."""
+        return float(self._generator.normal(0.0, self._noise.process_sd))
+
+    def call(self, latency_s: float, log_bias: float, num_calls: int) -> list[float]:
+        """Seconds that so many calls of a process take just now."""
+        noise, generator = self._noise, self._generator
+        logs = self._log_drift + log_bias + generator.normal(0.0, noise.call_sd, num_calls)
+        is_spiked = generator.random(num_calls) < noise.spike_share
+        delays = np.where(is_spiked, generator.uniform(noise.spike_low, noise.spike_high, num_calls), 0.0)
+        return [float(each) for each in latency_s * np.exp(logs) * (1 + delays)]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a study should find: seconds a call of each config, and the configs that compute something else."""
+
+    latency_s: Mapping[Config, float]
+    wrong: frozenset[Config] = frozenset()
+
+
+@dataclass
+class SimulatedProcess:
+    """A process that has started, compiled and been checked, and waits for its turns; or has failed in the check."""
+
+    machine: Machine
+    latency_s: float
+    outcome: Outcome | None
+    log_bias: float
+    samples_s: list[float] = field(default_factory=list)
+
+    def turn(self) -> None:
+        """Take one burst of samples."""
+        self.machine.pass_time(_BURST_SHARE)
+        self.samples_s += self.machine.call(self.latency_s, self.log_bias, _CALLS_A_BURST)
+
+    def finish(self) -> Outcome:
+        """A measurement of all samples, or the failure."""
+        return self.outcome or _measurement(tuple(self.samples_s))
+
+
+class SimulatedTrials:
+    """Stands in for `autotune.runner.Runner`; see `Trials`. Every process is fresh: each has a bias of its own."""
+
+    def __init__(self, machine: Machine, truth: Truth) -> None:
+        self._machine = machine
+        self._truth = truth
+
+    def run(
+        self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
+    ) -> Outcome:
+        process = self.hold(folder, request, on_stage=on_stage)
+        if process.outcome is None:
+            for _ in range(_BURSTS_A_RUN):
+                process.turn()
+        return process.finish()
+
+    def hold(
+        self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None
+    ) -> SimulatedProcess:
+        self._machine.pass_time(_START_SHARE)
+        return SimulatedProcess(
+            machine=self._machine,
+            latency_s=self._truth.latency_s[request.config],
+            outcome=_WRONG if request.config in self._truth.wrong else None,
+            log_bias=self._machine.draw_bias(),
+        )
+
+
+@dataclass(frozen=True)
+class SimulatedStudy:
+    """What a study concluded: its confirmation, and the config that was compared (None: nothing was)."""
+
+    confirmation: Confirmation
+    candidate: Config | None
+
+
+def simulate(space: SearchSpace, truth: Truth, noise: Noise, *, seed: int) -> SimulatedStudy:
+    """Tune in a study of its own, in a temporary folder, until every config of the space has been tried."""
+    budget = Budget(num_trials=len(truth.latency_s))
+    trials = SimulatedTrials(Machine(noise, seed), truth)
+    with tempfile.TemporaryDirectory(prefix="autotune-simulated-") as folder:
+        study = create_study(Path(folder), _manifest(space, seed))
+        try:
+            confirmation = Tuner(study, budget, trials).run()
+            number = confirmation.candidate
+            candidate = None if number is None else study.record(number).config
+        finally:
+            study.close()
+    return SimulatedStudy(confirmation, candidate)
+
+
+def space_of_variants(num_variants: int) -> SearchSpace:
+    """The untuned model, and so many compiled configs that differ in name."""
+    execution = Knob(name="execution", doc="", values=("eager", "compile"), when={}, default="compile", untuned="eager")
+    variant = Knob(
+        name="variant",
+        doc="",
+        values=tuple(range(num_variants)),
+        when={"execution": "compile"},
+        default=0,
+        untuned=0,
+    )
+    return SearchSpace(framework="fake", knobs=(execution, variant), forbid=())
+
+
+def _manifest(space: SearchSpace, seed: int) -> Manifest:
+    return Manifest(
+        schema=1,
+        id=uuid.uuid4().hex,
+        name="simulated",
+        created="2026-01-01T00:00:00+00:00",
+        autotune_version="0",
+        optuna_version="0",
+        workload=Workload(
+            model="simulated", reference="simulated:none", framework="fake", device="cpu", seed=seed, search_path="."
+        ),
+        framework_version="0",
+        space_file="simulated",
+        space=space,
+        objective=Objective(),
+        constraints=(),
+        tolerance=1e-3,
+        variables={},
+    )
+
+
+_WRONG = Failure(
+    reason=Reason.WRONG_RESULT, stage=Stage.CHECK, error="WrongResultError: relative error 1", relative_error=1.0
+)
+
+
+def _measurement(samples_s: tuple[float, ...]) -> Measurement:
+    return Measurement(
+        samples=Samples(latency_s=samples_s, warmup_s=samples_s[:3], steady=True, ended_by="precision"),
+        first_call_s=1.0,
+        compile_s=1.0,
+        peak_memory_bytes=None,
+        compile_peak_memory_bytes=None,
+        relative_error=0.0,
+        diagnosis=Diagnosis(compiled=None),
+        signature=Signature(
+            model_class="Simulated", num_parameters=0, structure_sha256="0" * 64, inputs=(), items_per_call=1
+        ),
+        environment=_environment(),
+    )
+
+
+@cache
+def _environment() -> environment.Environment:
+    return environment.describe(device="simulated", variables={})

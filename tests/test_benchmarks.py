@@ -1,0 +1,245 @@
+"""The benchmarks' own parts: sections are replaced one at a time, simulated noise is what it claims to be."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from autotune.space import load_space
+from autotune.statistics import Verdict
+from benchmarks import aa, delivered, overhead, planted, record
+from benchmarks.intervals import rate_is_below, ratio_over_pairs
+from benchmarks.pairs import alternate
+from benchmarks.plain import settings_of
+from benchmarks.simulated import UNTUNED_S, Machine, Noise, Truth, simulate, space_of_variants
+
+STILL = Noise(process_sd=0, call_sd=0, spike_share=0, drift_sd=0)
+
+
+@pytest.fixture(scope="module")
+def conditions():
+    return record.Conditions.now()
+
+
+def a_report(body="the body", name="mine"):
+    goal = record.Goal("it works", "it does", met=True)
+    return record.Report(name, title="Title", about="About.", goals=[goal], body=body, results={"n": 1})
+
+
+# Sections
+
+
+def test_a_section_replaces_its_own_and_nothing_else():
+    one, two = "<!-- one: begin -->\nold\n<!-- one: end -->\n", "<!-- two: begin -->\n2\n<!-- two: end -->\n"
+    text = f"# Head\n\n{one}between\n{two}foot\n"
+    assert record.with_section(text, "one", "new\n") == text.replace("old", "new")
+    assert record.with_section(text, "two", "new\n") == text.replace("\n2\n", "\nnew\n")
+
+
+def test_a_missing_section_is_added_at_the_end():
+    framed = "<!-- one: begin -->\nnew\n<!-- one: end -->\n"
+    assert record.with_section("# Head\n", "one", "new\n") == f"# Head\n\n{framed}"
+    assert record.with_section("", "one", "new\n") == framed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<!-- one: begin -->\n", "<!-- one: end -->\n", "<!-- one: end -->\n<!-- one: begin -->\n"],
+    ids=["begin", "end", "swapped"],
+)
+def test_a_lone_marker_is_refused(text):
+    with pytest.raises(ValueError, match="section 'one'"):
+        record.with_section(text, "one", "new\n")
+
+
+def test_a_kept_report_says_goals_conditions_and_numbers(tmp_path, conditions):
+    docs, results = tmp_path / "benchmarks.md", tmp_path / "results"
+    docs.write_text("# Head\n")
+    record.keep(a_report("first"), conditions, docs, results)
+    record.keep(a_report("second"), conditions, docs, results)
+    text = docs.read_text()
+    assert text.startswith("# Head\n")
+    assert "first" not in text
+    assert "**Met**: it works. Found: it does." in text
+    assert f"Commit {conditions.commit}" in text
+    assert f"numpy {np.__version__}" in text
+    assert json.loads((results / "mine.json").read_text())["results"] == {"n": 1}
+
+
+def test_an_interrupted_write_leaves_the_old_section(tmp_path, conditions, monkeypatch):
+    docs = tmp_path / "benchmarks.md"
+    record.keep(a_report("first"), conditions, docs, tmp_path)
+    before = docs.read_text()
+
+    def fail_at_the_docs(partial, target):
+        if target == docs:
+            raise OSError("no space left")
+        os.replace(partial, target)
+
+    monkeypatch.setattr(Path, "replace", fail_at_the_docs)
+    with pytest.raises(OSError, match="no space left"):
+        record.keep(a_report("second"), conditions, docs, tmp_path)
+    assert docs.read_text() == before
+    assert sorted(os.listdir(tmp_path)) == ["benchmarks.md", "mine.json"]
+
+
+def test_a_smoke_run_writes_nothing(conditions, monkeypatch, capsys):
+    monkeypatch.setattr(record, "keep", lambda *_: pytest.fail("written"))
+    record.publish(a_report(), conditions, write=False)
+    assert "the body" in capsys.readouterr().out
+
+
+# The simulation
+
+
+def test_processes_scatter_as_stated():
+    machine = Machine(Noise(process_sd=0.03), seed=1)
+    biases = [machine.draw_bias() for _ in range(4000)]
+    assert np.std(biases) == pytest.approx(0.03, rel=0.05)
+    assert np.mean(biases) == pytest.approx(0.0, abs=0.002)
+
+
+def test_calls_scatter_and_are_delayed_as_stated():
+    machine = Machine(Noise(), seed=1)
+    ratios = np.array(machine.call(1.0, 0.0, 40_000))
+    # 1.09 is 4.5 standard deviations of an undisturbed call, and a little less than the smallest delay.
+    delayed = ratios > 1.09
+    assert delayed.mean() == pytest.approx(0.05, abs=0.005)
+    assert np.std(np.log(ratios[~delayed])) == pytest.approx(0.02, rel=0.05)
+    assert ratios[delayed].mean() == pytest.approx(1.3, abs=0.02)
+    assert ratios.max() < 1.5 * np.exp(5 * 0.02)
+
+
+def test_the_machine_drifts_as_stated():
+    still_but_drifting = Noise(process_sd=0, call_sd=0, spike_share=0, drift_sd=0.005)
+    machine = Machine(still_but_drifting, seed=1)
+    seen = [machine.call(1.0, 0.0, 1)[0]]
+    for _ in range(4000):
+        machine.pass_time(1.0)
+        seen += machine.call(1.0, 0.0, 1)
+    assert np.std(np.diff(np.log(seen))) == pytest.approx(0.005, rel=0.05)
+
+
+def test_without_noise_the_truth_is_found():
+    space = space_of_variants(3)
+    untuned, *compiled = space.configs()
+    latency_s = {untuned: UNTUNED_S, **dict.fromkeys(compiled, 2 * UNTUNED_S), compiled[1]: UNTUNED_S / 1.25}
+    study = simulate(space, Truth(latency_s), STILL, seed=0)
+    assert study.confirmation.verdict is Verdict.FASTER
+    assert study.candidate == compiled[1]
+    assert study.confirmation.speedup.median == pytest.approx(1.25)
+
+
+def test_a_wrong_config_never_wins():
+    space = space_of_variants(3)
+    untuned, *compiled = space.configs()
+    truth = Truth({untuned: UNTUNED_S, **dict.fromkeys(compiled, UNTUNED_S / 2)}, wrong=frozenset(compiled))
+    assert simulate(space, truth, STILL, seed=0).confirmation.verdict is not Verdict.FASTER
+
+
+def test_the_same_seed_gives_the_same_study():
+    space = space_of_variants(3)
+    truth = Truth(dict.fromkeys(space.configs(), UNTUNED_S))
+    first, again, other = (simulate(space, truth, Noise(), seed=seed).confirmation for seed in (1, 1, 2))
+    assert first == again != other
+
+
+# Judging
+
+
+def test_a_rate_s_bound_is_clopper_pearson_s():
+    """No hit in 300 tries: the rule of three, 1 - 0.05 ** (1 / 300)."""
+    assert rate_is_below(0, 300) == pytest.approx(1 - 0.05 ** (1 / 300))
+    assert rate_is_below(3, 3) == 1.0
+
+
+def test_a_ratio_is_the_geometric_mean_with_student_s_interval():
+    found = ratio_over_pairs([(2.0, 1.0), (1.0, 2.0)])
+    half = 12.7062 * np.log(2) * np.sqrt(2) / np.sqrt(2)
+    assert (found.mean, found.low, found.high) == pytest.approx((1.0, np.exp(-half), np.exp(half)), rel=1e-4)
+    with pytest.raises(ValueError, match="at least 2 pairs"):
+        ratio_over_pairs([(1.0, 1.0)])
+
+
+def test_pairs_swap_their_order():
+    calls = []
+    pairs = alternate(3, lambda: calls.append("a") or 1.0, lambda: calls.append("b") or 2.0)
+    assert calls == ["a", "b", "b", "a", "a", "b"]
+    assert pairs == [(1.0, 2.0)] * 3
+
+
+def test_false_winners_are_counted_among_studies_with_a_verdict():
+    part = aa.Part("p")
+    for verdict, speedup in (("faster", 1.1), ("tie", 1.0), (aa.NO_VERDICT, None)):
+        part.add(verdict, speedup)
+    goal = aa.goal_of(part)
+    assert not goal.met
+    assert goal.found.startswith("1 in 2,")
+    assert part.false_speedups == [1.1]
+
+
+@pytest.mark.parametrize("truth", planted.TRUTHS, ids=lambda each: each.name)
+def test_a_planted_space_holds_only_what_was_planted(tmp_path, truth):
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump(planted.space_of(truth), sort_keys=False))
+    space = load_space(path, framework="fake", version="0", device="cpu")
+    untuned, *compiled = space.configs()
+    assert untuned.root == {"execution": "eager", "latency_ms": 10.0}
+    assert {config["latency_ms"] for config in compiled} == {10 / (1 + truth.speedup), 10 / 0.9}
+    wrong = [config for config in compiled if config.get("behaviour") == "wrong"]
+    assert len(wrong) == truth.wrong
+
+
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+def test_the_space_of_identical_configs_is_one_that_the_tool_takes(framework):
+    path = aa.SPACES / f"identical_{framework}.yaml"
+    version = {"torch": "2.13", "mindspore": "2.10"}[framework]
+    space = load_space(path, framework=framework, version=version, device="cpu")
+    assert space.size(100) >= 4
+    assert {config["execution"] for config in space.configs()} == {space.untuned()["execution"]}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "kept"), [([(1.25, 1.0)] * 2, True), ([(1.17, 1.0)] * 2, True), ([(1.1, 1.0)] * 2, False)]
+)
+def test_a_promise_is_kept_near_it_or_in_its_interval(pairs, kept):
+    promise = delivered.Promise("faster", delivered.Ratio(1.2, 1.19, 1.3))
+    assert delivered.Delivery("m", promise, pairs).kept is kept
+
+
+def test_the_plain_script_reads_the_export(tmp_path):
+    path = tmp_path / "best.yaml"
+    path.write_text("config: {execution: compile, backend: inductor, dynamic: null}\n")
+    assert settings_of(path) == {"backend": "inductor", "dynamic": None}
+    path.write_text("config: {execution: eager}\n")
+    assert settings_of(path) is None
+
+
+def a_trial(**outcome):
+    samples = {"warmup_s": [0.5, 0.5], "latency_s": [1.0, 1.0]}
+    return {
+        "started": "2026-01-01T00:00:00",
+        "ended": "2026-01-01T00:00:20",
+        "outcome": {"kind": "measurement", "samples": samples, "first_call_s": 10.0, **outcome},
+    }
+
+
+def test_a_trial_s_seconds_add_up_to_its_wall_time():
+    stages = {"start": 0.5, "build": 1.0, "compile": 11.0, "check": 3.0, "run": 4.0}
+    split = overhead.split_of(a_trial(stage_s=stages))
+    assert sum(split.values()) == pytest.approx(20)
+    assert split["rest of run"] == pytest.approx(1.0)
+    shares = overhead.shares_of("m", [a_trial(stage_s=stages), {**a_trial(), "outcome": None}])
+    assert shares.own_share == pytest.approx((0.5 + 0.5) / 20)
+    assert shares.told
+
+
+def test_a_child_that_tells_no_stages_gives_an_upper_bound():
+    shares = overhead.shares_of("m", [a_trial()])
+    assert shares.own_share == pytest.approx((20 - 10 - 3) / 20)
+    assert not shares.told
