@@ -18,7 +18,7 @@ class Budget(Record):
     limits: Limits = Limits()
     sampling: SamplingPlan = SamplingPlan()
     """Of a trial of the search."""
-    noise_floor: BlockPlan = BlockPlan(num_rounds=5, max_sampling_s=6.0, blocks_per_look=2, num_looks=1)
+    noise_floor: BlockPlan = BlockPlan(num_rounds=5, max_sampling_s=6.0, first_look=2, num_looks=1)
     """Of the untuned model against itself."""
     sentinel: SamplingPlan = SamplingPlan(min_samples=10, max_sampling_s=1.0, max_warmup_s=2.0)
     """Of the untuned model when it is timed again between trials."""

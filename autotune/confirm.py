@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from autotune.contest import Contest
 from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.record import DRIFTING, Confirmation, TrialRecord, drift, failures_by_reason
-from autotune.statistics import MARGIN, Comparison, Verdict, margin_above, verdict_of
+from autotune.statistics import MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study import Study
 from autotune.workbench import Workbench, cannot_go_on
 
@@ -17,8 +17,9 @@ EQUALLY_FAST = 0.02
 """Configs within this share of the best count as equals even on a machine without noise."""
 OUT_OF_REACH = 0.10
 """A best config this much slower than the untuned model in the search need not be compared with it again."""
-MAX_FINALISTS = 2
-"""The fastest config, and the simplest that may be as fast. The framework's default takes part besides."""
+MAX_FINALISTS = 3
+"""The fastest config, and of those that may be as fast the simplest and the fastest. The framework's default takes part
+besides."""
 MAX_CONTESTS = 3
 """When every contestant fails in a fresh process, the next best ones are tried, but not for ever."""
 
@@ -74,13 +75,16 @@ class _Contenders:
         if not chosen:
             return None
         bench = self.bench
-        bench.notify(ConfirmationStarted(chosen, _most_blocks(bench)))
+        bench.notify(ConfirmationStarted(chosen, bench.budget.confirmation.most_blocks))
         folder = bench.study.folder / "confirm"
         entries = [("untuned", self.untuned.number, self.untuned.config)]
         entries += [(_name(each), each.number, each.config) for each in chosen]
         contest = bench.contest(folder, entries, bench.budget.confirmation, on_block=self._tell_block)
         try:
-            comparison = contest.run(self._is_clear)
+            comparison = contest.run(
+                lambda comparison: is_clear(comparison.speedups, self._margin(comparison)),
+                cannot_win=lambda comparison, speedup: speedup.high <= 1 + self._margin(comparison),
+            )
         finally:
             shutil.rmtree(folder / "cache", ignore_errors=True)
         if contest.base.name in contest.failures:
@@ -91,7 +95,8 @@ class _Contenders:
                 self.notes.append(f"trial {each.number} failed in a fresh process: {failure.reason}: {failure.error}")
         if comparison is None:
             return None
-        remaining = [each for each in chosen if _name(each) not in contest.failures]
+        out = contest.failures.keys() | contest.retired.keys()
+        remaining = [each for each in chosen if _name(each) not in out]
         return self._judge(contest, comparison, remaining)
 
     def without_winner(self, note: str) -> Confirmation:
@@ -110,6 +115,7 @@ class _Contenders:
             contestants=(self.untuned.number, *(each.number for each in chosen)),
             blocks_s=comparison.latencies_s,
             speedups=comparison.speedups,
+            retired={_number(name): speedup for name, speedup in contest.retired.items()},
             margin=margin,
             compile_warm_s=min(warm, default=None),
         )
@@ -124,12 +130,6 @@ class _Contenders:
         content = {"verdict": verdict, "note": note, "num_trials": self.bench.study.num_recorded(), **evidence}
         return Confirmation.model_validate(content)
 
-    def _is_clear(self, comparison: Comparison) -> bool:
-        """A winner is proven, or nobody can have gained what is worth having."""
-        margin = self._margin(comparison)
-        verdicts = [verdict_of(each, margin) for each in comparison.speedups]
-        return Verdict.FASTER in verdicts or all(each.high <= 1 + margin for each in comparison.speedups)
-
     def _margin(self, comparison: Comparison) -> float:
         floor = self.bench.study.noise_floor
         return MARGIN if floor is None else margin_above(floor.spread, len(comparison.latencies_s))
@@ -141,19 +141,19 @@ class _Contenders:
         return simplicity(self.bench.study, record)
 
     def _tell_block(self, latency_s: dict[str, float]) -> None:
-        others = {int(name.removeprefix("trial-")): s for name, s in latency_s.items() if name != "untuned"}
+        others = {_number(name): s for name, s in latency_s.items() if name != "untuned"}
         self.bench.notify(BlockMeasured(latency_s["untuned"], others))
 
 
 def finalists(
     study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
 ) -> list[TrialRecord]:
-    """The fastest, the simplest of those that may be as fast as it, and the framework's default."""
+    """Those that may be the fastest, `MAX_FINALISTS` at most and the simplest among them; and the default."""
     by_speed = sorted(candidates, key=value)
     equals = [each for each in by_speed if value(each) <= (1 + uncertainty) * value(by_speed[0])]
-    others = sorted(equals[1:], key=lambda each: simplicity(study, each))
-    chosen = {each.config for each in [*by_speed[:1], *others][:MAX_FINALISTS]} | {study.manifest.space.default()}
-    return [each for each in by_speed if each.config in chosen]
+    simplest = sorted(equals, key=lambda each: simplicity(study, each))[:1]
+    best = list(dict.fromkeys(each.config for each in [*equals[:1], *simplest, *equals]))[:MAX_FINALISTS]
+    return [each for each in by_speed if each.config in best or each.config == study.manifest.space.default()]
 
 
 def simplicity(study: Study, record: TrialRecord) -> tuple[int, float]:
@@ -187,9 +187,8 @@ def _name(record: TrialRecord) -> str:
     return f"trial-{record.number:04d}"
 
 
-def _most_blocks(bench: Workbench) -> int:
-    plan = bench.budget.confirmation
-    return plan.blocks_per_look * plan.num_looks
+def _number(name: str) -> int:
+    return int(name.removeprefix("trial-"))
 
 
 def _why_infeasible(records: Sequence[TrialRecord]) -> str:

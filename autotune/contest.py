@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Record, Stage
 from autotune.runner import LiveTrial, Trials
-from autotune.statistics import Comparison
+from autotune.statistics import Comparison, Speedup
 from autotune.trial import TrialFolder, TrialRequest
 
 UNTUNED_ATTEMPTS = 4
@@ -33,12 +33,17 @@ class BlockPlan(Record):
     fewest_rounds: PositiveInt = 3
     max_sampling_s: PositiveFloat = 15.0
     """For all turns of a block together; after it, and `fewest_rounds`, no round is begun."""
-    blocks_per_look: Annotated[int, Field(ge=2)] = 4
-    """Blocks between two looks at the data. Even, so that either order of starting comes equally often."""
+    first_look: Annotated[int, Field(ge=2)] = 4
+    """Blocks before the first look at the data; each further look doubles them. Even, for either order of starting."""
     num_looks: PositiveInt = 3
     """The answer is looked at so often at most; what is not clear then remains open."""
     max_s: PositiveFloat = 300.0
     """After this time no further look's blocks are begun."""
+
+    @property
+    def most_blocks(self) -> int:
+        """After the last look."""
+        return self.first_look << (self.num_looks - 1)
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class Contestant:
 class Contest:
     """The blocks measured so far. The first contestant is the base: what it fails in, all fails in.
 
-    A contestant that fails in a block is out of the contest; `failures` says why. Each of its earlier blocks goes too.
+    A contestant that fails in a block is out of the contest; `failures` says why. One that cannot win any more is
+    retired at a look, with its speed-up as it was then, so that the others' blocks take less time.
     """
 
     trials: Trials
@@ -66,29 +72,43 @@ class Contest:
     on_block: Callable[[dict[str, float]], None] = lambda _: None
     blocks: list[dict[str, Measurement]] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
+    retired: dict[str, Speedup] = field(default_factory=dict)
 
     @property
     def base(self) -> Contestant:
         return self.contestants[0]
 
-    def run(self, is_clear: Callable[[Comparison], bool]) -> Comparison | None:
+    def run(
+        self,
+        is_clear: Callable[[Comparison], bool],
+        cannot_win: Callable[[Comparison, Speedup], bool] = lambda _comparison, _speedup: False,
+    ) -> Comparison | None:
         """Measure until `is_clear` or the plan is used up. None if the base failed, or all the others did."""
         begun = time.monotonic()
         for look in range(self.plan.num_looks):
             if look > 0 and time.monotonic() - begun > self.plan.max_s:
                 break
-            for _ in range(self.plan.blocks_per_look):
+            while len(self.blocks) < self.plan.first_look * 2**look:
                 self._measure_block()
                 if len(self.contestants) < 2 or self.base.name in self.failures:
                     return None
-            if is_clear(self.comparison()):
+            comparison = self.comparison()
+            if is_clear(comparison):
                 break
+            self._retire([cannot_win(comparison, each) for each in comparison.speedups], comparison)
         return self.comparison()
 
     def comparison(self) -> Comparison:
         """Of all blocks so far, the contestants in their order."""
         rows = tuple(tuple(self.value(block[each.name]) for each in self.contestants) for block in self.blocks)
-        return Comparison(rows, num_looks=self.plan.num_looks)
+        return Comparison(rows, num_looks=self.plan.num_looks, num_retired=len(self.retired))
+
+    def _retire(self, hopeless: Sequence[bool], comparison: Comparison) -> None:
+        """At least one contestant is left beside the base: `is_clear` would have ended the contest otherwise."""
+        for contestant, is_hopeless, speedup in zip(self.contestants[1:], hopeless, comparison.speedups, strict=True):
+            if is_hopeless and not all(hopeless):
+                self.retired[contestant.name] = speedup
+        self.contestants = [each for each in self.contestants if each.name not in self.retired]
 
     def _measure_block(self) -> None:
         number = len(self.blocks) + 1

@@ -15,7 +15,7 @@ from autotune.numerics import ReferencePrecision
 from autotune.objective import Objective
 from autotune.plan import choose_target, make_workload
 from autotune.runner import Trials
-from autotune.statistics import MARGIN, Comparison, Speedup, Verdict, verdict_of
+from autotune.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
 from autotune.study import Study
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.tuned import TunedConfig
@@ -153,7 +153,8 @@ def _request(duel: Duel, config: Config, name: str) -> TrialRequest:
 
 
 def _is_clear(comparison: Comparison) -> bool:
-    """Which of the two is faster is proven, or that neither is by what is worth having."""
+    """One of the two is proven faster, or neither even looks it."""
     speedup = comparison.speedups[0]
-    faster, slower = speedup.low > 1 + MARGIN, speedup.high < 1
-    return faster or slower or (speedup.high <= 1 + MARGIN and speedup.low >= 1 / (1 + MARGIN))
+    inverse = Speedup(median=1 / speedup.median, low=1 / speedup.high, high=1 / speedup.low)
+    either_wins = any(verdict_of(each) is Verdict.FASTER for each in (speedup, inverse))
+    return either_wins or (is_clear([speedup], MARGIN) and is_clear([inverse], MARGIN))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from autotune.measurement import Record
 
-MARGIN = 0.02
+MARGIN = 0.01
 """A speed-up below this share is not worth a compile setting; `faster` needs the whole interval beyond it."""
 TOO_WIDE = 1.15
 """An interval whose ends differ by more than this factor, and that leaves a gain possible, decides nothing."""
@@ -63,6 +63,8 @@ class Comparison:
     latencies_s: tuple[tuple[float, ...], ...]
     num_looks: int = 1
     """How often the same data may be looked at in all; each look gets an equal share of the error (Bonferroni)."""
+    num_retired: int = 0
+    """Configs that took part and were left out after an earlier look: they count among those chosen from."""
 
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
@@ -70,18 +72,20 @@ class Comparison:
         latencies = np.asarray(self.latencies_s, dtype=float)
         if len(latencies) < 2:
             raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(latencies)}")
-        return _simultaneous(np.log(latencies[:, :1] / latencies[:, 1:]), 0.05 / self.num_looks)
+        logs = np.log(latencies[:, :1] / latencies[:, 1:])
+        return _simultaneous(logs, 0.05 / self.num_looks, self.num_retired)
 
     def between(self, config: int, other: int) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with a t interval of its own."""
         latencies = np.asarray(self.latencies_s, dtype=float)
-        return _simultaneous(np.log(latencies[:, [other]] / latencies[:, [config]]), 0.05 / self.num_looks)[0]
+        logs = np.log(latencies[:, [other]] / latencies[:, [config]])
+        return _simultaneous(logs, 0.05 / self.num_looks, num_more=0)[0]
 
 
-def _simultaneous(logs: NDArray[np.float64], error: float) -> tuple[Speedup, ...]:
-    """Intervals of the columns' centres that hold together with probability 1 - `error`."""
+def _simultaneous(logs: NDArray[np.float64], error: float, num_more: int) -> tuple[Speedup, ...]:
+    """Intervals of the columns' centres that hold together, and with those of more columns, with 1 - `error`."""
     centres, scales = _centre_and_scale(logs)
-    half = _quantile_of_largest_t(logs, error) * scales
+    half = _quantile_of_largest_t(logs, error, num_more) * scales
     lows, highs = np.exp(centres - half), np.exp(centres + half)
     # The middle block speaks for the point, but never from outside of the interval.
     medians = np.clip(np.exp(np.median(logs, axis=0)), lows, highs)
@@ -99,8 +103,10 @@ def _centre_and_scale(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], N
     return kept.mean(axis=-2), scale
 
 
-def _quantile_of_largest_t(logs: NDArray[np.float64], error: float) -> float:
-    draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, *logs.shape)) @ _root(logs)
+def _quantile_of_largest_t(logs: NDArray[np.float64], error: float, num_more: int) -> float:
+    num_blocks, num_columns = logs.shape
+    draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, num_blocks, num_columns + num_more))
+    draws[..., :num_columns] = draws[..., :num_columns] @ _root(logs)
     centres, scales = _centre_and_scale(draws)
     return float(np.quantile((np.abs(centres) / scales).max(axis=-1), 1 - error))
 
@@ -127,6 +133,18 @@ def verdict_of(speedup: Speedup, margin: float = MARGIN) -> Verdict:
     if speedup.high > 1 + margin and speedup.high > TOO_WIDE * speedup.low:
         return Verdict.UNDECIDED
     return Verdict.TIE
+
+
+def is_clear(speedups: Sequence[Speedup], margin: float) -> bool:
+    """More blocks would not change the verdict: one is proven faster, or none even looks it on a quiet machine."""
+    verdicts = [verdict_of(each, margin) for each in speedups]
+    if Verdict.FASTER in verdicts:
+        return True
+    return all(each.high <= 1 + margin or _looks_no_faster(each, margin) for each in speedups)
+
+
+def _looks_no_faster(speedup: Speedup, margin: float) -> bool:
+    return speedup.median <= 1 + margin and speedup.high <= TOO_WIDE * speedup.low
 
 
 def margin_above(noise_floor: float, num_blocks: int) -> float:
