@@ -25,6 +25,8 @@ from autotune.study import Asked, Study
 from autotune.trial import TrialFolder
 from autotune.workbench import Workbench, trial_request
 
+CLEARLY_BEYOND_NOISE = 3.0
+"""So many times the noise floor must a config be slower before its sampling is cut short."""
 HARNESS_FAILURES_IN_A_ROW = 2
 """So many mean that the machine is at fault; going on would only repeat them."""
 
@@ -110,10 +112,8 @@ class Tuner:
         """Run and record one trial. If it is interrupted, nothing of it is left running in the study."""
         self._notify(TrialStarted(asked.number, asked.config))
         folder = self._study.trial_folder(asked.number)
-        fastest = self._bench.fastest()
-        request = trial_request(self._study, asked.number, asked.config, folder, self._budget).model_copy(
-            update={"incumbent_s": None if fastest is None else self._bench.value(fastest.measurement)}
-        )
+        request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
+        request = request.model_copy(update=self._early_stop())
         try:
             outcome = self._bench.attempt(folder, request)
         except BaseException:
@@ -121,6 +121,18 @@ class Tuner:
             raise
         self._study.tell(asked, outcome)
         return outcome
+
+    def _early_stop(self) -> dict[str, object]:
+        """The latency to beat, and how much slower is clearly slower on a machine as noisy as this one."""
+        fastest, floor = self._bench.fastest(), self._study.noise_floor
+        if fastest is None or floor is None:
+            return {}
+        plan = self._budget.sampling
+        clearly = max(plan.clearly_slower, CLEARLY_BEYOND_NOISE * floor.spread)
+        return {
+            "incumbent_s": self._bench.value(fastest.measurement),
+            "sampling": plan.model_copy(update={"clearly_slower": clearly}),
+        }
 
     def _break_if_hopeless(self, last: TrialRecord) -> None:
         """Stop when one error ends trial after trial and a config that worked before ends in it too."""
