@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -123,7 +123,7 @@ def report_of(parts: Sequence[Part]) -> Report:
         ),
         goals=[goal_of(part) for part in parts],
         body=table(["part", "studies", *(f"`{verdict}`" for verdict in verdicts), "promised wrongly"], rows),
-        results={"parts": [asdict(part) for part in parts]},
+        results={"parts": [vars(part) for part in parts]},
     )
 
 
