@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from autotune.contest import Contest
 from autotune.events import BlockMeasured, ConfirmationStarted
+from autotune.measurement import Reason
 from autotune.record import DRIFTING, Confirmation, TrialRecord, drift, failures_by_reason
 from autotune.statistics import MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study import Study
@@ -72,8 +73,9 @@ class _Contenders:
     def hold_contest(self) -> Confirmation | None:
         """The verdict; None if all who took part failed, which takes them out of the field."""
         chosen = finalists(self.bench.study, self.candidates, self.uncertainty, self._value)
-        if not chosen:
-            return None
+        return self._contest_of(chosen) if chosen else None
+
+    def _contest_of(self, chosen: list[TrialRecord]) -> Confirmation | None:
         bench = self.bench
         bench.notify(ConfirmationStarted(chosen, bench.budget.confirmation.most_blocks))
         folder = bench.study.folder / "confirm"
@@ -87,6 +89,9 @@ class _Contenders:
             )
         finally:
             shutil.rmtree(folder / "cache", ignore_errors=True)
+        if len(chosen) > 1 and any(each.reason is Reason.OUT_OF_MEMORY for each in contest.failures.values()):
+            self.notes.append(f"no room for {len(chosen) + 1} processes at once: only the fastest config was compared")
+            return self._contest_of([min(chosen, key=self._value)])
         if contest.base.name in contest.failures:
             raise cannot_go_on("the confirmation", contest.failures[contest.base.name])
         for each in chosen:
@@ -164,7 +169,7 @@ def simplicity(study: Study, record: TrialRecord) -> tuple[int, float]:
 def winner_of(comparison: Comparison, margin: float, simplicities: Sequence[tuple[int, float]]) -> int:
     """Index of the config that the verdict is about: the fastest, or the simplest that is shown to be as good.
 
-    As good means: a win by itself, within the margin of the fastest, and not shown to be slower than it.
+    As good means: a win by itself, within 2 % of the fastest, and not shown to be slower than it.
     """
     speedups = comparison.speedups
     best = max(range(len(speedups)), key=lambda index: speedups[index].median)
@@ -172,7 +177,7 @@ def winner_of(comparison: Comparison, margin: float, simplicities: Sequence[tupl
     def is_equal(index: int) -> bool:
         if index == best:
             return True
-        near = speedups[index].median * (1 + margin) >= speedups[best].median
+        near = speedups[index].median * (1 + EQUALLY_FAST) >= speedups[best].median
         wins = verdict_of(speedups[index], margin) is Verdict.FASTER
         return wins and near and comparison.between(index + 1, best + 1).high >= 1
 

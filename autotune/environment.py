@@ -23,6 +23,8 @@ RECORDED_PACKAGES = (
     "numpy",
     "optuna",
 )
+INFLUENTIAL = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+"""Beginnings of the names of variables that make the same config faster or slower on a CPU."""
 
 
 class Environment(BaseModel):
@@ -43,6 +45,8 @@ class Environment(BaseModel):
     packages: dict[str, str]
     variables: dict[str, str]
     """Environment variables that the study declared for every process that it measures."""
+    inherited: dict[str, str] = {}
+    """Those of the user's own that choose the allocator or the threads: a latency holds under them only."""
 
 
 def package_version(distribution: str) -> str | None:
@@ -73,6 +77,7 @@ def describe(*, device: str, variables: dict[str, str]) -> Environment:
         device=device,
         packages=installed_packages(),
         variables=variables,
+        inherited={n: v for n, v in sorted(os.environ.items()) if n.startswith(INFLUENTIAL) and n not in variables},
     )
 
 
