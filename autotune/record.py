@@ -67,6 +67,11 @@ class Confirmation(Record):
         return None if self.candidate is None else self.speedups[self._column - 1]
 
     @property
+    def compared(self) -> dict[int, Speedup]:
+        """Trial -> its speed-up over the untuned model, for all that took part to the end or were left out early."""
+        return {**dict(zip(self.contestants[1:], self.speedups, strict=True)), **self.retired}
+
+    @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
         """Untuned and candidate seconds a call, block by block."""
         return () if self.candidate is None else tuple((row[0], row[self._column]) for row in self.blocks_s)

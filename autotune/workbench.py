@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,11 @@ class Workbench:
         plan: BlockPlan,
         on_block: Callable[[dict[str, float]], None],
     ) -> Contest:
-        """A contest of `(name, trial number, config)`, the base first. Compile caches are kept from block to block."""
+        """A contest of `(name, trial number, config)`, the base first. Compile caches are kept from block to block.
+
+        What an earlier contest left in the folder is removed first: a cache of a killed process may be half written.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
         contestants = []
         for name, number, config in entries:
             request = trial_request(self.study, number, config, TrialFolder(folder / name), self.budget)

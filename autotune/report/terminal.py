@@ -133,9 +133,20 @@ def _figures(answer: Answer) -> list[str]:
     if answer.verdict is Verdict.FASTER and answer.confirmation is not None:
         lines += _confirmed_figures(answer, answer.confirmation)
     elif answer.speedup is not None and answer.confirmation is not None:
-        low, high = times(answer.speedup.low), times(answer.speedup.high)
-        lines.append(f"closest     trial {answer.confirmation.candidate}: {low} to {high} as fast as the untuned model")
-    return lines + _noise(answer)
+        lines.append(f"closest     trial {answer.confirmation.candidate}: {interval(answer.speedup)}")
+    return lines + _others(answer) + _noise(answer)
+
+
+def _others(answer: Answer) -> list[str]:
+    """Who else was compared with the untuned model."""
+    if answer.confirmation is None:
+        return []
+    configs = {each.number: each.config for each in answer.records}
+    return [
+        f"{'also':<11} trial {number}: {interval(speedup)}  {configs[number]}"
+        for number, speedup in answer.confirmation.compared.items()
+        if number != answer.confirmation.candidate
+    ]
 
 
 def _noise(answer: Answer) -> list[str]:
