@@ -27,7 +27,8 @@ from benchmarks.record import Conditions, Goal, Report, percent, publish, table
 MODELS = ("vit", "resnet18")
 GOAL_OWN_SHARE = 0.05
 GOAL_DISTURBANCE = 0.02
-DEFAULT_COMPILE_SPACE = Path(__file__).with_name("spaces") / "default_compile_torch.yaml"
+CONFIGS: dict[str, tuple[int, list[str]]] = {"untuned": (0, []), "default compile": (1, ["--default-compile"])}
+"""Config -> its trial in any study, and the plain script's flags for the same."""
 
 _STAGES = ("start", "build", "compile", "check", "warm-up", "sampling", "rest of run", "outside the child")
 _OWN = ("start", "outside the child")
@@ -114,29 +115,28 @@ def wall_s_of(trial: dict[str, Any]) -> float:
 
 def measure_shares(product: Product, model: str, num_trials: int) -> Shares:
     """A study of the model, for the times of its trials."""
-    document = product.tune(model, "torch", study=f"{model}-shares", trials=num_trials)
+    document = product.tune(model, "torch", study=study_of(model), trials=num_trials)
     shares = shares_of(model, document["trials"])
     print(" | ".join(shares.cells()), flush=True)
     return shares
 
 
-def measure_disturbance(
-    product: Product, model: str, config: str, num_pairs: int, space: Path | None, *way: str
-) -> Disturbance:
-    """The config as the untuned model of one-trial studies, and in the plain script, alternating."""
-    studies = iter(range(num_pairs))
-
-    def in_harness_s() -> float:
-        study = f"{model}-{config.replace(' ', '-')}-{next(studies)}"
-        document = product.tune(model, "torch", study=study, trials=1, space=space)
-        return float(document["trials"][0]["latency_s"]["p50"])
-
+def measure_disturbance(product: Product, model: str, config: str, num_pairs: int) -> Disturbance:
+    """One config of the study that gave the shares, run again as a trial and in the plain script, alternating."""
+    trial, flags = CONFIGS[config]
     with tempfile.TemporaryDirectory() as folder:
         script = PlainScript(model, Path(folder))
-        pairs_s = alternate(num_pairs, in_harness_s, lambda: script.median_s(*way))
+        pairs_s = alternate(
+            num_pairs, lambda: product.run_again(study_of(model), trial), lambda: script.median_s(*flags)
+        )
     disturbance = Disturbance(model, config, pairs_s)
     print(" | ".join(disturbance.cells()), flush=True)
     return disturbance
+
+
+def study_of(model: str) -> str:
+    """The name of the model's study."""
+    return f"{model}-overhead"
 
 
 def report_of(shares: list[Shares], disturbances: list[Disturbance]) -> Report:
@@ -152,8 +152,9 @@ def report_of(shares: list[Shares], disturbances: list[Disturbance]) -> Report:
             "*Outside the child* is the wall time that the parent records for a trial, without the seconds that the "
             "child tells of its stages. The tool's own share is that plus *start* (process and imports); building, "
             "compiling, checking and running are the model and the framework at work, and *rest of run* is what "
-            "surrounds the timed calls. All measured trials of a study are added up. Below: one config measured in a "
-            "trial and in `benchmarks/plain.py`, in pairs whose order is swapped; the ratio is trial over plain."
+            "surrounds the timed calls. All measured trials of a study are added up. Below: a trial run again by "
+            "`run STUDY N`, and the same config in `benchmarks/plain.py`, in pairs whose order is swapped; the ratio "
+            "is trial over plain."
         ),
         goals=[
             Goal(
@@ -187,7 +188,7 @@ def main() -> None:
     """Shares, then disturbances, and the section."""
     parser = argparse.ArgumentParser(description="What the tool costs: its share of a trial, and of the latency.")
     parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled models (default: %(default)s)")
-    parser.add_argument("--trials", type=int, default=4, help="trials whose shares are told (default: %(default)s)")
+    parser.add_argument("--trials", type=int, default=4, help="trials of each study, at least 2 (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of each config (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="ResNet-18 alone, two trials, two pairs")
     given = parser.parse_args()
@@ -197,14 +198,9 @@ def main() -> None:
     conditions = Conditions.now()
     with Product() as product:
         shares = [measure_shares(product, model, given.trials) for model in given.models]
-        disturbances = []
-        for model in given.models:
-            disturbances += [
-                measure_disturbance(product, model, "untuned", given.pairs, None),
-                measure_disturbance(
-                    product, model, "default compile", given.pairs, DEFAULT_COMPILE_SPACE, "--default-compile"
-                ),
-            ]
+        disturbances = [
+            measure_disturbance(product, model, config, given.pairs) for model in given.models for config in CONFIGS
+        ]
     publish(report_of(shares, disturbances), conditions, write=not given.quick)
 
 

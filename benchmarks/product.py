@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,15 @@ class Product:
         done = self._run("export", study, "-o", str(path.resolve()), "--studies-dir", str(self._studies))
         if done.returncode != 0:
             raise ProductError(_last_words(done))
+
+    def run_again(self, study: str, trial: int) -> float:
+        """Run a recorded trial again, alone; its median seconds a call. Raises ProductError if it fails now."""
+        done = self._run("run", study, str(trial), "--studies-dir", str(self._studies))
+        if done.returncode != 0:
+            raise ProductError(_last_words(done))
+        # The command prints three digits; the child's own outcome has them all.
+        outcome = json.loads((self._studies / study / "again" / f"{trial:04d}" / "outcome.json").read_text())
+        return float(statistics.median(outcome["samples"]["latency_s"]))
 
     def compare(self, first: Path, second: Path) -> Document:
         """`verdict` and `speedup` of the second export over the first. Raises ProductError."""
