@@ -19,7 +19,7 @@ from autotune.workload import Workload
 class Manifest(Record):
     """Everything that must stay the same for two trials of one study to be comparable."""
 
-    schema_: Literal[1] = Field(1, alias="schema")
+    schema_: Literal[2] = Field(2, alias="schema")
     id: str
     """Of this very study: another one that took its name and folder has another."""
     name: str

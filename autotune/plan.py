@@ -66,7 +66,7 @@ def make_manifest(wish: Wish) -> Manifest:
     version = framework_version(framework)
     space_file = wish.space or bundled_space(framework)
     return Manifest(
-        schema=1,
+        schema=2,
         id=uuid.uuid4().hex,
         name=wish.study or f"{_short_name(wish.model)}-{framework}-{device}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -20,6 +20,8 @@ from autotune.measurement import Record
 
 MARGIN = 0.01
 """A speed-up below this share is not worth a compile setting; `faster` needs the whole interval beyond it."""
+ERROR = 0.02
+"""Of the intervals. A config that is no faster lies below its interval in half of the errors: one study in a hundred."""
 TOO_WIDE = 1.15
 """An interval whose ends differ by more than this factor, and that leaves a gain possible, decides nothing."""
 NUM_RESAMPLES = 20_000
@@ -39,7 +41,7 @@ class Verdict(StrEnum):
 
 
 class Speedup(Record):
-    """The base's latency divided by the config's, with its 95 % interval. Above 1: the config is faster."""
+    """The base's latency divided by the config's, with its 98 % interval. Above 1: the config is faster."""
 
     median: float
     low: float
@@ -73,13 +75,13 @@ class Comparison:
         if len(latencies) < 2:
             raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(latencies)}")
         logs = np.log(latencies[:, :1] / latencies[:, 1:])
-        return _simultaneous(logs, 0.05 / self.num_looks, self.num_retired)
+        return _simultaneous(logs, ERROR / self.num_looks, self.num_retired)
 
     def between(self, config: int, other: int) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with a t interval of its own."""
         latencies = np.asarray(self.latencies_s, dtype=float)
         logs = np.log(latencies[:, [other]] / latencies[:, [config]])
-        return _simultaneous(logs, 0.05 / self.num_looks, num_more=0)[0]
+        return _simultaneous(logs, ERROR / self.num_looks, num_more=0)[0]
 
 
 def _simultaneous(logs: NDArray[np.float64], error: float, num_more: int) -> tuple[Speedup, ...]:

@@ -184,10 +184,10 @@ def report_of(kinds: Sequence[Sequence[Row]]) -> Report:
         name="planted",
         title="Planted truth",
         about=(
-            "Studies in which one config has a known effect and all others are 10 % slower. A true gain of 2 % is close "
-            "to the margin of 1 % below which no setting is worth it: `tie` is a right answer, and no goal is set. "
+            "Studies in which one config has a known effect and all others are 10 % slower. A true gain of 2 % is near "
+            "the margin of 1 % below which no setting is worth it: `tie` is a right answer, and no goal is set. "
             "*Wrong winner*: `faster`, but another config than the planted one. *Interval held it*: comparisons of the "
-            "planted config whose 95 % interval holds the true speed-up; real sleeps last longer than planted, so it "
+            "planted config whose 98 % interval holds the true speed-up; real sleeps last longer than planted, so it "
             "is counted in simulated studies only."
         ),
         goals=[goal for kind in kinds if kind[0].kind != harder for goal in goals_of(kind)],

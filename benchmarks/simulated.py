@@ -177,7 +177,7 @@ def space_of_variants(num_variants: int) -> SearchSpace:
 
 def _manifest(space: SearchSpace, seed: int) -> Manifest:
     return Manifest(
-        schema=1,
+        schema=2,
         id=uuid.uuid4().hex,
         name="simulated",
         created="2026-01-01T00:00:00+00:00",

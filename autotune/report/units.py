@@ -62,4 +62,4 @@ def percent(share: float) -> str:
 
 def interval(speedup: Speedup) -> str:
     """A speed-up with its interval."""
-    return f"{times(speedup.median)} (95 % interval {times(speedup.low)} to {times(speedup.high)})"
+    return f"{times(speedup.median)} (98 % interval {times(speedup.low)} to {times(speedup.high)})"
