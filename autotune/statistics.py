@@ -21,7 +21,7 @@ from autotune.measurement import Record
 MARGIN = 0.01
 """A speed-up below this share is not worth a compile setting; `faster` needs the whole interval beyond it."""
 ERROR = 0.02
-"""Of the intervals. A config that is no faster lies below its interval in half of the errors: one study in a hundred."""
+"""Of the intervals, half of it on either side: a config that is no faster is called so in one study of a hundred."""
 TOO_WIDE = 1.15
 """An interval whose ends differ by more than this factor, and that leaves a gain possible, decides nothing."""
 NUM_RESAMPLES = 20_000
