@@ -62,7 +62,7 @@ class RealModel:
         return SPACES / f"identical_{self.framework}.yaml"
 
 
-TORCH = RealModel("torch", "bert_small", {"depth": 2}, trials=5)
+TORCH = RealModel("torch", "tanh_matmul", {"size": 128, "repeats": 20}, trials=4)
 MINDSPORE = RealModel("mindspore", "tanh_matmul", {"size": 128, "repeats": 20}, trials=4)
 
 
@@ -130,7 +130,7 @@ def report_of(parts: Sequence[Part]) -> Report:
 def main() -> None:
     """Run the parts one after the other and write the section."""
     parser = argparse.ArgumentParser(description="A/A: count false winners among identical configs.")
-    parser.add_argument("--simulated", type=int, default=200, help="studies for each spread (default: %(default)s)")
+    parser.add_argument("--simulated", type=int, default=100, help="studies for each spread (default: %(default)s)")
     parser.add_argument(
         "--process-sd", type=float, nargs="+", default=[0.015, 0.03, 0.06],
         help="scatter between simulated processes, as shares (default: 0.015 0.03 0.06)",
