@@ -37,8 +37,8 @@ class BlockPlan(Record):
     """Blocks before the first look at the data; each further look doubles them. Even, for either order of starting."""
     num_looks: PositiveInt = 3
     """The answer is looked at so often at most; what is not clear then remains open."""
-    max_s: PositiveFloat = 300.0
-    """After this time no further look's blocks are begun."""
+    max_s: PositiveFloat = 240.0
+    """After the first look and this time no further pair of blocks is begun: the next look is the last one."""
 
     @property
     def most_blocks(self) -> int:
@@ -86,17 +86,20 @@ class Contest:
         """Measure until `is_clear` or the plan is used up. None if the base failed, or all the others did."""
         begun = time.monotonic()
         for look in range(self.plan.num_looks):
-            if look > 0 and time.monotonic() - begun > self.plan.max_s:
-                break
-            while len(self.blocks) < self.plan.first_look * 2**look:
+            while len(self.blocks) < self.plan.first_look * 2**look and not self._is_late(begun):
                 self._measure_block()
                 if len(self.contestants) < 2 or self.base.name in self.failures:
                     return None
             comparison = self.comparison()
-            if is_clear(comparison):
+            if is_clear(comparison) or self._is_late(begun):
                 break
             self._retire([cannot_win(comparison, each) for each in comparison.speedups], comparison)
         return self.comparison()
+
+    def _is_late(self, begun: float) -> bool:
+        """The time is used up, and the blocks so far can be looked at."""
+        is_pair = len(self.blocks) >= self.plan.first_look and len(self.blocks) % 2 == 0
+        return is_pair and time.monotonic() - begun > self.plan.max_s
 
     def comparison(self) -> Comparison:
         """Of all blocks so far, the contestants in their order."""
