@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from autotune.config import Config
 from autotune.measurement import Failure, Measurement
 from autotune.record import TrialRecord
 
@@ -13,7 +14,7 @@ ERRORS_IN_A_ROW = 3
 ERRORS_WITHOUT_SUCCESS = 5
 """So many are proof where no compiled config has ever worked, so that there is none to be run again."""
 
-_CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+")
+_CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """Addresses, paths and numbers: what differs between two reports of one error."""
 
 
@@ -34,9 +35,10 @@ def same_error_at_the_end(records: Sequence[TrialRecord]) -> list[TrialRecord]:
     return streak[::-1]
 
 
-def last_that_worked(records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """The last measured trial of a compiled config; trial 0 is the untuned model, which needs no compiler."""
-    return next((each for each in reversed(records[1:]) if isinstance(each.outcome, Measurement)), None)
+def last_that_worked(records: Sequence[TrialRecord], untuned: Config) -> TrialRecord | None:
+    """The last measured trial of a compiled config: the untuned model proves no compiler."""
+    compiled = (each for each in reversed(records) if each.config != untuned)
+    return next((each for each in compiled if isinstance(each.outcome, Measurement)), None)
 
 
 def _failure(record: TrialRecord) -> Failure:

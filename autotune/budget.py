@@ -24,3 +24,16 @@ class Budget(Record):
     """Of the untuned model when it is timed again between trials."""
     trials_per_sentinel: PositiveInt = 4
     confirmation: BlockPlan = BlockPlan()
+
+    def but(
+        self, *, num_trials: int | None = None, compile_s: float | None = None, total_s: float | None = None
+    ) -> Budget:
+        """The same, except for what is given."""
+        of_compile = {} if compile_s is None else {"compile": compile_s, "check": compile_s}
+        of_trial = {} if total_s is None else {"total": total_s}
+        return self.model_copy(
+            update={
+                "num_trials": num_trials or self.num_trials,
+                "limits": self.limits.model_copy(update={**of_compile, **of_trial}),
+            }
+        )

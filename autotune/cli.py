@@ -38,9 +38,11 @@ app = typer.Typer(
 P = ParamSpec("P")
 StudiesDir = Annotated[Path, typer.Option("--studies-dir", help="Folder that holds the studies.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+BudgetFile = Annotated[
+    Path | None, typer.Option("--budget", help="YAML file that says how much to measure (docs/measurement.md).")
+]
 
 DEFAULT_STUDIES_DIR = Path("studies")
-DEFAULT_TRIALS = 12
 
 
 def main() -> None:
@@ -88,8 +90,8 @@ def tune(
         typer.Option("--study", help="Name; the same name goes on where it stopped. [MODEL-FRAMEWORK-DEVICE]"),
     ] = None,
     trials: Annotated[
-        int, typer.Option("--trials", min=1, help="Trials of the whole study, earlier ones included.")
-    ] = DEFAULT_TRIALS,
+        int | None, typer.Option("--trials", min=1, help="Trials of the whole study, earlier ones included. [12]")
+    ] = None,
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,
@@ -112,19 +114,18 @@ def tune(
         list[str] | None, typer.Option("--env", help="NAME=VALUE set in every measured process; repeatable.")
     ] = None,
     compile_timeout: Annotated[
-        float, typer.Option("--compile-timeout", min=1, max=1e6, help="Seconds one compile may take.")
-    ] = 300.0,
+        float | None, typer.Option("--compile-timeout", min=1, max=1e6, help="Seconds one compile may take. [300]")
+    ] = None,
     trial_timeout: Annotated[
-        float, typer.Option("--trial-timeout", min=1, max=1e6, help="Seconds one trial may take in all.")
-    ] = 900.0,
+        float | None, typer.Option("--trial-timeout", min=1, max=1e6, help="Seconds one trial may take in all. [900]")
+    ] = None,
+    budget: BudgetFile = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
-    from autotune.budget import Budget
     from autotune.plan import Wish, make_manifest
     from autotune.study import open_or_create
-    from autotune.trial import Limits
 
     wish = Wish(
         model=model,
@@ -140,9 +141,8 @@ def tune(
         seed=seed,
         variables=tuple(env or ()),
     )
-    limits = Limits.of(compile_s=compile_timeout, total_s=trial_timeout)
-    opened = open_or_create(studies_dir, make_manifest(wish))
-    return _tune(opened, Budget(num_trials=trials, limits=limits), studies_dir, as_json)
+    wanted = _budget(budget).but(num_trials=trials, compile_s=compile_timeout, total_s=trial_timeout)
+    return _tune(open_or_create(studies_dir, make_manifest(wish)), wanted, studies_dir, as_json)
 
 
 @app.command()
@@ -162,10 +162,7 @@ def resume(
 
     opened = open_study(studies_dir, study)
     require_same_question(opened.manifest)
-    budget = Budget.model_validate(opened.budget or {})
-    if trials is not None:
-        budget = budget.model_copy(update={"num_trials": trials})
-    return _tune(opened, budget, studies_dir, as_json)
+    return _tune(opened, Budget.model_validate(opened.budget or {}).but(num_trials=trials), studies_dir, as_json)
 
 
 @app.command()
@@ -242,6 +239,7 @@ def export(
 @_plainly
 def verify(
     file: Annotated[Path, typer.Argument(help="An exported YAML file.")],
+    budget: BudgetFile = None,
     as_json: AsJson = False,
 ) -> int:
     """Measure an exported answer again, here and today. Exit status: 0 it holds, 1 regressed or wrong, 2 unclear."""
@@ -255,7 +253,7 @@ def verify(
     with _scratch() as folder:
         duel = duel_with_untuned(tuned, folder)
         with _runner(tuned.framework, tuned.environment.variables, folder) as runner:
-            verification = verify_tuned(tuned, duel, runner, _say_block)
+            verification = verify_tuned(tuned, duel, runner, _budget(budget), _say_block)
     if as_json:
         typer.echo(json.dumps(verification_document(verification), indent=2))
     else:
@@ -268,6 +266,7 @@ def verify(
 @_plainly
 def compare(
     things: Annotated[list[str], typer.Argument(help="STUDY A B (numbers of two trials), or two exported YAML files.")],
+    budget: BudgetFile = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
@@ -279,13 +278,15 @@ def compare(
     with _scratch() as folder:
         duel, names = _duel_of(things, studies_dir, folder)
         with _runner(duel.workload.framework, duel.variables, folder) as runner:
-            result = measure(duel, runner, _say_block)
+            result = measure(duel, runner, _budget(budget), _say_block)
     if as_json:
         typer.echo(json.dumps(comparison_document(result, names), indent=2))
     else:
         for line in comparison_lines(result, names):
             typer.echo(line)
-    return 0 if result.comparison is not None else 1
+    if result.comparison is not None:
+        return 0
+    return 1 if result.blames_config else 2
 
 
 @app.command()
@@ -423,6 +424,14 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int
     return 0 if answer.best is not None else 1
 
 
+def _budget(file: Path | None) -> Budget:
+    """What the file asks for, the usual for the rest."""
+    from autotune.budget import Budget
+    from autotune.files import parse_as, read_yaml
+
+    return Budget() if file is None else parse_as(Budget, read_yaml(file), file)
+
+
 def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, tuple[str, str]]:
     """What `compare` was asked to compare, and what to call the two."""
     import autotune
@@ -432,7 +441,7 @@ def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, 
     from autotune.verify import duel_of_answers
 
     match things:
-        case [study, first, second] if first.isdigit() and second.isdigit():
+        case [study, first, second] if first.isdecimal() and second.isdecimal():
             opened = open_study(studies_dir, study)
             return duel_of_trials(opened, int(first), int(second), folder), (f"trial {first}", f"trial {second}")
         case [first, second]:
@@ -444,19 +453,22 @@ def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder for the processes of one command. It stays where they could not be run: it is the evidence."""
+    """A folder for the processes of one command. It stays where one of them failed: it is the evidence."""
     import shutil
     import tempfile
 
+    from autotune.trial import failed_trials
+
     folder = Path(tempfile.mkdtemp(prefix="autotune-"))
+    interrupted = False
     try:
         yield folder
-    except AutotuneError:
+    except KeyboardInterrupt:
+        interrupted = True
         raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        if interrupted or not failed_trials(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _runner(framework: str, variables: dict[str, str], folder: Path) -> Runner:

@@ -38,8 +38,9 @@ def confirm(bench: Workbench) -> Confirmation:
     contenders = _Contenders(bench, untuned, [each for each in feasible if each.config != untuned.config])
     if not contenders.candidates:
         return contenders.without_winner("no other config gave a measurement")
-    if contenders.best_s() > (1 + max(OUT_OF_REACH, contenders.uncertainty)) * bench.value(untuned.measurement):
-        return contenders.without_winner(f"no other config came within {OUT_OF_REACH:.0%} of the untuned model")
+    reach = max(OUT_OF_REACH, contenders.uncertainty)
+    if contenders.best_s() > (1 + reach) * bench.value(untuned.measurement):
+        return contenders.without_winner(f"no other config came within {reach:.0%} of the untuned model")
     for _ in range(MAX_CONTESTS):
         confirmation = contenders.hold_contest()
         if confirmation is not None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -20,6 +20,8 @@ from autotune.measurement import Failure, Measurement, Outcome, Reason, Record, 
 from autotune.runner import LiveTrial, Trials
 from autotune.statistics import Comparison, Speedup
 from autotune.trial import TrialFolder, TrialRequest
+
+T = TypeVar("T")
 
 UNTUNED_ATTEMPTS = 4
 """MindSpore's PyNative dies by itself in its first operator now and then (8 of 52 processes of one small model on CPU,
@@ -91,7 +93,7 @@ class Contest:
                 if len(self.contestants) < 2 or self.base.name in self.failures:
                     return None
             comparison = self.comparison()
-            if is_clear(comparison) or self._is_late(begun):
+            if is_clear(comparison) or self._is_late(begun) or look == self.plan.num_looks - 1:
                 break
             self._retire([cannot_win(comparison, each) for each in comparison.speedups], comparison)
         return self.comparison()
@@ -137,12 +139,11 @@ class Contest:
         return {each.name: self._start(TrialFolder((folder / each.name).resolve()), each.request) for each in order}
 
     def _start(self, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
-        live = self.trials.hold(folder, request, on_stage=self.on_stage)
-        for _ in range(UNTUNED_ATTEMPTS - 1):
-            if not (request.untuned and died(live.outcome)):
-                break
-            live = self.trials.hold(folder, request, on_stage=self.on_stage)
-        return live
+        return _persistently(
+            request,
+            lambda: self.trials.hold(folder, request, on_stage=self.on_stage),
+            lambda live: live.outcome,
+        )
 
     def _take_in(self, outcomes: dict[str, Outcome]) -> None:
         measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measurement)}
@@ -153,6 +154,21 @@ class Contest:
             self.on_block({each.name: self.value(measured[each.name]) for each in self.contestants})
 
 
-def died(outcome: Outcome | None) -> bool:
-    """The process was killed, or ended without an outcome."""
+def attempt(
+    trials: Trials, folder: TrialFolder, request: TrialRequest, on_stage: Callable[[Stage], None] | None = None
+) -> Outcome:
+    """Run a trial from beginning to end; an untuned model that dies gets further processes."""
+    return _persistently(request, lambda: trials.run(folder, request, on_stage=on_stage), lambda outcome: outcome)
+
+
+def _persistently(request: TrialRequest, start: Callable[[], T], outcome_of: Callable[[T], Outcome | None]) -> T:
+    started = start()
+    for _ in range(UNTUNED_ATTEMPTS - 1):
+        if not (request.untuned and _died(outcome_of(started))):
+            break
+        started = start()
+    return started
+
+
+def _died(outcome: Outcome | None) -> bool:
     return isinstance(outcome, Failure) and outcome.reason is Reason.CRASH

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.budget import Budget
 from autotune.config import Config
-from autotune.contest import Contest, Contestant
+from autotune.contest import Contest, Contestant, attempt
+from autotune.errors import HarnessError
 from autotune.measurement import Failure, Signature
 from autotune.numerics import ReferencePrecision
 from autotune.objective import Objective
@@ -41,7 +42,8 @@ class Duel:
     """Outputs of the untuned model; measured first where the file does not exist."""
     folder: Path
     """For requests, outcomes and caches."""
-    budget: Budget = field(default_factory=Budget)
+    signature: Signature | None = None
+    """What the model must look like; None: as it is."""
 
 
 def duel_of(tuned: TunedConfig, first: Config, second: Config, folder: Path) -> Duel:
@@ -62,6 +64,7 @@ def duel_of(tuned: TunedConfig, first: Config, second: Config, folder: Path) -> 
         reference_precision=wanted.reference_precision,
         reference=folder / "reference.npz",
         folder=folder,
+        signature=wanted.signature,
     )
 
 
@@ -77,7 +80,8 @@ def duel_of_trials(study: Study, first: int, second: int, folder: Path) -> Duel:
         objective=manifest.objective,
         tolerance=manifest.tolerance,
         reference_precision=manifest.reference_precision,
-        reference=study.reference,
+        # A study that was never measured has none; what is measured here is not its record.
+        reference=study.reference if study.reference.exists() else folder / "reference.npz",
         folder=folder,
     )
 
@@ -90,8 +94,11 @@ class Result:
     failure: Failure | None = None
     failed: str | None = None
     """`untuned`, `first` or `second`."""
-    signature: Signature | None = None
-    """Of the model as it is here; None where it could not be built."""
+
+    @property
+    def blames_config(self) -> bool:
+        """One of the two failed by its own doing."""
+        return self.failure is not None and self.failed != "untuned" and self.failure.blames_config
 
     @property
     def speedup(self) -> Speedup | None:
@@ -111,31 +118,40 @@ class Result:
         return statistics.median(first), statistics.median(second)
 
 
-def measure(duel: Duel, trials: Trials, on_block: OnBlock = lambda _first_s, _second_s: None) -> Result:
-    """Measure until the answer is clear or the budget's blocks are used up."""
-    untuned = trials.run(TrialFolder((duel.folder / "untuned").resolve()), _request(duel, duel.untuned, "untuned"))
+def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first_s, _second_s: None) -> Result:
+    """Measure until the answer is clear or the budget's blocks are used up.
+
+    Raises HarnessError for another model than the one whose signature the duel names.
+    """
+    folder = TrialFolder((duel.folder / "untuned").resolve())
+    untuned = attempt(trials, folder, _request(duel, budget, duel.untuned, "untuned"))
     if isinstance(untuned, Failure):
         return Result(None, failure=untuned, failed="untuned")
+    if duel.signature not in (None, untuned.signature):
+        raise HarnessError(
+            f"{duel.workload.model} is not the model that was tuned: its parameters or inputs differ",
+            tip="tune it again, and export again",
+        )
     contest = Contest(
         trials,
         duel.folder,
-        [Contestant(name, _request(duel, config, name)) for name, config in _sides(duel)],
-        duel.budget.confirmation,
+        [Contestant(name, _request(duel, budget, config, name)) for name, config in _sides(duel)],
+        budget.confirmation,
         duel.objective.value,
         seed=duel.workload.seed,
-        on_block=lambda latency_s: on_block(latency_s["first"], latency_s["second"]),
+        on_block=lambda latency_s: on_block(*latency_s.values()) if len(latency_s) == 2 else None,
     )
     comparison = contest.run(_is_clear)
     for name, failure in contest.failures.items():
-        return Result(None, failure=failure, failed=name, signature=untuned.signature)
-    return Result(comparison, signature=untuned.signature)
+        return Result(None, failure=failure, failed=name)
+    return Result(comparison)
 
 
 def _sides(duel: Duel) -> list[tuple[str, Config]]:
     return [("first", duel.first), ("second", duel.second)]
 
 
-def _request(duel: Duel, config: Config, name: str) -> TrialRequest:
+def _request(duel: Duel, budget: Budget, config: Config, name: str) -> TrialRequest:
     return TrialRequest(
         number=0,
         workload=duel.workload,
@@ -146,8 +162,8 @@ def _request(duel: Duel, config: Config, name: str) -> TrialRequest:
         reference=str(duel.reference.resolve()),
         cache=str((duel.folder / "cache" / name).resolve()),
         cold=False,
-        sampling=duel.budget.sampling,
-        limits=duel.budget.limits,
+        sampling=budget.sampling,
+        limits=budget.limits,
         variables=duel.variables,
     )
 

@@ -24,8 +24,10 @@ def measure_noise_floor(bench: Workbench) -> NoiseFloor:
     folder = study.folder / "noise_floor"
     entries = [("untuned-1", 0, untuned), ("untuned-2", 0, untuned)]
     contest = bench.contest(folder, entries, bench.budget.noise_floor, on_block=lambda _: None)
-    comparison = contest.run(is_clear=lambda _: True)
-    shutil.rmtree(folder / "cache", ignore_errors=True)
+    try:
+        comparison = contest.run(is_clear=lambda _: True)
+    finally:
+        shutil.rmtree(folder / "cache", ignore_errors=True)
     if comparison is None:
         raise _failed(next(iter(contest.failures.values())))
     pairs = tuple((row[0], row[1]) for row in comparison.latencies_s)

@@ -71,17 +71,20 @@ class Comparison:
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
         """Of each config over the base, in the order of the columns. Needs at least two blocks (ValueError)."""
-        latencies = np.asarray(self.latencies_s, dtype=float)
-        if len(latencies) < 2:
-            raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(latencies)}")
-        logs = np.log(latencies[:, :1] / latencies[:, 1:])
+        latencies_s = self._array()
+        logs = np.log(latencies_s[:, :1] / latencies_s[:, 1:])
         return _simultaneous(logs, ERROR / self.num_looks, self.num_retired)
 
     def between(self, config: int, other: int) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with a t interval of its own."""
-        latencies = np.asarray(self.latencies_s, dtype=float)
-        logs = np.log(latencies[:, [other]] / latencies[:, [config]])
+        latencies_s = self._array()
+        logs = np.log(latencies_s[:, [other]] / latencies_s[:, [config]])
         return _simultaneous(logs, ERROR / self.num_looks, num_more=0)[0]
+
+    def _array(self) -> NDArray[np.float64]:
+        if len(self.latencies_s) < 2:
+            raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(self.latencies_s)}")
+        return np.asarray(self.latencies_s, dtype=float)
 
 
 def _simultaneous(logs: NDArray[np.float64], error: float, num_more: int) -> tuple[Speedup, ...]:

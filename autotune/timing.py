@@ -41,7 +41,7 @@ class SamplingPlan(Record):
     """Taken even when the time is used up: a model of 10 s a call still gets this many."""
     clearly_slower: PositiveFloat = 0.10
     """Sampling ends when the median is this share above the incumbent's, but not before `samples_to_judge`."""
-    samples_to_judge: PositiveInt = 5
+    samples_to_judge: PositiveInt = 7
     turn_s: PositiveFloat = 0.1
     """A turn of a live process lasts this long, but at least `fewest_in_turn` samples."""
     fewest_in_turn: PositiveInt = 2

@@ -18,11 +18,12 @@ from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationEr
 
 from autotune.config import Config
 from autotune.files import write_whole
-from autotune.measurement import Outcome, Record, Stage
+from autotune.measurement import Measurement, Outcome, Record, Stage
 from autotune.numerics import ReferencePrecision, default_tolerance
 from autotune.timing import SamplingPlan
 from autotune.workload import Workload
 
+REQUEST_FILE = "request.json"
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 
@@ -38,10 +39,6 @@ class Limits(Record):
     """Other inputs may compile again, so checking may take as long as compiling."""
     run: PositiveFloat = 180.0
     total: PositiveFloat = 900.0
-
-    @classmethod
-    def of(cls, *, compile_s: float, total_s: float) -> Limits:
-        return cls(compile=compile_s, check=compile_s, total=total_s)
 
 
 class TrialRequest(Record):
@@ -130,7 +127,7 @@ class TrialFolder:
 
     @property
     def _request(self) -> Path:
-        return self.path / "request.json"
+        return self.path / REQUEST_FILE
 
     @property
     def _outcome(self) -> Path:
@@ -139,6 +136,12 @@ class TrialFolder:
     @property
     def _stage(self) -> Path:
         return self.path / "stage"
+
+
+def failed_trials(folder: Path) -> list[TrialFolder]:
+    """Trials anywhere below a folder that left a failure, or nothing."""
+    trials = [TrialFolder(path.parent) for path in folder.rglob(REQUEST_FILE)]
+    return [each for each in trials if not isinstance(each.read_outcome(), Measurement)]
 
 
 def module_command(name: str, *arguments: str) -> list[str]:

@@ -141,7 +141,7 @@ class Tuner:
         if not isinstance(last.outcome, Failure) or len(streak) < ERRORS_IN_A_ROW:
             return
         signature = signature_of(last.outcome)
-        worked = last_that_worked(records)
+        worked = last_that_worked(records, self._study.manifest.space.untuned())
         if worked is None:
             is_environment = len(streak) >= ERRORS_WITHOUT_SUCCESS
         elif signature in self._excused:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.budget import Budget
 from autotune.config import Config
-from autotune.contest import UNTUNED_ATTEMPTS, BlockPlan, Contest, Contestant, died
+from autotune.contest import BlockPlan, Contest, Contestant, attempt
 from autotune.errors import HarnessError
 from autotune.events import Notify, StageEntered
 from autotune.measurement import Failure, Measurement, Outcome, Stage
@@ -34,12 +34,7 @@ class Workbench:
 
     def attempt(self, folder: TrialFolder, request: TrialRequest) -> Outcome:
         """Run once; an untuned model that crashes gets further processes."""
-        outcome = self.trials.run(folder, request, on_stage=self.tell_stage)
-        for _ in range(UNTUNED_ATTEMPTS - 1):
-            if not (request.untuned and died(outcome)):
-                break
-            outcome = self.trials.run(folder, request, on_stage=self.tell_stage)
-        return outcome
+        return attempt(self.trials, folder, request, on_stage=self.tell_stage)
 
     def untuned_again(self, name: str) -> tuple[TrialFolder, TrialRequest]:
         """Folder and request of a run of the untuned model that is no trial of the study."""

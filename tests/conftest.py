@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from autotune.budget import Budget
 from autotune.config import Config
 from autotune.contest import BlockPlan
 from autotune.manifest import Manifest
-from autotune.measurement import Outcome
+from autotune.measurement import Failure, Measurement, Outcome, Samples
 from autotune.objective import Constraint, Objective
 from autotune.runner import Runner
 from autotune.space import SearchSpace, load_space
@@ -51,14 +52,64 @@ knobs:
 """
 
 QUICK = SamplingPlan(max_warmup_s=0.2, min_samples=5, max_samples=20, max_sampling_s=0.2, turn_s=0.02)
-QUICK_BLOCKS = BlockPlan(num_rounds=3, blocks_per_look=2, num_looks=1)
+QUICK_BLOCKS = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
 QUICK_BUDGET = Budget(
     num_trials=6,
     sampling=QUICK,
     limits=Limits(compile=20, check=20, run=20),
     noise_floor=QUICK_BLOCKS,
-    confirmation=QUICK_BLOCKS,
+    # Four: over two blocks an interval is so wide that a busy machine would decide.
+    confirmation=QUICK_BLOCKS.model_copy(update={"first_look": 4}),
 )
+
+
+@pytest.fixture(scope="session")
+def measurement() -> Measurement:
+    """A real one, recorded by an older release: it must still be read."""
+    return Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
+
+
+def with_latency(measurement: Measurement, latency_s: float, **overrides: object) -> Measurement:
+    """The same measurement with other samples; keywords override more of it."""
+    samples = Samples(latency_s=(latency_s,) * 3, steady=True, ended_by="turns", turns=(3,))
+    return measurement.model_copy(update={"samples": samples, **overrides})
+
+
+class ScriptedLive:
+    """A live process that is none: it counts its turns and ends as it was told."""
+
+    def __init__(self, end: Outcome) -> None:
+        self._end = end
+        self.num_turns = 0
+        self.outcome = end if isinstance(end, Failure) else None
+
+    def turn(self) -> None:
+        self.num_turns += 1
+
+    def finish(self) -> Outcome:
+        self.outcome = self._end
+        return self._end
+
+
+@dataclass
+class ScriptedTrials:
+    """Stands in for `Runner` where the figures matter and no process does. See `Trials`.
+
+    `outcome_of(name, block, config)` is told the name (its folder's), the number of the block (0 for `run`) and the
+    config.
+    """
+
+    outcome_of: Callable[[str, int, Config], Outcome]
+    held: list[tuple[str, int, ScriptedLive]] = field(default_factory=list)
+
+    def run(self, folder: TrialFolder, request: TrialRequest, **_: object) -> Outcome:
+        return self.outcome_of(folder.path.name, 0, request.config)
+
+    def hold(self, folder: TrialFolder, request: TrialRequest, **_: object) -> ScriptedLive:
+        block = int(folder.path.parent.name.removeprefix("block-"))
+        live = ScriptedLive(self.outcome_of(folder.path.name, block, request.config))
+        self.held.append((folder.path.name, block, live))
+        return live
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +188,7 @@ def run_trial(tmp_path: Path, make_request: Callable[..., TrialRequest]) -> Call
 def make_manifest(workload: Workload, space: SearchSpace) -> Callable[..., Manifest]:
     def make(name: str = "s", **overrides: object) -> Manifest:
         fields: dict[str, object] = {
-            "schema": 1,
+            "schema": 2,
             "id": uuid.uuid4().hex,
             "name": name,
             "created": "2026-01-01T00:00:00+00:00",
@@ -192,13 +243,21 @@ def cli_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def tune_fake(cli: Cli, model_file: Path, space_file: Path) -> Cli:
-    """`tune` on the fake framework; further arguments are appended."""
+def budget_file(tmp_path: Path) -> Path:
+    """Little is measured under it: enough for effects as large as those of the tests. JSON is YAML."""
+    path = tmp_path / "quick_budget.yaml"
+    path.write_text(QUICK_BUDGET.model_dump_json(exclude={"num_trials", "limits"}))
+    return path
+
+
+@pytest.fixture
+def tune_fake(cli: Cli, model_file: Path, space_file: Path, budget_file: Path) -> Cli:
+    """`tune` on the fake framework with a quick budget; further arguments are appended."""
 
     def run(*arguments: str, model: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         return cli(
             "tune", "--model", model or f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
-            "--space", str(space_file), "--study", "s", *arguments, timeout=timeout,
+            "--space", str(space_file), "--study", "s", "--budget", str(budget_file), *arguments, timeout=timeout,
         )  # fmt: skip
 
     return run

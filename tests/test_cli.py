@@ -53,6 +53,15 @@ class TestTheMainJob:
         assert document["speedup"]["low"] <= document["speedup"]["median"] <= document["speedup"]["high"]
         assert document["break_even_calls"] >= 0
         assert [each["number"] for each in document["trials"]] == list(range(8))
+        floor = document["noise_floor"]
+        assert set(floor) == {"pairs", "spread", "relative_error"}
+        assert [len(pair) for pair in floor["pairs"]] == [2, 2]
+        assert [each["after"] for each in document["sentinels"]] == [4]
+        assert document["drift"] >= 0
+        confirmation = document["confirmation"]
+        assert confirmation["contestants"][0] == 0
+        assert {len(row) for row in confirmation["blocks_s"]} == {len(confirmation["contestants"])}
+        assert len(confirmation["speedups"]) == len(confirmation["contestants"]) - 1
         assert len(document["trials"][0]["outcome"]["samples"]["latency_s"]) >= 5
         assert sum(document["failures"].values()) == sum(each["state"] == "failed" for each in document["trials"])
 
@@ -70,6 +79,7 @@ class TestTheMainJob:
         shown = cli("show", "s")
         assert "faster: " in shown.stdout
         assert "python cli.py export s" in shown.stdout
+        assert "two processes of the untuned model differ by" in shown.stdout
         assert "s  " in cli("studies").stdout
         assert json.loads(cli("studies", "--json").stdout)[0]["verdict"] == "faster"
         exported = cli("export", "s", "-o", "best.yaml")
@@ -139,6 +149,9 @@ MISTAKES = [
     (["resume", "nope"], ["no study 'nope'"]),
     (["export", "nope"], ["no study 'nope'"]),
     (["run", "nope", "1"], ["no study 'nope'"]),
+    (["verify", "nope.yaml"], ["nope.yaml", "No such file"]),
+    (["compare", "nope", "0", "1"], ["no study 'nope'"]),
+    (["compare", "nope"], ["compare nope", "STUDY 3 7"]),
     (["tune", "--model", "vit", "--reference", "float16"], ["--reference float16", "model, float32 or float64"]),
     (["spaces", "--device", "tpu"], ["--device tpu"]),
     (["tune", "--model", "vit", "--no-such-flag"], ["No such option"]),
@@ -379,9 +392,12 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tune_fake, cli, tmp_path):
     assert child.returncode == 2, child.stderr
     assert "the disk is full" in child.stderr
     assert "free some space" in child.stderr
-    trials = document_of(cli("resume", "s", "--trials", "4", "--json"))["trials"]
-    assert [each["number"] for each in trials[:2]] == [0, 1]
-    assert sum(each["outcome"] is not None for each in trials) == 4
+    before = [each for each in document_of(cli("show", "s", "--json"))["trials"] if each["outcome"]]
+    assert [each["number"] for each in before[:2]] == [0, 1]
+    trials = document_of(cli("resume", "s", "--trials", str(len(before) + 1), "--json"))["trials"]
+    after = [each for each in trials if each["outcome"]]
+    assert len(after) == len(before) + 1
+    assert [each for each in after if each["number"] in {b["number"] for b in before}] == before
 
 
 def _limit_pages(tmp_path, pages):

@@ -21,10 +21,16 @@ from autotune.measurement import (
     Signature,
     Stage,
     TensorSpec,
+    Usage,
 )
 
 OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 BREAK = GraphBreak(reason="data-dependent branch", location="model.py:3")
+
+LIVE = Samples(
+    latency_s=(0.1, 0.2, 0.3), warmup_s=(0.5,), steady=True, ended_by="turns", turns=(2, 1),
+    usage=Usage(cpu_s=(0.1, 0.0, 1 / 3), page_faults=(0, 7, 10**6), involuntary_switches=(0, 0, 1)),
+)  # fmt: skip
 
 
 def measured(*latency_s: float, **overrides: Any) -> Measurement:
@@ -126,17 +132,25 @@ def test_only_a_harness_failure_is_not_the_config_s_doing(reason: Reason) -> Non
     "outcome",
     [
         measured(0.1, 1 / 3, 1e-9, 5e-324),
+        measured(samples=LIVE),
         measured(peak_memory_bytes=None, relative_error=None, diagnosis=Diagnosis(compiled=False, note="eager")),
         failed(),
         failed(reason="wrong_result", stage="check", evidence="/x/stderr.txt", relative_error=0.5, error="ä\n\x00"),
     ],
-    ids=["floats", "unknowns", "failure", "failure with evidence"],
+    ids=["floats", "live", "unknowns", "failure", "failure with evidence"],
 )
 def test_an_outcome_survives_json(outcome: Outcome) -> None:
     """What the child writes is what the parent reads, every float bit for bit, None still None, kind and all."""
     read = OUTCOME.validate_json(outcome.model_dump_json())
     assert type(read) is type(outcome)
     assert read == outcome
+
+
+def test_a_recording_of_an_older_release_is_read(measurement: Measurement) -> None:
+    """Studies on disk stay readable: what was not counted or not taken in turns then is unknown, not zero."""
+    assert (measurement.samples.turns, measurement.samples.usage) == ((), None)
+    assert (measurement.stage_s, measurement.output_errors) == ({}, None)
+    assert OUTCOME.validate_json(measurement.model_dump_json()) == measurement
 
 
 def test_an_outcome_of_an_older_release_is_read() -> None:

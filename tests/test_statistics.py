@@ -1,155 +1,404 @@
-"""From process pairs to a verdict, on simulated machines whose truth is known."""
+"""From blocks of latencies to a verdict, on simulated machines whose truth is known. All seeded: no test is chance."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from autotune.statistics import MARGIN, Speedup, Verdict, break_even_calls, speedup_over_pairs, verdict_of
-
-Pairs = list[tuple[float, float]]
-NOISE = 0.02
-"""Scatter between processes of one and the same model: what docs/measurement.md reports, 1 to 6 %, at its usual."""
-
-
-def simulate(speedup: float, *, num_studies: int = 300, num_pairs: int = 4, noise: float = NOISE) -> list[Speedup]:
-    """What many studies would find where the tuned model truly is `speedup` times as fast."""
-    generator = np.random.default_rng(1234)
-    logs = generator.normal(0.0, noise, size=(num_studies, num_pairs, 2))
-    latencies = 0.01 * np.exp(logs) / np.array([1.0, speedup])
-    return [speedup_over_pairs([(float(u), float(t)) for u, t in pairs]) for pairs in latencies]
-
-
-def rate(verdict: Verdict, found: list[Speedup]) -> float:
-    return sum(verdict_of(each) is verdict for each in found) / len(found)
-
-
-@pytest.fixture(scope="module")
-def equal() -> list[Speedup]:
-    return simulate(1.0, num_studies=2000)
-
-
-def test_equal_models_are_hardly_ever_called_faster(equal: list[Speedup]) -> None:
-    """A model compared with itself is `faster` in 0.12 % of studies (non-central t, 3 df); here below 0.4 %."""
-    assert rate(Verdict.FASTER, equal) < 0.004
-
-
-def test_equal_models_are_a_tie(equal: list[Speedup]) -> None:
-    """A model compared with itself is a tie, but for the 2.5 % on either side that a 95 % interval misses."""
-    assert rate(Verdict.TIE, equal) > 0.95
-    assert rate(Verdict.KEEP_UNTUNED, equal) < 0.04
-
-
-@pytest.mark.parametrize(("truth", "num_pairs"), [(0.8, 2), (1.5, 4), (1.1, 8)])
-def test_the_interval_covers_the_truth_19_times_in_20(truth: float, num_pairs: int) -> None:
-    """The 95 % interval holds the true ratio in 95 % of studies (3 % is 3.4 standard errors of 600 studies)."""
-    found = simulate(truth, num_studies=600, num_pairs=num_pairs)
-    coverage = sum(each.low <= truth <= each.high for each in found) / len(found)
-    assert coverage == pytest.approx(0.95, abs=0.03)
-
-
-def test_a_real_gain_is_found() -> None:
-    """A true speed-up of 20 % amid 2 % noise is `faster` in nearly every study (theory: all but one in a million)."""
-    assert rate(Verdict.FASTER, simulate(1.2)) > 0.995
-
-
-@pytest.mark.parametrize(("truth", "least"), [(1 / 1.2, 0.995), (1 / 1.1, 0.97)])
-def test_a_regression_keeps_the_untuned_model(truth: float, least: float) -> None:
-    """A tuned model that is truly slower is never `faster`, and nearly always `keep_untuned`."""
-    found = simulate(truth)
-    assert rate(Verdict.FASTER, found) == 0
-    assert rate(Verdict.KEEP_UNTUNED, found) > least
-
-
-def test_a_gain_below_the_margin_is_never_worth_it() -> None:
-    """A true gain of half the margin, known almost exactly, is a tie."""
-    assert rate(Verdict.TIE, simulate(1 + MARGIN / 2, noise=1e-4)) > 0.99
-
-
-@pytest.mark.parametrize(
-    ("ratios", "t_quantile"),
-    [((1.5, 1.6), 12.7062), ((1.2, 1.3, 1.25), 4.3027), ((1.1, 1.2, 1.15, 1.3), 3.1824)],
+from autotune import statistics
+from autotune.confirm import winner_of
+from autotune.statistics import (
+    ERROR,
+    MARGIN,
+    TOO_WIDE,
+    Comparison,
+    Speedup,
+    Verdict,
+    break_even_calls,
+    is_clear,
+    margin_above,
+    spread_of_pairs,
+    verdict_of,
 )
-def test_the_interval_is_student_s_of_the_log_ratios(ratios: tuple[float, ...], t_quantile: float) -> None:
-    """Ends are exp(mean +- t s / sqrt(n)) of the log ratios, with t from the printed table."""
-    logs = [math.log(each) for each in ratios]
-    mean = sum(logs) / len(logs)
-    spread = math.sqrt(sum((each - mean) ** 2 for each in logs) / (len(logs) - 1) / len(logs))
-    found = speedup_over_pairs([(each, 1.0) for each in ratios])
-    assert found.low == pytest.approx(math.exp(mean - t_quantile * spread), rel=1e-5)
-    assert found.high == pytest.approx(math.exp(mean + t_quantile * spread), rel=1e-5)
+
+Rows = Sequence[Sequence[float]] | NDArray[np.float64]
+LOOKS = (4, 8, 16)
+"""Blocks after which a confirmation looks at the answer (`BlockPlan`)."""
 
 
-def test_another_confidence_gives_another_interval() -> None:
-    """More confidence needs a wider interval: at 50 % over two pairs it reaches just from one ratio to the other."""
-    pairs = [(1.0, 1.0), (2.0, 1.0)]
-    half = speedup_over_pairs(pairs, confidence=0.5)
-    assert (half.low, half.high) == pytest.approx((1.0, 2.0))
-    assert speedup_over_pairs(pairs, confidence=0.99).high > speedup_over_pairs(pairs).high > half.high
+def comparison(rows: Rows, **looks: int) -> Comparison:
+    """From any rows of latencies, the base first."""
+    return Comparison(tuple(tuple(float(each) for each in row) for row in rows), **looks)
 
 
-def test_speed_up_is_untuned_over_tuned() -> None:
-    """A tuned model that needs half the time is twice as fast, however long the calls of a pair were."""
-    found = speedup_over_pairs([(2.0, 1.0), (8.0, 4.0), (1e-6, 5e-7)])
-    assert (found.median, found.low, found.high) == pytest.approx((2, 2, 2))
+def speedup(rows: Rows, **looks: int) -> Speedup:
+    """Of the only config over the base."""
+    (found,) = comparison(rows, **looks).speedups
+    return found
 
 
-def test_swapping_the_two_models_inverts_the_speed_up() -> None:
-    """Neither side is favoured: compared the other way round, the ratio and its ends are the reciprocals."""
-    pairs: Pairs = [(1.0, 0.8), (1.1, 0.9), (0.95, 0.85), (1.2, 0.8)]
-    one, other = speedup_over_pairs(pairs), speedup_over_pairs([(tuned, untuned) for untuned, tuned in pairs])
-    assert (other.median, other.low, other.high) == pytest.approx((1 / one.median, 1 / one.high, 1 / one.low))
+def of_ratios(*ratios: float, **looks: int) -> Speedup:
+    """Of a config whose blocks gave these ratios."""
+    return speedup([(each, 1.0) for each in ratios], **looks)
 
 
-def test_one_disturbed_pair_does_not_move_the_median() -> None:
-    """A pair that something disturbed widens the interval; the stated speed-up stays with the others."""
-    found = speedup_over_pairs([(1.5, 1.0), (1.5, 1.0), (1.5, 1.0), (9.0, 1.0)])
-    assert found.median == pytest.approx(1.5)
-    assert found.high > 5
+def draw(
+    generator: np.random.Generator,
+    speeds: Sequence[float],
+    *,
+    num_blocks: int,
+    process_sd: float,
+    drift_sd: float = 0.0,
+    share_hit: float = 0.0,
+) -> NDArray[np.float64]:
+    """Blocks of configs that truly are so many times as fast as a base of 10 ms; the first speed is the base's.
+
+    Each process has a bias of its own, the machine's speed may wander from block to block, and in a share of the
+    blocks somebody else slows one of the processes down, by half on average (exponential).
+    """
+    logs = generator.normal(0.0, process_sd, (num_blocks, len(speeds)))
+    logs += np.cumsum(generator.normal(0.0, drift_sd, num_blocks))[:, None]
+    for block in np.flatnonzero(generator.random(num_blocks) < share_hit):
+        logs[block, generator.integers(len(speeds))] += math.log1p(generator.exponential(0.5))
+    latencies: NDArray[np.float64] = 0.010 * np.exp(logs) / np.array(speeds)
+    return latencies
 
 
-@pytest.mark.parametrize(
-    "ratios",
-    [(1.0, 1.0, 1.0, 1.0, 1.001, 1.3, 1.3, 1.3, 1.3) * 6 + (1.3,) * 3, (0.1,) * 3 + (1.0,) * 2, (1.53,) * 4],
-    ids=["high", "low", "equal"],
-)
-def test_the_stated_speed_up_lies_inside_its_interval(ratios: tuple[float, ...]) -> None:
-    """Whatever the pairs, low <= median <= high: a report never contradicts itself."""
-    found = speedup_over_pairs([(each, 1.0) for each in ratios])
-    assert found.low <= found.median <= found.high
+def conclude(latencies: NDArray[np.float64], margin_at: dict[int, float]) -> tuple[Verdict, int]:
+    """Verdict and number of blocks as a confirmation finds them: looks until it is clear, then the best is picked."""
+    for num_blocks in LOOKS:
+        found = comparison(latencies[:num_blocks], num_looks=len(LOOKS))
+        if is_clear(found.speedups, margin_at[num_blocks]):
+            break
+    margin = margin_at[num_blocks]
+    winner = winner_of(found, margin, [(0, 0.0)] * len(found.speedups))
+    return verdict_of(found.speedups[winner], margin), num_blocks
 
 
-@pytest.mark.parametrize("pairs", [[], [(1.0, 2.0)]], ids=["none", "one"])
-def test_one_pair_is_no_evidence(pairs: Pairs) -> None:
-    """No interval is made up from fewer than two pairs."""
-    with pytest.raises(ValueError, match=f"at least 2 pairs, got {len(pairs)}"):
-        speedup_over_pairs(pairs)
+def studies(
+    speeds: Sequence[float], *, num_studies: int, process_sd: float, seed: int = 1, **noise: float
+) -> list[tuple[Verdict, int]]:
+    """What so many studies conclude, each with the margin that a noise floor of such processes sets."""
+    generator = np.random.default_rng(seed)
+    # The floor is the spread of the log ratio of two processes.
+    margin_at = {num: margin_above(math.sqrt(2) * process_sd, num) for num in LOOKS}
+    return [
+        conclude(draw(generator, speeds, num_blocks=max(LOOKS), process_sd=process_sd, **noise), margin_at)
+        for _ in range(num_studies)
+    ]
+
+
+def at_most(share: float, num_studies: int) -> float:
+    """So many of the studies may show what truly comes in this share of them: three binomial standard errors more."""
+    return num_studies * share + 3 * math.sqrt(num_studies * share * (1 - share))
+
+
+@pytest.fixture
+def fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of studies: a tenth of the draws keeps a quantile to some 3 %, and the test to seconds."""
+    monkeypatch.setattr(statistics, "NUM_RESAMPLES", 2000)
+
+
+class TestInterval:
+    """How wide, where, and with what the interval does not change."""
+
+    @pytest.mark.parametrize("num_configs", [1, 2, 3])
+    @pytest.mark.parametrize("num_blocks", [4, 8, 12])
+    def test_it_holds_for_all_configs_at_once(self, fewer_resamples: None, num_configs: int, num_blocks: int) -> None:
+        """In at most 2 % of studies does any config's interval miss the truth (by construction; 400 simulated)."""
+        generator = np.random.default_rng(num_blocks)
+        truth = [1.0, 1.3, 0.9, 1.0][: num_configs + 1]
+        num_missed = 0
+        for _ in range(400):
+            found = comparison(draw(generator, truth, num_blocks=num_blocks, process_sd=0.02)).speedups
+            num_missed += not all(each.low <= true <= each.high for each, true in zip(found, truth[1:], strict=True))
+        assert num_missed <= at_most(ERROR, 400)
+
+    def test_why_rows_are_not_resampled(self) -> None:
+        """The plain bootstrap over 4 blocks holds the truth in some 80 % of studies where it promises 95 %."""
+        generator = np.random.default_rng(7)
+        num_held = 0
+        for _ in range(400):
+            latencies = draw(generator, [1.0, 1.0], num_blocks=4, process_sd=0.02)
+            logs = np.log(latencies[:, 0] / latencies[:, 1])
+            means = logs[generator.integers(4, size=(1000, 4))].mean(axis=1)
+            low, high = np.quantile(means, [0.025, 0.975])
+            num_held += low <= 0 <= high
+        assert num_held < 0.87 * 400
+
+    @pytest.mark.parametrize(
+        ("ratios", "t_quantile"),
+        [((1.2, 1.3, 1.25), 6.9646), ((1.1, 1.2, 1.15, 1.3), 4.5407), ((1.1, 1.2, 1.15, 1.3, 1.12), 3.7469)],
+    )
+    def test_of_one_config_it_is_student_s(self, ratios: tuple[float, ...], t_quantile: float) -> None:
+        """Below six blocks nothing is set aside: exp(mean -+ t s / sqrt(n)), t from the printed table, to a few %."""
+        logs = np.log(ratios)
+        half = t_quantile * logs.std(ddof=1) / math.sqrt(len(logs))
+        found = of_ratios(*ratios)
+        assert math.log(found.high / found.low) / 2 == pytest.approx(half, rel=0.05)
+        assert math.log(found.high * found.low) / 2 == pytest.approx(logs.mean())
+
+    def test_picking_among_more_configs_costs_width(self) -> None:
+        """A config's interval beside two others is wider than alone, also when those were retired at a look."""
+        latencies = draw(np.random.default_rng(3), [1, 1, 1, 1], num_blocks=8, process_sd=0.02)
+        alone = speedup(latencies[:, :2])
+        together = comparison(latencies).speedups[0]
+        retired = comparison(latencies[:, :2], num_retired=2).speedups[0]
+        for wider in (together, retired):
+            assert math.log(wider.high / wider.low) > 1.15 * math.log(alone.high / alone.low)
+
+    def test_each_further_look_costs_width(self) -> None:
+        """Looks share the error, so with more of them each interval is wider."""
+        latencies = draw(np.random.default_rng(4), [1, 1], num_blocks=4, process_sd=0.02)
+        widths = [each.high / each.low for each in (speedup(latencies, num_looks=looks) for looks in (1, 2, 3))]
+        assert widths[0] < widths[1] < widths[2]
+
+    def test_more_blocks_make_it_narrower(self) -> None:
+        """Evidence counts: 16 blocks of the same noise give a much narrower interval than 4."""
+        latencies = draw(np.random.default_rng(5), [1, 1], num_blocks=16, process_sd=0.02)
+        few, many = speedup(latencies[:4]), speedup(latencies)
+        assert math.log(many.high / many.low) < math.log(few.high / few.low) / 1.5
+
+    def test_speed_up_is_base_over_config(self) -> None:
+        """A config that needs half the time is twice as fast, however long the calls of a block were."""
+        found = speedup([(2.0, 1.0), (8.0, 4.0), (1e-6, 5e-7)])
+        assert (found.median, found.low, found.high) == pytest.approx((2, 2, 2))
+
+    def test_swapping_the_two_sides_inverts_it(self) -> None:
+        """Neither side is favoured: compared the other way round, the ratio and its ends are the reciprocals."""
+        latencies = draw(np.random.default_rng(6), [1.0, 1.2], num_blocks=8, process_sd=0.03)
+        one, other = speedup(latencies), speedup(latencies[:, ::-1])
+        assert (other.median, other.low, other.high) == pytest.approx((1 / one.median, 1 / one.high, 1 / one.low))
+
+    def test_a_block_s_own_speed_does_not_matter(self) -> None:
+        """A machine that is slower in some blocks, or a unit that is another one, changes no ratio."""
+        latencies = draw(np.random.default_rng(7), [1.0, 1.2, 0.9], num_blocks=6, process_sd=0.02)
+        scaled = latencies * np.geomspace(1e-6, 1e3, 6)[:, None]
+        assert_same(comparison(scaled).speedups, comparison(latencies).speedups)
+
+    def test_order_of_blocks_and_columns_does_not_matter(self) -> None:
+        """Blocks are exchangeable, and each config keeps its interval wherever it stands (to the draws' own noise)."""
+        latencies = draw(np.random.default_rng(8), [1.0, 1.2, 0.9], num_blocks=8, process_sd=0.02)
+        one, other = comparison(latencies).speedups
+        assert_same(comparison(latencies[::-1]).speedups, (one, other))
+        swapped = comparison(latencies[:, [0, 2, 1]]).speedups
+        assert_same(swapped, (other, one), rel=0.01)
+
+    def test_columns_without_any_scatter(self) -> None:
+        """Latencies that do not vary at all (a coarse clock) give a point, also beside a config that does vary."""
+        found = comparison([(2.0, 1.0, 1.0), (2.0, 1.0, 1.1), (2.0, 1.0, 0.9), (2.0, 1.0, 1.0)]).speedups
+        assert (found[0].low, found[0].median, found[0].high) == pytest.approx((2, 2, 2))
+        assert found[1].low < 2 < found[1].high
+        assert all(math.isfinite(each.low) and math.isfinite(each.high) for each in found)
+
+    def test_the_same_config_twice(self) -> None:
+        """Two columns that agree in every block (perfect correlation) are no trouble, and get the same interval."""
+        latencies = draw(np.random.default_rng(9), [1.0, 1.2], num_blocks=4, process_sd=0.02)
+        one, other = comparison(latencies[:, [0, 1, 1]]).speedups
+        assert_same((one,), (other,))
+        assert_same((one,), (speedup(latencies),), rel=0.02)
+
+    @pytest.mark.parametrize(
+        "ratios",
+        [
+            (1.0, 1.0, 1.0, 1.0, 1.001, 1.3, 1.3, 1.3, 1.3) * 6 + (1.3,) * 3,
+            (0.1,) * 3 + (1.0,) * 2,
+            (1.53,) * 4,
+            (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0, 9.0),
+        ],
+        ids=["high", "low", "equal", "outliers"],
+    )
+    def test_the_stated_speed_up_lies_inside(self, ratios: tuple[float, ...]) -> None:
+        """Whatever the blocks, low <= median <= high: a report never contradicts itself."""
+        found = of_ratios(*ratios)
+        assert found.low <= found.median <= found.high
+
+    @pytest.mark.parametrize("rows", [[], [(1.0, 2.0)]], ids=["none", "one"])
+    def test_one_block_is_no_evidence(self, rows: Rows) -> None:
+        """No interval is made up from fewer than two blocks."""
+        with pytest.raises(ValueError, match=f"at least 2 of them, got {len(rows)}"):
+            _ = comparison(rows).speedups
+
+    def test_it_is_the_same_each_time(self) -> None:
+        """The bootstrap's draws are seeded: the same blocks give the same verdict in any process."""
+        latencies = draw(np.random.default_rng(10), [1.0, 1.1, 1.1], num_blocks=4, process_sd=0.02)
+        assert comparison(latencies).speedups == comparison(latencies).speedups
+
+
+class TestOutliers:
+    """On a shared machine some block is always hit by somebody else."""
+
+    EQUAL = (1.0, 1.002, 0.998, 1.001, 0.999, 1.003, 0.997)
+    FASTER = (1.2, 1.21, 1.19, 1.205, 1.195, 1.2, 1.21)
+
+    @pytest.mark.parametrize("disturbed", [0.05, 0.5, 2.0, 20.0])
+    @pytest.mark.parametrize(("ratios", "verdict"), [(EQUAL, Verdict.TIE), (FASTER, Verdict.FASTER)])
+    def test_one_block_among_eight_does_not_change_the_verdict(
+        self, ratios: tuple[float, ...], verdict: Verdict, disturbed: float
+    ) -> None:
+        """From six blocks on the most extreme one on either side is set aside, whichever side was disturbed."""
+        found = of_ratios(*ratios, disturbed, num_looks=3)
+        assert verdict_of(found) is verdict
+        assert found.high / found.low < 1.05
+
+    def test_below_six_blocks_it_widens_the_interval(self) -> None:
+        """With four blocks nothing can be set aside: the disturbed one shows, and the stated speed-up stays."""
+        found = of_ratios(1.5, 1.5, 1.5, 9.0)
+        assert found.median == pytest.approx(1.5)
+        assert found.high > 5
+
+    def test_two_disturbed_blocks_of_twelve(self) -> None:
+        """Of twelve blocks two on either side are set aside."""
+        assert verdict_of(of_ratios(*self.FASTER, *self.FASTER[:3], 0.4, 0.5)) is Verdict.FASTER
+
+
+class TestBetween:
+    """Two configs of one comparison against each other."""
+
+    LATENCIES = draw(np.random.default_rng(11), [1.0, 1.3, 1.1], num_blocks=8, process_sd=0.01)
+
+    def test_it_says_how_many_times_as_fast_the_first_is(self) -> None:
+        """Column 1 is truly 1.3 / 1.1 times as fast as column 2."""
+        found = comparison(self.LATENCIES).between(1, 2)
+        assert found.low < 1.3 / 1.1 < found.high
+        assert found.low > 1.1
+
+    def test_it_is_antisymmetric(self) -> None:
+        """The other way round it is the reciprocal; against itself a column is exactly 1."""
+        compared = comparison(self.LATENCIES)
+        one, other = compared.between(1, 2), compared.between(2, 1)
+        assert (other.median, other.low, other.high) == pytest.approx((1 / one.median, 1 / one.high, 1 / one.low))
+        itself = compared.between(1, 1)
+        assert (itself.low, itself.median, itself.high) == (1, 1, 1)
+
+    def test_against_the_base_it_is_the_speed_up_of_one(self) -> None:
+        """With a single config there is nothing to choose from, and both ways give the same interval."""
+        compared = comparison(self.LATENCIES[:, :2], num_looks=2)
+        assert_same((compared.between(1, 0),), compared.speedups)
+
+
+class TestErrorRates:
+    """What whole confirmations conclude: three looks, the best of the configs picked after looking."""
+
+    @pytest.mark.parametrize("process_sd", [0.01, 0.02, 0.05])
+    @pytest.mark.parametrize(
+        "noise", [{}, {"drift_sd": 0.02, "share_hit": 0.1}], ids=["quiet", "drifting and disturbed"]
+    )
+    def test_equal_configs_are_hardly_ever_called_faster(
+        self, fewer_resamples: None, process_sd: float, noise: dict[str, float]
+    ) -> None:
+        """The best of three configs that are the untuned model is `faster` in at most 1 % of studies."""
+        verdicts = Counter(v for v, _ in studies([1, 1, 1, 1], num_studies=400, process_sd=process_sd, **noise))
+        assert verdicts[Verdict.FASTER] <= at_most(0.01, 400)
+
+    @pytest.mark.parametrize("noise", [{}, {"drift_sd": 0.02, "share_hit": 0.1}], ids=["quiet", "disturbed"])
+    def test_a_small_gain_on_a_quiet_machine_is_found(self, fewer_resamples: None, noise: dict[str, float]) -> None:
+        """A true 5 % where processes scatter by 1 % is practically always `faster` within 16 blocks."""
+        found = Counter(v for v, _ in studies([1, 1.05], num_studies=150, process_sd=0.01, **noise))
+        assert found[Verdict.FASTER] >= (0.99 if not noise else 0.93) * 150
+
+    def test_a_large_gain_is_found_quickly(self, fewer_resamples: None) -> None:
+        """A true 20 % where processes scatter by 2 % is `faster` at the first look or the second, always."""
+        found = studies([1, 1.2], num_studies=150, process_sd=0.02)
+        assert {verdict for verdict, _ in found} == {Verdict.FASTER}
+        assert max(num_blocks for _, num_blocks in found) <= 8
+
+    def test_a_gain_below_the_margin_is_hardly_ever_sold(self, fewer_resamples: None) -> None:
+        """Half the margin is not worth a setting: `faster` in at most 1 % of studies, most of them a tie."""
+        found = Counter(v for v, _ in studies([1, 1 + MARGIN / 2], num_studies=200, process_sd=0.01))
+        assert found[Verdict.FASTER] <= at_most(0.01, 200)
+        assert found[Verdict.TIE] > 0.9 * 200
+
+    def test_a_regression_keeps_the_untuned_model(self, fewer_resamples: None) -> None:
+        """A config that truly is 10 % slower is never `faster`, and nearly always `keep_untuned`."""
+        found = Counter(v for v, _ in studies([1, 1 / 1.1], num_studies=150, process_sd=0.02))
+        assert found[Verdict.FASTER] == 0
+        assert found[Verdict.KEEP_UNTUNED] > 0.8 * 150
+
+    def test_a_hopeless_machine_is_undecided(self, fewer_resamples: None) -> None:
+        """Where processes scatter by 30 %, equal configs are hardly ever `faster`: the machine is named instead."""
+        found = Counter(v for v, _ in studies([1, 1], num_studies=100, process_sd=0.3))
+        assert found[Verdict.FASTER] <= at_most(0.01, 100)
+        assert found[Verdict.UNDECIDED] > 0.8 * 100
 
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
-        (1.021, 1.5, Verdict.FASTER),
-        (1.02, 1.5, Verdict.TIE),
-        (1.01, 9.0, Verdict.TIE),
-        (0.9, 1.1, Verdict.TIE),
+        (1 + MARGIN + 0.001, 1.5, Verdict.FASTER),
+        (1 + MARGIN + 0.001, 9.0, Verdict.FASTER),
+        (1 + MARGIN, 1.1, Verdict.TIE),
+        (0.9, 0.9 * TOO_WIDE, Verdict.TIE),
+        (0.9, 0.9 * TOO_WIDE + 0.001, Verdict.UNDECIDED),
+        (1.0, 9.0, Verdict.UNDECIDED),
+        (0.5, 1.1, Verdict.UNDECIDED),
+        (0.5, 1 + MARGIN, Verdict.TIE),
         (0.5, 1.0, Verdict.TIE),
         (1.0, 1.0, Verdict.TIE),
         (0.5, 0.999, Verdict.KEEP_UNTUNED),
+        (0.1, 0.999, Verdict.KEEP_UNTUNED),
     ],
 )
 def test_verdict_needs_the_whole_interval(low: float, high: float, expected: Verdict) -> None:
-    """`faster` needs the whole interval beyond 1.02, `keep_untuned` all of it below 1; everything else is a tie."""
-    assert verdict_of(Speedup(median=(low + high) / 2, low=low, high=high)) is expected
+    """`faster` needs the whole interval beyond the margin, `keep_untuned` all of it below 1; the rest is a tie.
+
+    Unless it is wide and leaves a gain possible: then it is `undecided`.
+    """
+    assert verdict_of(interval(low, high)) is expected
 
 
 def test_the_margin_can_be_chosen() -> None:
-    """A larger margin asks for a larger gain."""
-    found = Speedup(median=1.1, low=1.05, high=1.2)
+    """A larger margin asks for a larger gain, and makes a wide interval below it a tie."""
+    found = interval(1.05, 1.2)
     assert verdict_of(found, margin=0.04) is Verdict.FASTER
     assert verdict_of(found, margin=0.06) is Verdict.TIE
+    assert verdict_of(interval(0.9, 1.2), margin=0.1) is Verdict.UNDECIDED
+    assert verdict_of(interval(0.9, 1.2), margin=0.2) is Verdict.TIE
+
+
+CLEAR = [
+    ([(1.05, 1.2)], True, "proven"),
+    ([(0.8, 0.9), (1.05, 1.2)], True, "one of two is proven"),
+    ([(0.8, 0.9), (0.7, 1.0)], True, "none can win"),
+    ([(0.99, 1.01)], True, "narrow, and does not even look faster"),
+    ([(0.99, 1.06)], False, "looks faster, unproven"),
+    ([(0.8, 1.1)], False, "too wide"),
+    ([(0.99, 1.01), (0.99, 1.06)], False, "one of two looks faster"),
+]
+
+
+@pytest.mark.parametrize(("ends", "expected", "why"), CLEAR, ids=[why for _, _, why in CLEAR])
+def test_when_more_blocks_would_not_change_the_verdict(
+    ends: list[tuple[float, float]], expected: bool, why: str
+) -> None:
+    """It is clear when one is proven faster, or when none can win or even looks it on a quiet machine."""
+    assert is_clear([interval(low, high) for low, high in ends], MARGIN) is expected
+
+
+@pytest.mark.parametrize(
+    ("noise_floor", "num_blocks", "expected"),
+    [(0.0, 4, MARGIN), (MARGIN, 4, MARGIN), (2 * MARGIN, 4, MARGIN), (0.06, 4, 0.03), (0.06, 9, 0.02), (0.5, 1, 0.5)],
+)
+def test_the_margin_is_what_noise_alone_would_show(noise_floor: float, num_blocks: int, expected: float) -> None:
+    """The larger of the fixed margin and the noise floor of a mean over so many blocks."""
+    assert margin_above(noise_floor, num_blocks) == pytest.approx(expected)
+
+
+def test_the_noise_floor_is_the_spread_of_the_log_ratio() -> None:
+    """Root mean square of the log ratios; it does not matter which of the two was the slower."""
+    assert spread_of_pairs([(1.0, 1.0), (3.0, 3.0)]) == 0
+    assert spread_of_pairs([(1.05, 1.0)]) == pytest.approx(math.log(1.05))
+    assert spread_of_pairs([(1.0, 1.05)]) == pytest.approx(math.log(1.05))
+    assert spread_of_pairs([(1.03, 1.0), (1.0, 1.04)]) == pytest.approx(
+        math.sqrt((math.log(1.03) ** 2 + math.log(1.04) ** 2) / 2)
+    )
+    assert spread_of_pairs([(1e-3, 1.1e-3)]) == pytest.approx(spread_of_pairs([(1e3, 1.1e3)]))
 
 
 @pytest.mark.parametrize(
@@ -167,3 +416,13 @@ def test_the_margin_can_be_chosen() -> None:
 def test_break_even(compile_s: float, untuned_s: float, tuned_s: float, expected: int | None) -> None:
     """Compile seconds over seconds saved per call, rounded up to whole calls; never, if a call saves nothing."""
     assert break_even_calls(compile_s, untuned_s, tuned_s) == expected
+
+
+def interval(low: float, high: float) -> Speedup:
+    return Speedup(median=(low + high) / 2, low=low, high=high)
+
+
+def assert_same(found: Sequence[Speedup], expected: Sequence[Speedup], rel: float = 1e-9) -> None:
+    """The same intervals, their half-widths to `rel`."""
+    as_logs: Any = [np.log([[s.low, s.median, s.high] for s in each]) for each in (found, expected)]
+    assert as_logs[0] == pytest.approx(as_logs[1], rel=rel, abs=max(rel * 0.1, 1e-12))

@@ -17,24 +17,14 @@ from optuna.trial import TrialState
 from autotune import store
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
-from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.measurement import Failure, Reason, Stage
 from autotune.space import load_space
 from autotune.study import create_study, list_studies, open_or_create, open_study
-from tests.conftest import REPOSITORY
-
-
-@pytest.fixture(scope="module")
-def measurement() -> Measurement:
-    return Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
+from tests.conftest import REPOSITORY, with_latency
 
 
 def failure(reason: Reason = Reason.COMPILE_ERROR) -> Failure:
     return Failure(reason=reason, stage=Stage.COMPILE, error="no")
-
-
-def with_latency(measurement: Measurement, latency_s: float) -> Measurement:
-    samples = measurement.samples.model_copy(update={"latency_s": (latency_s,) * 3})
-    return measurement.model_copy(update={"samples": samples})
 
 
 def ask_all(study, outcome_of, limit=100):
@@ -390,7 +380,7 @@ class TestDatabase:
         with pytest.raises(StoreError, match="trial 0 was recorded in a form"):
             study.records()
 
-    @pytest.mark.parametrize("content", ["{", "{}", '{"schema": 2}'])
+    @pytest.mark.parametrize("content", ["{", "{}", '{"schema": 1}', '{"schema": 99}'])
     def test_a_broken_manifest(self, database, tmp_path, content):
         """The manifest is named, with the key that is wrong."""
         (database.parent / "manifest.json").write_text(content)

@@ -55,7 +55,9 @@ def test_a_real_export_keeps_the_schema(tune_fake, cli, tmp_path):
     assert cli("export", "s", "-o", "faster.yaml").returncode == 0
     faster = yaml.safe_load((tmp_path / "faster.yaml").read_text())
     jsonschema.validate(faster, schema)
-    assert set(faster) == {"schema", "framework", "verdict", "config", "workload", "environment", "evidence"}
+    assert set(faster) == {
+        "schema", "framework", "verdict", "config", "untuned", "workload", "environment", "evidence",
+    }  # fmt: skip
     assert (tmp_path / "faster.yaml").read_text().startswith("# ")
     keep = {**faster, "verdict": "keep_untuned", "evidence": {**faster["evidence"], "speedup": None}}
     jsonschema.validate(keep, schema)
