@@ -47,8 +47,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "optuna": ("study.py", "sampler.py", "store.py", "plan.py"),
     "sqlalchemy": ("store.py",),
     "yaml": ("files.py",),
-    "typer": ("cli.py",),
-    "rich": ("report/", "cli.py"),
+    "typer": ("cli/",),
+    "rich": ("report/", "cli/"),
 }
 """Foreign library -> the files, or folders, that may import it."""
 

@@ -1,0 +1,133 @@
+"""The commands that measure configs side by side, outside of any study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.application import (
+    DEFAULT_STUDIES_DIR,
+    AsJson,
+    BudgetFile,
+    StudiesDir,
+    app,
+    budget_of,
+    end_politely,
+    plainly,
+    say,
+)
+
+if TYPE_CHECKING:
+    from autotune.duel import Duel
+    from autotune.runner import Runner
+
+
+@app.command()
+@plainly
+def verify(
+    file: Annotated[Path, typer.Argument(help="An exported YAML file.")],
+    budget: BudgetFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Measure an exported answer again, here and today. Exit status: 0 it holds, 1 regressed or wrong, 2 unclear."""
+    import autotune
+    from autotune.report.document import verification_document
+    from autotune.report.terminal import verification_lines
+    from autotune.verify import duel_with_untuned
+    from autotune.verify import verify as verify_tuned
+
+    tuned = autotune.load(file)
+    with _scratch() as folder:
+        duel = duel_with_untuned(tuned, folder)
+        with _runner(tuned.framework, tuned.environment.variables, folder) as runner:
+            verification = verify_tuned(tuned, duel, runner, budget_of(budget), _say_block)
+    if as_json:
+        typer.echo(json.dumps(verification_document(verification), indent=2))
+    else:
+        for line in verification_lines(verification):
+            typer.echo(line)
+    return verification.exit_code
+
+
+@app.command()
+@plainly
+def compare(
+    things: Annotated[list[str], typer.Argument(help="STUDY A B (numbers of two trials), or two exported YAML files.")],
+    budget: BudgetFile = None,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> int:
+    """Measure any two configs of a model side by side, as a verdict is made."""
+    from autotune.duel import measure
+    from autotune.report.document import comparison_document
+    from autotune.report.terminal import comparison_lines
+
+    with _scratch() as folder:
+        duel, names = _duel_of(things, studies_dir, folder)
+        with _runner(duel.workload.framework, duel.variables, folder) as runner:
+            result = measure(duel, runner, budget_of(budget), _say_block)
+    if as_json:
+        typer.echo(json.dumps(comparison_document(result, names), indent=2))
+    else:
+        for line in comparison_lines(result, names):
+            typer.echo(line)
+    if result.comparison is not None:
+        return 0
+    return 1 if result.blames_config else 2
+
+
+def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, tuple[str, str]]:
+    """What `compare` was asked to compare, and what to call the two."""
+    import autotune
+    from autotune.duel import duel_of_trials
+    from autotune.errors import InputError
+    from autotune.study import open_study
+    from autotune.verify import duel_of_answers
+
+    match things:
+        case [study, first, second] if first.isdecimal() and second.isdecimal():
+            opened = open_study(studies_dir, study)
+            return duel_of_trials(opened, int(first), int(second), folder), (f"trial {first}", f"trial {second}")
+        case [first, second]:
+            return duel_of_answers(autotune.load(first), autotune.load(second), folder), (first, second)
+    raise InputError(
+        f"compare {' '.join(things)}: not understood", tip="compare STUDY 3 7, or compare first.yaml second.yaml"
+    )
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for the processes of one command. It stays where one of them failed: it is the evidence."""
+    import shutil
+    import tempfile
+
+    from autotune.trial import failed_trials
+
+    folder = Path(tempfile.mkdtemp(prefix="autotune-"))
+    interrupted = False
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if interrupted or not failed_trials(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runner(framework: str, variables: dict[str, str], folder: Path) -> Runner:
+    from autotune.runner import Runner
+
+    end_politely()
+    return Runner(framework, variables, preload=False, log=folder / "supervisor.log")
+
+
+def _say_block(first_s: float, second_s: float) -> None:
+    from autotune.report.units import seconds, times
+
+    say(f"  {seconds(first_s)} / {seconds(second_s)} = {times(first_s / second_s)}")

@@ -1,0 +1,118 @@
+"""The commands that read a study: its table, one of its trials again, its export; and the list of studies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, plainly, print_document
+from autotune.errors import AutotuneError
+
+
+@app.command()
+@plainly
+def show(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Table of trials, best, failures by reason, verdict."""
+    from rich.console import Console
+
+    from autotune.answer import answer_of
+    from autotune.report.terminal import summary, trials_table
+    from autotune.study import open_study, studies_dir_flag
+
+    opened = open_study(studies_dir, study)
+    answer = answer_of(opened)
+    if as_json:
+        print_document(opened, answer)
+        return
+    # A pipe has no width; wide enough for a whole row there.
+    console = Console(width=None if sys.stdout.isatty() else 240, soft_wrap=not sys.stdout.isatty())
+    console.print(trials_table(answer))
+    console.print(
+        "* times as fast as trial 0, one process each; the verdict rests on fresh processes side by side", style="dim"
+    )
+    console.print(summary(answer, studies_dir_flag(studies_dir)))
+
+
+@app.command()
+@plainly
+def run(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    trial: Annotated[int, typer.Argument(help="Number of the trial.")],
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+) -> int:
+    """Run one trial again, alone, its output shown; the study's record stays as it is."""
+    from autotune.again import run_again
+    from autotune.measurement import Measurement
+    from autotune.report.units import seconds
+    from autotune.study import open_study
+
+    outcome, command = run_again(open_study(studies_dir, study), trial)
+    if isinstance(outcome, Measurement):
+        latency = outcome.latency
+        typer.echo(
+            f"median {seconds(latency.p50)}, p99 {seconds(latency.p99)}, first call {seconds(outcome.first_call_s)}"
+        )
+    else:
+        typer.echo(f"{outcome.reason} at {outcome.stage}: {outcome.error}")
+    typer.echo(f"the plain command: {command}")
+    return 0 if isinstance(outcome, Measurement) else 1
+
+
+@app.command()
+@plainly
+def export(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="YAML file to write.")] = Path("best.yaml"),
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+) -> None:
+    """Write the answer as the YAML file that a job loads in two lines."""
+    from autotune import answer
+    from autotune.study import open_study
+
+    tuned = answer.export(open_study(studies_dir, study), output)
+    typer.echo(f"{output}: {tuned.verdict.value}; {tuned.config}")
+    if tuned.is_untuned:
+        typer.echo("apply() will return the model untouched")
+
+
+@app.command()
+@plainly
+def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
+    """List the studies there are."""
+    from autotune.answer import answer_of
+    from autotune.study import list_studies, open_study
+
+    rows = []
+    for name in list_studies(studies_dir):
+        try:
+            opened = open_study(studies_dir, name)
+            answer = answer_of(opened)
+            workload = opened.manifest.workload
+            rows.append(
+                {
+                    "study": name,
+                    "model": workload.model,
+                    "framework": workload.framework,
+                    "device": workload.device,
+                    "trials": opened.num_recorded(),
+                    "verdict": answer.verdict.value if answer.verdict else None,
+                }
+            )
+        except AutotuneError as error:
+            # One broken study must not hide the others.
+            rows.append({"study": name, "error": str(error)})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        typer.echo("  ".join(str(value) if value is not None else "no verdict" for value in row.values()))
+    if not rows:
+        typer.echo(f"no studies in {studies_dir}/; start with: python cli.py tune --model vit")

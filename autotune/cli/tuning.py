@@ -1,0 +1,170 @@
+"""The commands that run a study."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli.application import (
+    DEFAULT_STUDIES_DIR,
+    AsJson,
+    BudgetFile,
+    StudiesDir,
+    app,
+    budget_of,
+    end_politely,
+    plainly,
+    print_document,
+    say,
+)
+from autotune.errors import AutotuneError
+
+if TYPE_CHECKING:
+    from autotune.budget import Budget
+    from autotune.study import Study
+
+
+@app.command()
+@plainly
+def tune(
+    model: Annotated[str, typer.Option("--model", help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.")],
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "auto",
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="torch or mindspore; by default what suits the device.")
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option("--study", help="Name; the same name goes on where it stopped. [MODEL-FRAMEWORK-DEVICE]"),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Trials of the whole study, earlier ones included. [12]")
+    ] = None,
+    model_arg: Annotated[
+        list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
+    ] = None,
+    space: Annotated[Path | None, typer.Option("--space", help="Your own search-space file.")] = None,
+    objective: Annotated[str, typer.Option("--objective", help="latency (the median), p90 or p99.")] = "latency",
+    constraint: Annotated[
+        list[str] | None, typer.Option("--constraint", help='E.g. "peak_memory <= 2GiB"; repeatable.')
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", min=1e-12, max=1e3, help="Largest relative error of an output. [by precision]"),
+    ] = None,
+    reference: Annotated[
+        str, typer.Option("--reference", help="Precision of the reference outputs: model (as it is), float32, float64.")
+    ] = "model",
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of weights, inputs and the order of trials.")
+    ] = 0,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", help="NAME=VALUE set in every measured process; repeatable.")
+    ] = None,
+    compile_timeout: Annotated[
+        float | None, typer.Option("--compile-timeout", min=1, max=1e6, help="Seconds one compile may take. [300]")
+    ] = None,
+    trial_timeout: Annotated[
+        float | None, typer.Option("--trial-timeout", min=1, max=1e6, help="Seconds one trial may take in all. [900]")
+    ] = None,
+    budget: BudgetFile = None,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> int:
+    """Search for the fastest correct config of a model, confirm it, and say what to do."""
+    from autotune.plan import Wish, make_manifest
+    from autotune.study import open_or_create
+
+    wish = Wish(
+        model=model,
+        model_arguments=tuple(model_arg or ()),
+        framework=framework,
+        device=device,
+        study=study,
+        space=space,
+        objective=_one_of("--objective", objective, "latency", "p90", "p99"),
+        constraints=tuple(constraint or ()),
+        tolerance=tolerance,
+        reference_precision=_one_of("--reference", reference, "model", "float32", "float64"),
+        seed=seed,
+        variables=tuple(env or ()),
+    )
+    wanted = budget_of(budget).but(num_trials=trials, compile_s=compile_timeout, total_s=trial_timeout)
+    return _tune(open_or_create(studies_dir, make_manifest(wish)), wanted, studies_dir, as_json)
+
+
+@app.command()
+@plainly
+def resume(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Trials of the whole study. [as before]")
+    ] = None,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> int:
+    """Go on with a study where it stopped; everything but the budget is read from it."""
+    from autotune.budget import Budget
+    from autotune.plan import require_same_question
+    from autotune.study import open_study
+
+    opened = open_study(studies_dir, study)
+    require_same_question(opened.manifest)
+    return _tune(opened, Budget.model_validate(opened.budget or {}).but(num_trials=trials), studies_dir, as_json)
+
+
+def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int:
+    """Run the loop with a display, then print the verdict."""
+    from rich.console import Console
+
+    from autotune.answer import answer_of
+    from autotune.report.live import LiveDisplay
+    from autotune.report.terminal import failure_lines, summary
+    from autotune.runner import Runner
+    from autotune.study import studies_dir_flag
+    from autotune.tune import Tuner
+
+    end_politely()
+    workload = study.manifest.workload
+    try:
+        with (
+            LiveDisplay(Console(stderr=True)) as display,
+            Runner(
+                workload.framework,
+                study.manifest.variables,
+                # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
+                preload=workload.device == "cpu",
+                log=study.folder / "supervisor.log",
+            ) as runner,
+        ):
+            Tuner(study, budget, runner, display).run()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
+        say("interrupted; nothing recorded is lost. Go on with:")
+        say(f"  {study.command('resume')}")
+        return 130
+    except AutotuneError:
+        answer = answer_of(study)
+        for line in failure_lines(answer):
+            say(line)
+        if as_json:
+            print_document(study, answer)
+        raise
+    answer = answer_of(study)
+    if as_json:
+        print_document(study, answer)
+    else:
+        Console(soft_wrap=not sys.stdout.isatty()).print(summary(answer, studies_dir_flag(studies_dir)))
+    study.close()
+    return 0 if answer.best is not None else 1
+
+
+def _one_of(flag: str, text: str, *choices: str) -> Any:
+    from autotune.errors import InputError
+
+    if text not in choices:
+        raise InputError(f"{flag} {text}: unknown", tip=f"choose {', '.join(choices[:-1])} or {choices[-1]}")
+    return text
