@@ -9,7 +9,7 @@ EXTRAS ?= torch,mindspore,dashboard,dev
 help:
 	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
 	@echo "make test   set up, then lint, type-check and test"
-	@echo "make bench  set up, then run all benchmarks (about four hours; the machine must be idle)"
+	@echo "make bench  set up, then run all benchmarks (about two and a half hours; the machine must be idle)"
 	@echo "make clean  remove the environment and caches; studies stay"
 
 setup: $(VENV)/ready

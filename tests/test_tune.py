@@ -47,7 +47,7 @@ EXECUTION = "  execution: {doc: 'https://e.org/x', values: [eager, compile], unt
 
 
 def test_a_faster_config_is_found_confirmed_and_exported(make_study):
-    """The fastest right config wins, over fresh pairs; failures are recorded and never win."""
+    """The fastest right config wins, over fresh processes; failures are recorded and never win."""
     study = make_study()
     confirmation = tune(study)
     answer = answer_of(study)
