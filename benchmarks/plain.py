@@ -4,8 +4,8 @@
     python benchmarks/plain.py vit --settings best.yaml -o seen.json   torch.compile under an exported config
     python benchmarks/plain.py vit --default-compile -o seen.json      torch.compile with nothing said
 
-Before it is timed the model has seen other data than what it was compiled for, as in any job: `torch.compile` first treats
-a number that it reads from a tensor as a constant, and is faster for as long as it never changes.
+Before it is timed the model has seen other data than what it was compiled for, as in any job: `torch.compile` first
+treats a number that it reads from a tensor as a constant, and is faster for as long as it never changes.
 
 Of the package only the definition of a bundled model is imported. What `best.yaml` says is read with PyYAML and handed
 to `torch.compile` as it stands there.
