@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.measurement import Measurement
-from autotune.record import Confirmation, NoiseFloor, Sentinel, TrialRecord, drift
+from autotune.record import Confirmation, NoiseFloor, Sentinel, TrialRecord, drift, fastest
 from autotune.statistics import Speedup, Verdict, break_even_calls
 from autotune.study import Study
 from autotune.tuned import SCHEMA, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
@@ -53,7 +53,7 @@ def answer_of(study: Study) -> Answer:
     verdict = None if confirmation is None else confirmation.verdict
     candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
     best = {
-        None: _leader(study, records),
+        None: fastest(records, study.manifest.objective.value),
         Verdict.FASTER: candidate,
         Verdict.INFEASIBLE: None,
     }.get(verdict, untuned)
@@ -135,12 +135,6 @@ def export(study: Study, path: Path) -> TunedConfig:
     tuned = tuned_config(study)
     tuned.write(path)
     return tuned
-
-
-def _leader(study: Study, records: list[TrialRecord]) -> TrialRecord | None:
-    feasible = [each for each in records if each.state == "measured"]
-    value = study.manifest.objective.value
-    return min(feasible, key=lambda each: value(each.measurement), default=None)
 
 
 def _break_even(confirmation: Confirmation | None, candidate: TrialRecord | None) -> int | None:

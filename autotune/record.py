@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -131,6 +131,12 @@ def drift(untuned: TrialRecord, sentinels: Sequence[Sentinel]) -> float | None:
         return None
     medians_s = [untuned.measurement.latency.p50, *(each.latency_s for each in sentinels)]
     return max(medians_s) / min(medians_s) - 1
+
+
+def fastest(records: Iterable[TrialRecord], value: Callable[[Measurement], float]) -> TrialRecord | None:
+    """Of the trials that keep every constraint; None where there is none."""
+    feasible = (each for each in records if each.state == "measured")
+    return min(feasible, key=lambda each: value(each.measurement), default=None)
 
 
 def failures_by_reason(records: Iterable[TrialRecord]) -> Counter[str]:

@@ -76,7 +76,7 @@ class Comparison:
         return _simultaneous(logs, ERROR / self.num_looks, self.num_retired)
 
     def between(self, config: int, other: int) -> Speedup:
-        """How many times as fast as `other` is `config` (both columns), with a t interval of its own."""
+        """How many times as fast as `other` is `config` (both columns), with an interval of its own."""
         latencies_s = self._array()
         logs = np.log(latencies_s[:, [other]] / latencies_s[:, [config]])
         return _simultaneous(logs, ERROR / self.num_looks, num_more=0)[0]

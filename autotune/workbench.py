@@ -13,7 +13,7 @@ from autotune.contest import BlockPlan, Contest, Contestant, attempt
 from autotune.errors import HarnessError
 from autotune.events import Notify, StageEntered
 from autotune.measurement import Failure, Measurement, Outcome, Stage
-from autotune.record import TrialRecord
+from autotune.record import TrialRecord, fastest
 from autotune.runner import Trials
 from autotune.study import Study
 from autotune.trial import TrialFolder, TrialRequest
@@ -73,9 +73,8 @@ class Workbench:
         self.notify(StageEntered(stage))
 
     def fastest(self) -> TrialRecord | None:
-        """Of the trials that keep every constraint; None as long as there is none."""
-        feasible = [each for each in self.study.records() if each.state == "measured"]
-        return min(feasible, key=lambda each: self.value(each.measurement), default=None)
+        """Of the trials so far that keep every constraint; None as long as there is none."""
+        return fastest(self.study.records(), self.value)
 
 
 def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:
