@@ -73,6 +73,10 @@ class Diagnosis(Record):
     graph_breaks: tuple[GraphBreak, ...] | None = None
     recompiles: tuple[Recompile, ...] | None = None
     cache_hits: int | None = None
+    num_kernels: int | None = None
+    """Kernels of the compiled graphs: what the compiler generated, and what it calls from libraries if it tells."""
+    num_fused: int | None = None
+    """Operators of the captured graphs that do not show as kernels of their own: they were fused into others."""
     note: str | None = None
 
     @property
@@ -166,6 +170,11 @@ class Measurement(Record):
     environment: Environment
     stage_s: dict[Stage, NonNegativeFloat] = {}
     """Seconds that the child spent in each stage."""
+    program: str | None = None
+    """Digest of the code that the compiler emitted and of the settings under which it runs, as read back in the
+    process: two configs with the same program are one config with two names. None: the framework does not tell."""
+    reused_from: int | None = None
+    """Trial with the same program whose samples these are; None: measured here."""
 
     @property
     def latency(self) -> Latency:

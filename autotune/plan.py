@@ -19,13 +19,14 @@ import autotune
 from autotune import models
 from autotune.backends import entry_of, framework_names, framework_version
 from autotune.config import Scalar
+from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.manifest import Manifest
 from autotune.measurement import Record
-from autotune.numerics import ReferencePrecision
+from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.objective import Constraint, Objective
 from autotune.probe import find_devices
-from autotune.space import load_space
+from autotune.space import Circumstances, Preset, load_space
 from autotune.workload import Device, Workload, file_reference, split_reference
 
 PREFERRED: dict[str, tuple[str, ...]] = {
@@ -51,6 +52,8 @@ class Wish(Record):
     reference_precision: ReferencePrecision = "model"
     seed: int = 0
     variables: tuple[str, ...] = ()
+    preset: Preset = "standard"
+    fixed_precision: bool = False
 
 
 def make_manifest(wish: Wish) -> Manifest:
@@ -75,12 +78,24 @@ def make_manifest(wish: Wish) -> Manifest:
         workload=workload,
         framework_version=version,
         space_file=str(space_file),
-        space=load_space(space_file, framework=framework, version=version, device=device),
+        space=load_space(space_file, framework=framework, circumstances=_circumstances(wish, version, device)),
         objective=Objective(quantity=wish.objective),
         constraints=tuple(Constraint.parse(text) for text in wish.constraints),
         tolerance=wish.tolerance,
         reference_precision=wish.reference_precision,
         variables=_pairs("--env", wish.variables),
+    )
+
+
+def _circumstances(wish: Wish, version: str, device: Device) -> Circumstances:
+    """Without `--tolerance` a model is taken for a float32 one, which no half-precision setting leaves as right."""
+    tolerance = wish.tolerance or DEFAULT_TOLERANCES["float32"]
+    return Circumstances(
+        version=version,
+        device=device,
+        preset=wish.preset,
+        tolerance=0.0 if wish.fixed_precision else tolerance,
+        num_cores=num_usable_cores(),
     )
 
 
@@ -154,7 +169,7 @@ def describe_spaces(device: str) -> list[dict[str, Any]]:
         if not _is_installed(framework):
             continue
         version = framework_version(framework)
-        space = load_space(path, framework=framework, version=version, device=device)  # type: ignore[arg-type]
+        space = load_space(path, framework=framework, circumstances=Circumstances(version=version, device=device))  # type: ignore[arg-type]
         described.append(
             {
                 "file": str(path),

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
-from pydantic import AfterValidator, Field, HttpUrl
+from pydantic import AfterValidator, Field, HttpUrl, NonNegativeFloat, PositiveInt
 
 from autotune.config import Config, Scalar
+from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measurement import Record
@@ -38,16 +40,34 @@ def _specifier(text: str) -> str:
 VersionRange = Annotated[str, AfterValidator(_specifier)]
 
 
-class ValueEntry(Record):
-    """A value that only some releases or devices take."""
+Preset = Literal["quick", "standard", "exhaustive"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
+"""How deep a space is searched: each preset has all of those before it."""
 
-    value: Scalar
+
+class Conditions(Record):
+    """Where a knob, or one of its values, is on offer."""
+
     versions: VersionRange = ""
     devices: list[Device] = ["cpu", "gpu", "ascend"]
+    preset: Preset = "quick"
+    """The first preset that has it."""
+    packages: list[str] = []
+    """Distributions that must be installed."""
+    cores: PositiveInt = 1
+    """Fewest cores that a process must be allowed to use."""
+    error: NonNegativeFloat = 0.0
+    """Relative error of outputs to be expected: it is offered where the study tolerates so much. 0: same numerics."""
+
+
+class ValueEntry(Conditions):
+    """A value that is not on offer everywhere."""
+
+    value: Scalar
     because: str = ""
 
 
-class KnobEntry(Record):
+class KnobEntry(Conditions):
     """A knob as written in the file."""
 
     doc: HttpUrl
@@ -56,8 +76,8 @@ class KnobEntry(Record):
     when: Pattern = {}
     default: Scalar
     untuned: Scalar = None
-    versions: VersionRange = ""
-    devices: list[Device] = ["cpu", "gpu", "ascend"]
+    runtime: bool = False
+    """It never changes what the compiler emits, only how that runs: configs that differ in it alone compile alike."""
 
     def entries(self) -> list[ValueEntry]:
         return [each if isinstance(each, ValueEntry) else ValueEntry(value=each) for each in self.values]
@@ -80,8 +100,32 @@ class SpaceFile(Record):
     forbid: list[ForbidEntry] = []
 
 
+@dataclass(frozen=True)
+class Circumstances:
+    """What decides which knobs and values are on offer."""
+
+    version: str
+    """The framework's release."""
+    device: Device
+    preset: Preset = "standard"
+    tolerance: float = math.inf
+    """Relative error of outputs that the study accepts; 0: whatever changes numerics is left out."""
+    num_cores: int = 1
+
+    def allow(self, conditions: Conditions) -> bool:
+        """A knob or value under these conditions is on offer here."""
+        return (
+            self.device in conditions.devices
+            and SpecifierSet(conditions.versions).contains(self.version, prereleases=True)
+            and PRESETS.index(conditions.preset) <= PRESETS.index(self.preset)
+            and all(package_version(name) is not None for name in conditions.packages)
+            and conditions.cores <= self.num_cores
+            and conditions.error <= self.tolerance
+        )
+
+
 class Knob(Record):
-    """A knob as it holds for one release and device: `values` are those on offer, in order."""
+    """A knob as it holds under the circumstances of a study: `values` are those on offer, in order."""
 
     name: str
     doc: str
@@ -89,10 +133,11 @@ class Knob(Record):
     when: Pattern
     default: Scalar
     untuned: Scalar
+    runtime: bool = False
 
 
 class SearchSpace(Record):
-    """Ordered knobs and forbidden combinations, for one framework release and one device."""
+    """Ordered knobs and forbidden combinations, as they hold under the circumstances of a study."""
 
     framework: str
     knobs: tuple[Knob, ...]
@@ -135,6 +180,11 @@ class SearchSpace(Record):
         """Why this combination is not tried, or None."""
         return next((because for pattern, because in self.forbid if config.matches(pattern)), None)
 
+    def compiled_part(self, config: Config) -> Config:
+        """The config without the knobs that only change how compiled code runs."""
+        runtime = {knob.name for knob in self.knobs if knob.runtime}
+        return Config({name: value for name, value in config.root.items() if name not in runtime})
+
     def num_changes(self, config: Config) -> int:
         """How many knobs differ from the framework's default compile; the simpler of two equals has fewer."""
         return len(config.differing(self.default()))
@@ -156,13 +206,13 @@ class SearchSpace(Record):
         return next(knob for knob in self.knobs if knob.name == name)
 
 
-def load_space(path: Path, *, framework: str, version: str, device: Device) -> SearchSpace:
-    """Read a space file and keep what holds for `version` and `device`. Raises InputError with file and key."""
+def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> SearchSpace:
+    """Read a space file and keep what is on offer here. Raises InputError with file and key."""
     file = parse_as(SpaceFile, read_yaml(path), path)
     if file.framework != framework:
         raise InputError(f"{path}: key framework: is {file.framework!r}, but the study uses {framework!r}")
     _check_references(file, path)
-    knobs = [_narrow(name, entry, Version(version), device, path) for name, entry in file.knobs.items()]
+    knobs = [_narrow(name, entry, circumstances, path) for name, entry in file.knobs.items()]
     space = SearchSpace(
         framework=framework,
         knobs=tuple(knob for knob in knobs if knob is not None),
@@ -174,24 +224,29 @@ def load_space(path: Path, *, framework: str, version: str, device: Device) -> S
     return space
 
 
-def _narrow(name: str, entry: KnobEntry, version: Version, device: Device, path: Path) -> Knob | None:
-    """The knob with the values that this release and device take; None if none is left."""
-    if not _holds(entry.versions, entry.devices, version, device):
+def _narrow(name: str, entry: KnobEntry, circumstances: Circumstances, path: Path) -> Knob | None:
+    """The knob with the values that are on offer; None if none is left."""
+    if not circumstances.allow(entry):
         return None
-    values = tuple(e.value for e in entry.entries() if _holds(e.versions, e.devices, version, device))
+    values = tuple(each.value for each in entry.entries() if circumstances.allow(each))
     if not values:
         return None
     if "untuned" in entry.model_fields_set and not _among(entry.untuned, values):
         raise InputError(
-            f"{path}: key knobs.{name}.untuned: {entry.untuned!r} is not offered for {version} on {device}"
+            f"{path}: key knobs.{name}.untuned: {entry.untuned!r} is not offered for "
+            f"{circumstances.version} on {circumstances.device}"
         )
     default = entry.default if _among(entry.default, values) else values[0]
     untuned = entry.untuned if "untuned" in entry.model_fields_set else default
-    return Knob(name=name, doc=str(entry.doc), values=values, when=entry.when, default=default, untuned=untuned)
-
-
-def _holds(versions: str, devices: list[Device], version: Version, device: Device) -> bool:
-    return device in devices and SpecifierSet(versions).contains(version, prereleases=True)
+    return Knob(
+        name=name,
+        doc=str(entry.doc),
+        values=values,
+        when=entry.when,
+        default=default,
+        untuned=untuned,
+        runtime=entry.runtime,
+    )
 
 
 def _among(value: Scalar, values: tuple[Scalar, ...]) -> bool:

@@ -20,7 +20,7 @@ from autotune.manifest import Manifest
 from autotune.measurement import Failure, Measurement, Outcome, Samples
 from autotune.objective import Constraint, Objective
 from autotune.runner import Runner
-from autotune.space import SearchSpace, load_space
+from autotune.space import Circumstances, SearchSpace, load_space
 from autotune.study import Study, create_study
 from autotune.timing import SamplingPlan
 from autotune.trial import Limits, TrialFolder, TrialRequest
@@ -138,7 +138,7 @@ def space_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def space(space_file: Path) -> SearchSpace:
-    return load_space(space_file, framework="fake", version="0", device="cpu")
+    return load_space(space_file, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from autotune.space import load_space
+from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict
 from benchmarks import aa, delivered, overhead, planted, record
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
@@ -187,7 +187,7 @@ def test_false_winners_are_counted_among_studies_with_a_verdict():
 def test_a_planted_space_holds_only_what_was_planted(tmp_path, truth):
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(planted.space_of(truth), sort_keys=False))
-    space = load_space(path, framework="fake", version="0", device="cpu")
+    space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
     untuned, *compiled = space.configs()
     assert untuned.root == {"execution": "eager", "latency_ms": 10.0}
     assert {config["latency_ms"] for config in compiled} == {10 / (1 + truth.speedup), 10 / 0.9}
@@ -199,7 +199,7 @@ def test_a_planted_space_holds_only_what_was_planted(tmp_path, truth):
 def test_the_space_of_identical_configs_is_one_that_the_tool_takes(framework):
     path = aa.SPACES / f"identical_{framework}.yaml"
     version = {"torch": "2.13", "mindspore": "2.10"}[framework]
-    space = load_space(path, framework=framework, version=version, device="cpu")
+    space = load_space(path, framework=framework, circumstances=Circumstances(version=version, device="cpu"))
     assert space.size(100) >= 4
     assert {config["execution"] for config in space.configs()} == {space.untuned()["execution"]}
 

@@ -13,7 +13,7 @@ from autotune.events import ConfigProbed, TrialEnded
 from autotune.measurement import Failure, Measurement
 from autotune.record import TrialRecord
 from autotune.runner import Runner
-from autotune.space import load_space
+from autotune.space import Circumstances, load_space
 from autotune.tune import Tuner
 from tests.conftest import QUICK_BUDGET
 
@@ -118,7 +118,9 @@ class TestInAStudy:
         def make(content):
             path = tmp_path / "own.yaml"
             path.write_text(content)
-            return make_study(space=load_space(path, framework="fake", version="0", device="cpu"))
+            return make_study(
+                space=load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+            )
 
         return make
 

@@ -15,7 +15,7 @@ from autotune.errors import HarnessError
 from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Failure
 from autotune.record import NoiseFloor, Sentinel, TrialRecord
-from autotune.space import load_space
+from autotune.space import Circumstances, load_space
 from autotune.statistics import MARGIN, Comparison, Verdict
 from autotune.tune import Tuner
 from tests.conftest import ScriptedTrials, with_latency
@@ -43,7 +43,7 @@ DEFAULT = compiled("a")
 def study(tmp_path, make_study):
     path = tmp_path / "modes.yaml"
     path.write_text(SPACE)
-    return make_study(space=load_space(path, framework="fake", version="0", device="cpu"))
+    return make_study(space=load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu")))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from autotune.backends import entry_of
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.files import read_yaml
-from autotune.space import SearchSpace, load_space
+from autotune.space import Circumstances, SearchSpace, load_space
 from autotune.workload import Device
 
 Entry = dict[str, Any]
@@ -46,7 +46,7 @@ def load(tmp_path: Path) -> Load:
         content = {"schema": 1, "framework": "fake", "knobs": knobs, "forbid": forbid or [], **top}
         path = tmp_path / "space.yaml"
         path.write_text(json.dumps(content, indent=1))
-        return load_space(path, framework="fake", version=version, device=device)  # type: ignore[arg-type]
+        return load_space(path, framework="fake", circumstances=Circumstances(version=version, device=device))  # type: ignore[arg-type]
 
     return make
 
@@ -65,7 +65,9 @@ def versions_of(framework: str) -> list[str]:
 
 def spaces_of(path: Path) -> dict[tuple[str, str], SearchSpace]:
     return {
-        (version, device): load_space(path, framework=path.stem, version=version, device=device)
+        (version, device): load_space(
+            path, framework=path.stem, circumstances=Circumstances(version=version, device=device)
+        )
         for version in versions_of(path.stem)
         for device in DEVICES
     }
@@ -393,7 +395,7 @@ def test_a_value_is_finite(tmp_path: Path, spelling: str) -> None:
         f"  a: {{doc: 'https://example.org/x', values: [1, {spelling}], default: 1}}\n"
     )
     with pytest.raises(InputError, match=r"knobs\.a\.values"):
-        load_space(path, framework="fake", version="1", device="cpu")
+        load_space(path, framework="fake", circumstances=Circumstances(version="1", device="cpu"))
 
 
 # The fingerprint, by which a study knows that it is asked the same question

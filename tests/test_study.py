@@ -18,7 +18,7 @@ from autotune import store
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
 from autotune.measurement import Failure, Reason, Stage
-from autotune.space import load_space
+from autotune.space import Circumstances, load_space
 from autotune.study import create_study, list_studies, open_or_create, open_study
 from tests.conftest import REPOSITORY, with_latency
 
@@ -152,7 +152,7 @@ def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_
     path = tmp_path / "large.yaml"
     forbid = "\nforbid:\n  - {if: {k0: b, k1: b}, because: never together}\n"
     path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}{forbid}")
-    space = load_space(path, framework="fake", version="0", device="cpu")
+    space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
     study = create_study(tmp_path / "studies", make_manifest(space=space))
     assert study.num_configs() is None
     asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=40)
@@ -189,7 +189,7 @@ def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, t
 def test_a_changed_space_is_refused(begun, make_manifest, tmp_path, space_file):
     """A value more in the space is another question."""
     space_file.write_text(space_file.read_text().replace("[8, 6, 2]", "[8, 6, 2, 1]"))
-    space = load_space(space_file, framework="fake", version="0", device="cpu")
+    space = load_space(space_file, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
     with pytest.raises(StoreError, match="search space"):
         open_or_create(tmp_path / "studies", make_manifest(space=space))
 

@@ -23,7 +23,7 @@ from autotune.measurement import Measurement, Stage
 from autotune.record import DRIFTING
 from autotune.report.terminal import summary
 from autotune.runner import Runner
-from autotune.space import load_space
+from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict, spread_of_pairs
 from autotune.study import open_study
 from autotune.tune import Tuner
@@ -40,7 +40,7 @@ def tune(study, budget=EXHAUSTIVE, notify=lambda _: None):
 def space_of(tmp_path, knobs: str):
     path = tmp_path / "own.yaml"
     path.write_text(f"schema: 1\nframework: fake\nknobs:\n{knobs}")
-    return load_space(path, framework="fake", version="0", device="cpu")
+    return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
 
 
 EXECUTION = "  execution: {doc: 'https://e.org/x', values: [eager, compile], untuned: eager, default: compile}\n"

@@ -123,6 +123,13 @@ class Backend(Protocol):
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         """What the compiler did for all calls so far, from its own counters and reports."""
 
+    def program(self, model: Any, config: Config) -> str | None:
+        """A digest of what runs: the emitted code, and the settings under which it runs as read back in the process.
+
+        Called after the first calls, in the folder of `cache_variables`. Equal digests must mean equal speed, so what
+        cannot be read back goes in as it was asked for; None where the emitted code cannot be had.
+        """
+
 
 @dataclass(frozen=True)
 class BackendEntry:

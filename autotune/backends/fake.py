@@ -116,6 +116,11 @@ class FakeBackend:
         compiled = config.get("execution") != "eager"
         return Diagnosis(compiled=compiled, num_graphs=int(compiled), graph_breaks=(), recompiles=(), cache_hits=0)
 
+    def program(self, model: Any, config: Config) -> str | None:
+        """Knob `program` says it; without that knob each config is its own."""
+        named = config.get("program")
+        return None if named is None else str(named)
+
 
 def _right(output: Any) -> Any:
     return output

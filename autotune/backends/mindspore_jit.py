@@ -302,6 +302,9 @@ class MindSporeBackend:
         exhausted = isinstance(error, RuntimeError) and any(sign in text for sign in _MEMORY_SIGNS)
         return Reason.OUT_OF_MEMORY if exhausted else None
 
+    def program(self, model: Any, config: Config) -> str | None:
+        return None
+
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         way = config.get("capture", "ast") if config["execution"] == "jit" else config["execution"]
         return _DIAGNOSE[str(way)](model)

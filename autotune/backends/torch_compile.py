@@ -172,6 +172,9 @@ class TorchBackend:
             return Reason.OUT_OF_MEMORY
         return None
 
+    def program(self, model: Any, config: Config) -> str | None:
+        return None
+
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         if compile_arguments(config) is None:
             return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)

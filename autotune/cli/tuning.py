@@ -47,6 +47,12 @@ def tune(
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,
     space: Annotated[Path | None, typer.Option("--space", help="Your own search-space file.")] = None,
+    preset: Annotated[
+        str, typer.Option("--preset", help="How deep to search the space: quick, standard or exhaustive.")
+    ] = "standard",
+    fixed_precision: Annotated[
+        bool, typer.Option("--fixed-precision", help="Leave out whatever changes the numerics.")
+    ] = False,
     objective: Annotated[str, typer.Option("--objective", help="latency (the median), p90 or p99.")] = "latency",
     constraint: Annotated[
         list[str] | None, typer.Option("--constraint", help='E.g. "peak_memory <= 2GiB"; repeatable.')
@@ -76,6 +82,7 @@ def tune(
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
     from autotune.plan import Wish, make_manifest
+    from autotune.space import PRESETS
     from autotune.study import open_or_create
 
     wish = Wish(
@@ -91,6 +98,8 @@ def tune(
         reference_precision=_one_of("--reference", reference, "model", "float32", "float64"),
         seed=seed,
         variables=tuple(env or ()),
+        preset=_one_of("--preset", preset, *PRESETS),
+        fixed_precision=fixed_precision,
     )
     wanted = budget_of(budget).but(num_trials=trials, compile_s=compile_timeout, total_s=trial_timeout)
     return _tune(open_or_create(studies_dir, make_manifest(wish)), wanted, studies_dir, as_json)

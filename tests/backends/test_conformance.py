@@ -46,7 +46,7 @@ from pathlib import Path
 from autotune.backends import load_backend, output_arrays
 from autotune.config import Config
 from autotune.plan import bundled_spaces
-from autotune.space import load_space
+from autotune.space import Circumstances, load_space
 framework, expressions = sys.argv[1], json.loads(sys.argv[2])
 backend = load_backend(framework)
 backend.prepare("cpu", 7)
@@ -75,7 +75,8 @@ spaces = {path.stem: path for path in bundled_spaces()}
 untuned = Config({"execution": "eager"})
 if framework in spaces:
     version = __import__("autotune.backends", fromlist=["x"]).framework_version(framework)
-    untuned = load_space(spaces[framework], framework=framework, version=version, device="cpu").untuned()
+    here = Circumstances(version=version, device="cpu")
+    untuned = load_space(spaces[framework], framework=framework, circumstances=here).untuned()
 with backend.inference():
     step = backend.compile(model, untuned)
     outputs = step(*inputs)

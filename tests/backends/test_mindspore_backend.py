@@ -28,7 +28,7 @@ from autotune.errors import InvalidConfigError, MissingDeviceError, MissingFrame
 from autotune.measurement import Reason
 from autotune.plan import bundled_spaces
 from autotune.runner import Runner
-from autotune.space import load_space
+from autotune.space import Circumstances, load_space
 from autotune.trial import TrialFolder
 
 ms = pytest.importorskip("mindspore")
@@ -381,7 +381,9 @@ def test_what_a_release_does_not_take_is_invalid(config, version, device, senten
 def test_the_space_offers_only_what_the_backend_takes(version, device):
     """No config of the bundled space is refused, on any release and device that it can be narrowed to."""
     path = next(path for path in bundled_spaces() if path.stem == "mindspore")
-    configs = list(load_space(path, framework="mindspore", version=version, device=device).configs())
+    configs = list(
+        load_space(path, framework="mindspore", circumstances=Circumstances(version=version, device=device)).configs()
+    )
     assert len(configs) >= 8
     for config in configs:
         compile_arguments(config, version, device)
