@@ -21,7 +21,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("config", "measurement"),
     ("files", "workload", "objective", "timing", "statistics", "lease", "leftovers"),
     ("space", "trial", "backends", "record"),
-    ("manifest", "memory", "subject", "check", "store", "sampler", "tuned", "backends.*"),
+    ("manifest", "memory", "subject", "check", "store", "sampler", "importance", "tuned", "backends.*"),
     ("reference",),
     ("autotune", "worker", "study"),
     ("supervisor", "postmortem", "probe"),
@@ -31,7 +31,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("workbench",),
     ("noise", "confirm", "again"),
     ("tune", "plan", "answer"),
-    ("duel",),
+    ("duel", "explain"),
     ("verify",),
     ("report",),
     ("cli",),
@@ -44,7 +44,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torch_npu": ("backends/torch_compile.py", "models/torch/"),
     "triton": ("backends/torch_compile.py",),
     "mindspore": ("backends/mindspore_jit.py", "models/mindspore/"),
-    "optuna": ("study.py", "sampler.py", "store.py", "plan.py"),
+    "optuna": ("study.py", "sampler.py", "importance.py", "store.py", "plan.py"),
     "sqlalchemy": ("store.py",),
     "yaml": ("files.py",),
     "typer": ("cli/",),
@@ -53,6 +53,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 """Foreign library -> the files, or folders, that may import it."""
 
 OPTUNA_OUTSIDE_THE_STUDY: dict[str, frozenset[str]] = {
+    "importance.py": frozenset({"create_study", "distributions", "importance", "trial"}),
     "sampler.py": frozenset({"samplers", "distributions", "trial", "Study"}),
     "store.py": frozenset({"storages", "exceptions", "logging"}),
     "plan.py": frozenset({"__version__"}),

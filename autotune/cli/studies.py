@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, plainly, print_document
+from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, plainly, print_document, say
 from autotune.errors import AutotuneError
 
 
@@ -39,6 +39,34 @@ def show(
         "* times as fast as trial 0, one process each; the verdict rests on fresh processes side by side", style="dim"
     )
     console.print(summary(answer, studies_dir_flag(studies_dir)))
+
+
+@app.command()
+@plainly
+def explain(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> int:
+    """Say which knobs mattered, why the winner wins, and why everything else lost."""
+    from rich.console import Console
+
+    from autotune import explain as explaining
+    from autotune.report.explanation import explanation, explanation_document
+    from autotune.study import open_study
+
+    opened = open_study(studies_dir, study)
+    told = explaining.explain(opened)
+    if told is None:
+        say(f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet")
+        return 1
+    if as_json:
+        typer.echo(json.dumps(explanation_document(told), indent=2))
+        return 0
+    noise = opened.noise_floor
+    console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty())
+    console.print(explanation(told, None if noise is None else noise.spread))
+    return 0
 
 
 @app.command()

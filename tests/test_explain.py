@@ -1,0 +1,128 @@
+"""What `explain` derives from a study's records: importances, pairs, the winner's reasons, the losers' groups."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from autotune.config import Config
+from autotune.explain import effects, explain, only_difference
+from autotune.importance import FEWEST_TRIALS, importances
+from autotune.measurement import Diagnosis, Failure, Reason, Stage
+from tests.conftest import with_latency
+
+
+@pytest.fixture
+def told(make_study, measurement):
+    """A study whose every config was tried: latency is what `latency_ms` says, breaks cost a fifth, two values fail."""
+    study = make_study(constraints=("graph_breaks == 0",))
+
+    def outcome_of(config: Config):
+        if config.get("behaviour") in ("wrong", "compile_error"):
+            reason = Reason.WRONG_RESULT if config["behaviour"] == "wrong" else Reason.COMPILE_ERROR
+            return Failure(reason=reason, stage=Stage.COMPILE, error="no")
+        breaks = config.get("behaviour") == "breaks"
+        latency_s = float(config["latency_ms"]) * (1.2 if breaks else 1.0) * (0.5 if "behaviour" in config.root else 1)
+        graph_breaks = measurement.diagnosis.graph_breaks if not breaks else None
+        diagnosis = Diagnosis(compiled=True, num_graphs=1 + breaks, num_kernels=7, graph_breaks=graph_breaks)
+        return with_latency(measurement, latency_s / 1e3, diagnosis=diagnosis)
+
+    while (asked := study.ask(longest_s=60)) is not None:
+        study.tell(asked, outcome_of(asked.config))
+    return study
+
+
+def test_the_fastest_feasible_trial_is_explained(told):
+    """Before a verdict the leader is the winner, and it is compared with the untuned model and the default."""
+    explanation = explain(told)
+    assert explanation.winner.config == Config({"execution": "compile", "behaviour": "right", "latency_ms": 2})
+    ratios = {each.name: each.ratio for each in explanation.rivals}
+    assert ratios == {"the untuned model": pytest.approx(8.0), "the default compile": pytest.approx(3.0)}
+
+
+def test_every_other_trial_is_in_one_group(told):
+    """No trial is left unexplained and none is explained twice; failures and broken constraints are counted."""
+    explanation = explain(told)
+    numbers = [number for group in explanation.groups for number in group.trials]
+    everyone = {each.number for each in told.records()}
+    assert sorted(numbers) == sorted(everyone - {explanation.winner.number})
+    failures = [reason for group in explanation.groups for reason, n in group.failures.items() for _ in range(n)]
+    assert sorted(failures) == ["compile_error"] * 3 + ["wrong_result"] * 3
+    assert sum(n for group in explanation.groups for n in group.violations.values()) == 3
+
+
+def test_a_group_tells_by_how_much_its_best_trial_lost(told):
+    """`latency_ms=6` loses by three times at best: the same config with 2 is the winner."""
+    group = next(g for g in explain(told).groups if (g.knob, g.value) == ("latency_ms", 6))
+    assert group.best_ratio == pytest.approx(3.0)
+
+
+def test_an_effect_is_measured_on_pairs_that_differ_in_nothing_else(told):
+    """The ratio of each such pair, the faster value named; failing trials give no pair."""
+    found = {(each.knob, each.faster, each.slower): each for each in explain(told).effects}
+    assert found["latency_ms", 2, 8].ratios == pytest.approx((4.0,) * 3)
+    assert found["execution", "compile", "eager"].ratios == pytest.approx((2.0,) * 3)
+    assert not any("wrong" in key for key in found)
+
+
+def test_a_knob_that_another_switches_on_must_stand_at_its_default(space):
+    """Eager against compile with `breaks` differs in two things, against compile with the default in one."""
+    eager = Config({"execution": "eager", "latency_ms": 8})
+    assert only_difference(space, eager, Config({"execution": "compile", "behaviour": "right", "latency_ms": 8}))
+    assert not only_difference(space, eager, Config({"execution": "compile", "behaviour": "breaks", "latency_ms": 8}))
+    assert not only_difference(space, eager, Config({"execution": "compile", "behaviour": "right", "latency_ms": 6}))
+    assert only_difference(space, eager, eager) is None
+
+
+def test_true_and_one_are_different_settings(space):
+    """Pairs are formed by the settings' own kind, as configs are."""
+    assert only_difference(space, Config({"a": True}), Config({"a": 1})) == "a"
+
+
+def test_effects_need_no_order_of_the_records(told):
+    """The same pairs whatever trial came first."""
+    space, value = told.manifest.space, told.manifest.objective.value
+    measured = [each for each in told.records() if each.state in ("measured", "infeasible")]
+    as_set = {(e.knob, repr(e.slower), repr(e.faster), e.median) for e in effects(space, measured, value)}
+    assert as_set == {(e.knob, repr(e.slower), repr(e.faster), e.median) for e in effects(space, measured[::-1], value)}
+
+
+def test_the_knob_that_decides_is_the_most_important_one():
+    """One knob halves the latency, one does nothing: the first has the larger share, and the shares add up to 1."""
+    chance = random.Random(0)
+    configs = [Config({"good": chance.random() < 0.5, "inert": chance.choice(["a", "b", "c"])}) for _ in range(40)]
+    values = [(0.5 if config["good"] else 1.0) * chance.uniform(0.99, 1.01) for config in configs]
+    good, inert = importances(configs, values)
+    assert (good.knob, inert.knob) == ("good", "inert")
+    assert good.share + inert.share == pytest.approx(1.0)
+    assert good.low > inert.high
+
+
+def test_too_few_trials_have_no_importances():
+    """Two points in the best quarter would be a story, not a finding; so is a knob that never varied."""
+    configs = [Config({"a": number % 2}) for number in range(FEWEST_TRIALS)]
+    values = [1.0 + number % 2 for number in range(FEWEST_TRIALS)]
+    assert importances(configs, values)
+    assert not importances(configs[:-1], values[:-1])
+    assert not importances([Config({"a": 1})] * 20, [1.0] * 20)
+
+
+def test_the_command_prints_all_three_views_and_a_document(told, cli):
+    """A person gets tables, a script one JSON document of the same facts."""
+    told.close()
+    shown = cli("explain", "s")
+    assert shown.returncode == 0, shown.stderr
+    for expected in ("the best config", "8.00x the cost in the untuned model", "latency_ms", "failed: wrong_result"):
+        assert expected in shown.stdout
+    document = json.loads(cli("explain", "s", "--json").stdout)
+    assert set(document) == {"winner", "is_untuned", "importances", "effects", "rivals", "groups"}
+
+
+def test_nothing_measured_is_a_sentence(make_study, cli):
+    """An empty study is no traceback: it says that there is nothing to explain, and fails."""
+    make_study().close()
+    shown = cli("explain", "s")
+    assert shown.returncode == 1
+    assert "nothing to explain" in shown.stderr
