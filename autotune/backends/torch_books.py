@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from typing import Any
 
+from autotune.backends.torch_code import calls_device_from_cpp, emitted_code, num_launches
 from autotune.measurement import Diagnosis, GraphBreak, Recompile
 
 
@@ -52,17 +53,17 @@ def clear() -> None:
 
 
 def _kernels(counters: Any) -> tuple[int | None, int | None]:
-    """Kernels, generated and called from libraries; and operators that were fused into another one's kernel.
+    """Kernels launched by a call, generated ones and those of libraries; and nodes that were fused into another one's.
 
-    Both None where inductor compiled nothing or this release does not count.
+    The generated ones are counted in the code: inductor's own `generated_kernel_count` counts loops before they are
+    grouped on a CPU (5 for 3 kernels; 2.13). Both None where nothing was generated or it cannot be told.
     """
-    metrics = sys.modules.get("torch._inductor.metrics")
-    generated = getattr(metrics, "generated_kernel_count", None)
-    operators = getattr(metrics, "ir_nodes_pre_fusion", None)
-    if counters is None or (not generated and not operators):
+    code = emitted_code() if "torch._inductor.codecache" in sys.modules else None
+    if not code or counters is None or any(map(calls_device_from_cpp, code)):
         return None, None
-    num_kernels = int(generated or 0) + int(counters["inductor"]["extern_calls"])
-    return num_kernels, None if operators is None else max(int(operators) - num_kernels, 0)
+    num_kernels = sum(map(num_launches, code)) + int(counters["inductor"]["extern_calls"])
+    nodes = getattr(sys.modules.get("torch._inductor.metrics"), "ir_nodes_pre_fusion", None)
+    return num_kernels, None if nodes is None else max(int(nodes) - num_kernels, 0)
 
 
 def _compilation_metrics() -> list[Any] | None:

@@ -8,25 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from autotune.backends.torch_apply import mode_options
-from autotune.backends.torch_books import book
+from autotune.backends.torch_books import diagnosis
+from autotune.backends.torch_code import emitted_code
 from autotune.backends.torch_settings import Settings
-
-_COMMENT = re.compile(
-    r"^[ \t]*(?:#(?!include|pragma|define|if|ifdef|ifndef|endif|else|undef)|//).*$"
-    r"|(?<=\S)[ \t]+# .*$",
-    re.MULTILINE,
-)
-"""Comments hold paths, addresses and numbers of graphs. In a kernel, a line with `#` is the preprocessor's."""
-
-_HASHED_NAME = re.compile(r"\b[cs]?[a-z2-7]{50,52}\b")
-"""A cache key of inductor's: base32 of a SHA-256, behind a letter."""
 
 
 def program(model: torch.nn.Module, settings: Settings) -> str | None:
@@ -47,43 +36,10 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def emitted_code() -> list[str] | None:
-    """Source of every graph that inductor compiled or loaded in this process, in order, without what has no meaning.
-
-    The source of a graph holds those of its kernels, C++ or Triton. None where this release keeps no list of them, or
-    a file of the list is gone.
-    """
-    from torch._inductor.codecache import PyCodeCache
-
-    modules = getattr(PyCodeCache, "modules", None)
-    if modules is None:
-        return None
-    try:
-        # The others are single kernels (their text is in the graph's too) and candidates that autotuning tried.
-        return [normalised(Path(each.__file__).read_text()) for each in modules if hasattr(each, "call")]
-    except OSError:
-        return None
-
-
-def normalised(source: str) -> str:
-    """Emitted code without comments, cache keys and the folder that it lies in."""
-    source = _HASHED_NAME.sub("KEY", _COMMENT.sub("", source))
-    folder = re.escape(_cache_folder())
-    return "\n".join(line.rstrip() for line in re.sub(folder, "CACHE", source).splitlines() if line.strip())
-
-
-def _cache_folder() -> str:
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    return str(cache_dir())
-
-
 def _capture() -> list[Any]:
-    """Graphs, breaks and frames given up: what lies between the graphs runs as it is."""
-    counters = book("counters")
-    if counters is None:
-        return []
-    return [counters["stats"]["unique_graphs"], sorted(counters["frames"].items()), len(counters["graph_break"])]
+    """Graphs, breaks and what was given up: what lies between the graphs runs as it is."""
+    found = diagnosis()
+    return [found.num_graphs, found.num_graph_breaks, found.num_recompiles, found.note]
 
 
 def _device_graphs(model: torch.nn.Module, settings: Settings) -> list[Any] | None:
