@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.budget import Budget
 from autotune.measurement import Outcome
+from autotune.reuse import without_reuse
 from autotune.runner import Runner, repeat_command
 from autotune.study import Study
 from autotune.trial import TrialFolder
@@ -17,8 +18,8 @@ def run_again(study: Study, number: int) -> tuple[Outcome, str]:
     try:
         recorded = study.trial_folder(number).read_request()
         # The study may have moved since.
-        here = {"cache": str(folder.path / "cache"), "reference": str(study.reference.resolve()), "cold": True}
-        request = recorded.model_copy(update=here)
+        here = {"cache": str(folder.path / "cache"), "reference": str(study.reference.resolve())}
+        request = without_reuse(recorded.model_copy(update=here))
     except (OSError, ValueError):
         # The evidence was deleted; the study still knows the config.
         request = trial_request(study, number, record.config, folder, Budget())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.classes import are_one, simplest
+from autotune.effects import Effect, effects_of
 from autotune.errors import InputError
 from autotune.measurement import Measurement
 from autotune.record import Confirmation, NoiseFloor, Sentinel, TrialRecord, drift, fastest
@@ -27,6 +30,8 @@ class Answer:
     break_even_calls: int | None
     noise_floor: NoiseFloor | None
     sentinels: list[Sentinel]
+    effects: list[Effect]
+    """What the programs of the trials say about each knob."""
 
     @property
     def speedup(self) -> Speedup | None:
@@ -53,7 +58,7 @@ def answer_of(study: Study) -> Answer:
     verdict = None if confirmation is None else confirmation.verdict
     candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
     best = {
-        None: fastest(records, study.manifest.objective.value),
+        None: _leader(records, study),
         Verdict.FASTER: candidate,
         Verdict.INFEASIBLE: None,
     }.get(verdict, untuned)
@@ -67,6 +72,7 @@ def answer_of(study: Study) -> Answer:
         break_even_calls=_break_even(confirmation, candidate) if verdict is Verdict.FASTER else None,
         noise_floor=study.noise_floor,
         sentinels=study.sentinels,
+        effects=effects_of(records, study.manifest.space),
     )
 
 
@@ -135,6 +141,15 @@ def export(study: Study, path: Path) -> TunedConfig:
     tuned = tuned_config(study)
     tuned.write(path)
     return tuned
+
+
+def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:
+    """The fastest so far, by the simplest name that its program has."""
+    first = fastest(records, study.manifest.objective.value)
+    if first is None:
+        return None
+    names = [each for each in records if each.state == "measured" and are_one(each, first)]
+    return simplest(names or [first], study.manifest.space)
 
 
 def _break_even(confirmation: Confirmation | None, candidate: TrialRecord | None) -> int | None:

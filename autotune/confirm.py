@@ -6,10 +6,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from autotune.classes import are_one, classes_of, program_of, simplest, simplicity
 from autotune.contest import Contest
 from autotune.events import BlockMeasured, ConfirmationStarted
-from autotune.measurement import Reason
+from autotune.measurement import Measurement, Reason
 from autotune.record import DRIFTING, Confirmation, TrialRecord, drift, failures_by_reason
+from autotune.space import SearchSpace
 from autotune.statistics import MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study import Study
 from autotune.workbench import Workbench, cannot_go_on
@@ -35,9 +37,11 @@ def confirm(bench: Workbench) -> Confirmation:
         )
     untuned = study.untuned_record()
     assert untuned is not None, "the search does not end without it"
-    contenders = _Contenders(bench, untuned, [each for each in feasible if each.config != untuned.config])
+    contenders = _Contenders(bench, untuned, candidates_among(feasible, untuned, study.manifest.space))
     if not contenders.candidates:
-        return contenders.without_winner("no other config gave a measurement")
+        others = [each for each in feasible if each.config != untuned.config]
+        aliases = "every other config that was measured is the untuned model under another name: the same program runs"
+        return contenders.without_winner(aliases if others else "no other config gave a measurement")
     reach = max(OUT_OF_REACH, contenders.uncertainty)
     if contenders.best_s() > (1 + reach) * bench.value(untuned.measurement):
         return contenders.without_winner(f"no other config came within {reach:.0%} of the untuned model")
@@ -46,6 +50,27 @@ def confirm(bench: Workbench) -> Confirmation:
         if confirmation is not None:
             return confirmation
     return contenders.without_winner("none is left")
+
+
+def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
+    """One trial for each program but the untuned model's: two names of one config cannot run against each other."""
+    others = [each for each in classes_of(feasible) if not _is_untuned(each[0], untuned)]
+    return [simplest(names, space) for names in others]
+
+
+def likely_finalists(bench: Workbench) -> list[TrialRecord]:
+    """Who would be confirmed if the search ended now, the fastest first."""
+    study = bench.study
+    untuned = study.untuned_record()
+    if untuned is None or not isinstance(untuned.outcome, Measurement):
+        return []
+    feasible = [each for each in study.records() if each.state == "measured"]
+    candidates = candidates_among(feasible, untuned, study.manifest.space)
+    return finalists(study, candidates, uncertainty_of(study, untuned), lambda each: bench.value(each.measurement))
+
+
+def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
+    return record.config == untuned.config or are_one(record, untuned)
 
 
 def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
@@ -57,7 +82,7 @@ def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
 
 @dataclass
 class _Contenders:
-    """Who may still win. `candidates` are compiled, measured and keep every constraint."""
+    """Who may still win. `candidates` are measured, keep every constraint, and run a program each."""
 
     bench: Workbench
     untuned: TrialRecord
@@ -99,6 +124,7 @@ class _Contenders:
             if (failure := contest.failures.get(_name(each))) is not None:
                 self.candidates.remove(each)
                 self.notes.append(f"trial {each.number} failed in a fresh process: {failure.reason}: {failure.error}")
+        self.notes += [_ran_otherwise(each) for each in chosen if _programs_in(contest, each) - {program_of(each)}]
         if comparison is None:
             return None
         out = contest.failures.keys() | contest.retired.keys()
@@ -111,7 +137,7 @@ class _Contenders:
 
     def _judge(self, contest: Contest, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
         margin = self._margin(comparison)
-        winner = winner_of(comparison, margin, [self._simplicity(each) for each in chosen])
+        winner = winner_of(comparison, margin, [simplicity(each, self.bench.study.manifest.space) for each in chosen])
         speedup = comparison.speedups[winner]
         warm = [block[_name(chosen[winner])].compile_s for block in contest.blocks[1:]]
         return self._confirmation(
@@ -143,9 +169,6 @@ class _Contenders:
     def _value(self, record: TrialRecord) -> float:
         return self.bench.value(record.measurement)
 
-    def _simplicity(self, record: TrialRecord) -> tuple[int, float]:
-        return simplicity(self.bench.study, record)
-
     def _tell_block(self, latency_s: dict[str, float]) -> None:
         others = {_number(name): s for name, s in latency_s.items() if name != "untuned"}
         self.bench.notify(BlockMeasured(latency_s["untuned"], others))
@@ -155,16 +178,12 @@ def finalists(
     study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
 ) -> list[TrialRecord]:
     """Those that may be the fastest, `MAX_FINALISTS` at most and the simplest among them; and the default."""
+    space = study.manifest.space
     by_speed = sorted(candidates, key=value)
     equals = [each for each in by_speed if value(each) <= (1 + uncertainty) * value(by_speed[0])]
-    simplest = sorted(equals, key=lambda each: simplicity(study, each))[:1]
-    best = list(dict.fromkeys(each.config for each in [*equals[:1], *simplest, *equals]))[:MAX_FINALISTS]
-    return [each for each in by_speed if each.config in best or each.config == study.manifest.space.default()]
-
-
-def simplicity(study: Study, record: TrialRecord) -> tuple[int, float]:
-    """Smaller is simpler: knobs away from the framework's default, then seconds to compile."""
-    return study.manifest.space.num_changes(record.config), record.measurement.compile_s
+    nearest = sorted(equals, key=lambda each: simplicity(each, space))[:1]
+    best = list(dict.fromkeys(each.config for each in [*equals[:1], *nearest, *equals]))[:MAX_FINALISTS]
+    return [each for each in by_speed if each.config in best or each.config == space.default()]
 
 
 def winner_of(comparison: Comparison, margin: float, simplicities: Sequence[tuple[int, float]]) -> int:
@@ -187,6 +206,18 @@ def winner_of(comparison: Comparison, margin: float, simplicities: Sequence[tupl
         # A noisy block may leave the largest median unproven beside a smaller one that is proven.
         return max(proven, key=lambda index: speedups[index].median, default=best)
     return min(filter(is_equal, range(len(speedups))), key=lambda index: simplicities[index])
+
+
+def _programs_in(contest: Contest, record: TrialRecord) -> set[str | None]:
+    """What a trial's processes ran in the blocks, as far as the search's trial told its program."""
+    if program_of(record) is None:
+        return set()
+    name = _name(record)
+    return {block[name].program for block in contest.blocks if name in block}
+
+
+def _ran_otherwise(record: TrialRecord) -> str:
+    return f"trial {record.number} did not run the same program in the confirmation as in the search"
 
 
 def _name(record: TrialRecord) -> str:

@@ -48,6 +48,10 @@ class Environment(BaseModel):
     inherited: dict[str, str] = {}
     """Those of the user's own that choose the allocator or the threads: a latency holds under them only."""
 
+    def is_like(self, other: Environment) -> bool:
+        """A latency of the other holds here too: all is the same but for what else runs at the moment."""
+        return self.model_copy(update={"load_1m": None}) == other.model_copy(update={"load_1m": None})
+
 
 def package_version(distribution: str) -> str | None:
     """The installed version of a distribution, or None. No import of the package takes place."""

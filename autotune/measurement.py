@@ -156,7 +156,7 @@ class Measurement(Record):
     first_call_s: float
     """Wrapping the model plus its first call, on the child's own clock."""
     compile_s: float
-    """First call minus a steady call: cold, unless the request let earlier caches stand."""
+    """First call minus a steady call: cold, unless the request let earlier caches stand. See `compiled_from`."""
     peak_memory_bytes: int | None
     """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
     compile_peak_memory_bytes: int | None
@@ -174,7 +174,10 @@ class Measurement(Record):
     """Digest of the code that the compiler emitted and of the settings under which it runs, as read back in the
     process: two configs with the same program are one config with two names. None: the framework does not tell."""
     reused_from: int | None = None
-    """Trial with the same program whose samples these are; None: measured here."""
+    """Trial with the same program whose samples and running peak memory these are; None: measured here."""
+    compiled_from: int | None = None
+    """Trial that compiled the very same cold: `compile_s` and the compile's peak memory are its figures, and this one
+    started from a copy of its caches; None: these are its own."""
 
     @property
     def latency(self) -> Latency:

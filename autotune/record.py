@@ -112,6 +112,11 @@ class TrialRecord:
         return "running" if self.running else "lost"
 
     @property
+    def reused_from(self) -> int | None:
+        """The trial whose samples these are, since the same program ran; None: it was sampled itself, or not at all."""
+        return self.outcome.reused_from if isinstance(self.outcome, Measurement) else None
+
+    @property
     def measurement(self) -> Measurement:
         """The outcome of a trial that is known to have been measured."""
         assert isinstance(self.outcome, Measurement)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -87,6 +87,13 @@ def take_turns(
     if not turns:
         raise RuntimeError("ended before its first turn")
     return taken.samples(warmup, steady, "turns", tuple(turns))
+
+
+def is_clearly_slower(samples_s: Sequence[float], plan: SamplingPlan, incumbent_s: float | None) -> bool:
+    """Samples that end the sampling: enough of them to judge, and their median too far above the incumbent's."""
+    if incumbent_s is None or len(samples_s) < plan.samples_to_judge:
+        return False
+    return statistics.median(samples_s) > (1 + plan.clearly_slower) * incumbent_s
 
 
 def relative_half_width(samples: list[float]) -> float:
@@ -167,12 +174,11 @@ def _settled(taken: list[float], plan: SamplingPlan) -> bool:
 def _sample(
     call: Callable[[], None], plan: SamplingPlan, clock: Clock, taken: _Taken, incumbent_s: float | None
 ) -> Literal["precision", "num_samples", "time", "slower"]:
-    slow_s = math.inf if incumbent_s is None else (1 + plan.clearly_slower) * incumbent_s
     end = clock() + plan.max_sampling_s
     while True:
         taken.time_once(call, clock)
         num_taken = len(taken.latency_s)
-        if num_taken >= plan.samples_to_judge and statistics.median(taken.latency_s) > slow_s:
+        if is_clearly_slower(taken.latency_s, plan, incumbent_s):
             return "slower"
         if num_taken >= plan.min_samples and relative_half_width(taken.latency_s) <= plan.precision:
             return "precision"

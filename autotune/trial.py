@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
 
 from autotune.config import Config
 from autotune.files import write_whole
@@ -24,6 +24,7 @@ from autotune.timing import SamplingPlan
 from autotune.workload import Workload
 
 REQUEST_FILE = "request.json"
+OUTCOME_FILE = "outcome.json"
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 
@@ -39,6 +40,14 @@ class Limits(Record):
     """Other inputs may compile again, so checking may take as long as compiling."""
     run: PositiveFloat = 180.0
     total: PositiveFloat = 900.0
+
+
+class ColdCompile(Record):
+    """What a compile from empty caches cost, and in which trial."""
+
+    trial: int
+    compile_s: NonNegativeFloat
+    peak_memory_bytes: NonNegativeInt | None
 
 
 class TrialRequest(Record):
@@ -59,6 +68,10 @@ class TrialRequest(Record):
     """Folder for every compile cache, absolute."""
     cold: bool
     """Empty the cache folder first."""
+    compiled_before: ColdCompile | None = None
+    """Whose compile the caches hold, where they are a copy: its cold figures are the ones to record."""
+    known_programs: dict[str, str] = {}
+    """Program -> absolute path of the outcome.json of the trial that measured it: its samples serve again."""
     sampling: SamplingPlan = SamplingPlan()
     incumbent_s: PositiveFloat | None = None
     """Best latency known so far: a config that is clearly slower is not sampled to the end."""
@@ -90,10 +103,14 @@ class TrialFolder:
         """The child's working folder: frameworks drop files where they stand."""
         return self.path / "scratch"
 
+    @property
+    def outcome_file(self) -> Path:
+        return self.path / OUTCOME_FILE
+
     def write_request(self, request: TrialRequest) -> None:
         """Start (again) from an empty record: an outcome of an earlier run must not be taken for this one's."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in (self._outcome, self._stage, self.stdout, self.stderr):
+        for stale in (self.outcome_file, self._stage, self.stdout, self.stderr):
             stale.unlink(missing_ok=True)
         write_whole(self._request, request.model_dump_json(by_alias=True, indent=2))
 
@@ -102,12 +119,12 @@ class TrialFolder:
         return TrialRequest.model_validate_json(self._request.read_text(encoding="utf-8"))
 
     def write_outcome(self, outcome: Outcome) -> None:
-        write_whole(self._outcome, outcome.model_dump_json(indent=2))
+        write_whole(self.outcome_file, outcome.model_dump_json(indent=2))
 
     def read_outcome(self) -> Outcome | None:
         """None if the child left no outcome, or not a whole one."""
         try:
-            return _OUTCOME.validate_json(self._outcome.read_bytes())
+            return _OUTCOME.validate_json(self.outcome_file.read_bytes())
         except (OSError, ValidationError):
             return None
 
@@ -128,10 +145,6 @@ class TrialFolder:
     @property
     def _request(self) -> Path:
         return self.path / REQUEST_FILE
-
-    @property
-    def _outcome(self) -> Path:
-        return self.path / "outcome.json"
 
     @property
     def _stage(self) -> Path:

@@ -13,12 +13,13 @@ from autotune.breaker import (
     signature_of,
 )
 from autotune.budget import Budget
-from autotune.confirm import confirm
+from autotune.confirm import confirm, likely_finalists
 from autotune.errors import HarnessError, NoUsableTrialError
 from autotune.events import ConfigProbed, ModelChecked, Notify, SearchStarted, TrialEnded, TrialStarted
 from autotune.measurement import Failure, Measurement, Outcome
 from autotune.noise import measure_noise_floor, read_sentinel
 from autotune.record import Confirmation, TrialRecord
+from autotune.reuse import shelve, with_reuse
 from autotune.runner import Trials
 from autotune.statistics import Verdict
 from autotune.study import Asked, Study
@@ -48,7 +49,7 @@ class Tuner:
         Raises NoUsableTrialError or HarnessError when there is nothing to decide on; what was recorded stays.
         """
         study = self._study
-        with study.writing() as given_back:
+        with study.writing() as given_back, self._bench.caches.open():
             study.remember_budget(self._budget.model_dump(mode="json"))
             self._notify(SearchStarted(study.num_recorded(), self._budget.num_trials, study.num_configs(), given_back))
             self._search()
@@ -113,13 +114,14 @@ class Tuner:
         self._notify(TrialStarted(asked.number, asked.config))
         folder = self._study.trial_folder(asked.number)
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
-        request = request.model_copy(update=self._early_stop())
+        request = with_reuse(request, self._study, self._bench.caches).model_copy(update=self._early_stop())
         try:
             outcome = self._bench.attempt(folder, request)
         except BaseException:
             self._study.give_back(asked)
             raise
         self._study.tell(asked, outcome)
+        shelve(self._study.record(asked.number), likely_finalists(self._bench), self._study, self._bench.caches)
         return outcome
 
     def _early_stop(self) -> dict[str, object]:

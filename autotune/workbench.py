@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.budget import Budget
+from autotune.caches import CacheShelf
 from autotune.config import Config
 from autotune.contest import BlockPlan, Contest, Contestant, attempt
 from autotune.errors import HarnessError
@@ -27,6 +28,11 @@ class Workbench:
     budget: Budget
     trials: Trials
     notify: Notify
+
+    @property
+    def caches(self) -> CacheShelf:
+        """Of the search's trials; the confirmation starts from copies of them."""
+        return CacheShelf(self.study.folder / "caches")
 
     def value(self, measurement: Measurement) -> float:
         """What the study minimises, in seconds."""
@@ -50,13 +56,16 @@ class Workbench:
     ) -> Contest:
         """A contest of `(name, trial number, config)`, the base first. Compile caches are kept from block to block.
 
-        What an earlier contest left in the folder is removed first: a cache of a killed process may be half written.
+        They begin as copies of the trials' own, so far as those are on the shelf. What an earlier contest left in the
+        folder is removed first: a cache of a killed process may be half written.
         """
         shutil.rmtree(folder, ignore_errors=True)
         contestants = []
         for name, number, config in entries:
             request = trial_request(self.study, number, config, TrialFolder(folder / name), self.budget)
-            kept = {"cache": str((folder / "cache" / name).resolve()), "cold": False}
+            cache = (folder / "cache" / name).resolve()
+            self.caches.copy(number, cache)
+            kept = {"cache": str(cache), "cold": False}
             contestants.append(Contestant(name, request.model_copy(update=kept)))
         return Contest(
             self.trials,

@@ -78,6 +78,8 @@ class Disturbance:
 def shares_of(model: str, trials: list[dict[str, Any]]) -> Shares:
     """Add up the stages of all measured trials; the first one's share of the framework's import is in it."""
     measured = [each for each in trials if each["outcome"] and each["outcome"]["kind"] == "measurement"]
+    # A trial that took another one's samples has not spent their time.
+    measured = [each for each in measured if each["outcome"].get("reused_from") is None]
     split = [split_of(each) for each in measured]
     names = [name for name in _STAGES if all(name in each for each in split)]
     return Shares(

@@ -9,8 +9,9 @@ import pytest
 
 from autotune.answer import answer_of, tuned_config
 from autotune.budget import Budget
+from autotune.classes import simplicity
 from autotune.config import Config
-from autotune.confirm import EQUALLY_FAST, MAX_CONTESTS, finalists, simplicity, uncertainty_of, winner_of
+from autotune.confirm import EQUALLY_FAST, MAX_CONTESTS, finalists, uncertainty_of, winner_of
 from autotune.errors import HarnessError
 from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Failure
@@ -107,7 +108,7 @@ class TestFinalists:
         """Fewest knobs changed first, compile seconds only between equals."""
         default, near = record(DEFAULT, 5, compile_s=99), record(compiled("b"), 5, compile_s=50)
         cheap, far = record(compiled("c"), 5, compile_s=1), record(compiled("c", "with"), 5, compile_s=0.1)
-        assert sorted([far, cheap, near, default], key=lambda each: simplicity(study, each)) == [
+        assert sorted([far, cheap, near, default], key=lambda each: simplicity(each, study.manifest.space)) == [
             default, cheap, near, far,
         ]  # fmt: skip
 

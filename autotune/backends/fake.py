@@ -1,7 +1,8 @@
 """A framework that is none: plain callables over NumPy arrays, with knobs that misbehave in exactly one way each.
 
 It lets the whole way of a trial be tested (processes, limits, storage, verdicts) in milliseconds and without a
-compiler. Knob `behaviour` chooses what goes wrong, `latency_ms` how long a call takes, `compile_ms` how long compiling.
+compiler. Knob `behaviour` chooses what goes wrong, `latency_ms` how long a call takes, `compile_ms` how long compiling
+takes without its cache, which knows nothing of knob `threads`, and `program` names what is emitted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,9 @@ class FakeBackend:
     warmup_calls = 1
     evaluation_call = "model.eval()"
 
+    def __init__(self) -> None:
+        self._num_hits = 0
+
     def find(self) -> Found:
         return Found(version="0", devices={"cpu": "fake"}, compilers={})
 
@@ -56,11 +61,11 @@ class FakeBackend:
         return value
 
     def compile(self, model: Any, config: Config) -> Callable[..., Any]:
-        time.sleep(float(config.get("compile_ms") or 0) / 1e3)
         behaviour = str(config.get("behaviour", "right"))
         if behaviour not in _BEHAVIOURS:
             raise InvalidConfigError(f"behaviour {behaviour!r} is unknown to the fake framework")
         latency_s = float(config.get("latency_ms") or 1) / 1e3
+        self._compile_or_load(config)
 
         def step(*args: Any, **kwargs: Any) -> Any:
             time.sleep(latency_s)
@@ -112,14 +117,36 @@ class FakeBackend:
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         if config.get("behaviour", "right") == "breaks":
             breaks = (GraphBreak(reason="told to", location="model.py:7"),)
-            return Diagnosis(compiled=True, num_graphs=2, graph_breaks=breaks, recompiles=(), cache_hits=0)
+            return Diagnosis(compiled=True, num_graphs=2, graph_breaks=breaks, recompiles=(), cache_hits=self._num_hits)
         compiled = config.get("execution") != "eager"
-        return Diagnosis(compiled=compiled, num_graphs=int(compiled), graph_breaks=(), recompiles=(), cache_hits=0)
+        return Diagnosis(
+            compiled=compiled,
+            num_graphs=int(compiled),
+            graph_breaks=(),
+            recompiles=(),
+            cache_hits=self._num_hits,
+        )
 
     def program(self, model: Any, config: Config) -> str | None:
         """Knob `program` says it; without that knob each config is its own."""
         named = config.get("program")
         return None if named is None else str(named)
+
+    def _compile_or_load(self, config: Config) -> None:
+        """The cache is written in two halves, as a compiler killed in between leaves it."""
+        compiled = Config({name: value for name, value in config.root.items() if name != "threads"})
+        cache = os.environ.get("FAKE_CACHE")
+        made = None if cache is None else Path(cache) / compiled.fingerprint
+        if made is not None and made.exists():
+            if made.read_text() != "whole":
+                raise RuntimeError("the fake compiler's cache is half written")
+            self._num_hits += 1
+            return
+        if made is not None:
+            made.write_text("half")
+        time.sleep(float(config.get("compile_ms") or 0) / 1e3)
+        if made is not None:
+            made.write_text("whole")
 
 
 def _right(output: Any) -> Any:

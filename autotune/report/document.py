@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from autotune.answer import Answer, figures_of
@@ -35,6 +36,7 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "confirmation": confirmation and confirmation.model_dump(mode="json"),
         "confirmation_outdated": answer.is_outdated,
         "failures": dict(failures_by_reason(answer.records)),
+        "effects": [{**asdict(each), "verdict": each.verdict} for each in answer.effects],
         "trials": [_trial(each) for each in answer.records],
     }
 
@@ -59,10 +61,16 @@ def _trial(record: TrialRecord) -> dict[str, Any]:
 
 
 def _derived(record: TrialRecord) -> dict[str, Any]:
-    """What scripts would otherwise compute from the samples."""
+    """What scripts would otherwise compute from the samples, or look for in the outcome."""
     if not isinstance(record.outcome, Measurement):
-        return {"latency_s": None, "throughput": None}
-    return {"latency_s": record.outcome.latency.model_dump(), "throughput": record.outcome.throughput}
+        return {"latency_s": None, "throughput": None, "program": None, "reused_from": None}
+    measured = record.outcome
+    return {
+        "latency_s": measured.latency.model_dump(),
+        "throughput": measured.throughput,
+        "program": measured.program,
+        "reused_from": measured.reused_from,
+    }
 
 
 def comparison_document(result: Result, names: tuple[str, str]) -> dict[str, Any]:

@@ -147,10 +147,17 @@ def _doing(event: Event) -> str | None:
     return None
 
 
+def _how(figures: Measurement) -> str:
+    """Compiled for how long, or with whose caches; and whose samples were taken over."""
+    payer = "" if figures.compiled_from is None else f" by trial {figures.compiled_from}"
+    alias = "" if figures.reused_from is None else f", the same program as trial {figures.reused_from}"
+    return f"compiled in {seconds(figures.compile_s)}{payer}{alias}"
+
+
 def _line(record: TrialRecord) -> str:
     if isinstance(record.outcome, Measurement):
         figures = record.outcome
-        result = f"{seconds(figures.latency.p50):>8}, compiled in {seconds(figures.compile_s)}"
+        result = f"{seconds(figures.latency.p50):>8}, {_how(figures)}"
         mark = " (infeasible)" if record.violations else ""
         return f"trial {record.number:>3}  {result}{mark}  {record.config}"
     if isinstance(record.outcome, Failure):

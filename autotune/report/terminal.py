@@ -92,7 +92,7 @@ def _row(record: TrialRecord, untuned: TrialRecord | None) -> list[str]:
         return [str(record.number), state, *["-"] * (len(_COLUMNS) - 3), config]
     return [
         str(record.number),
-        record.state,
+        _state(record),
         seconds(outcome.latency.p50),
         seconds(outcome.latency.p99),
         _ratio(outcome, untuned),
@@ -102,6 +102,14 @@ def _row(record: TrialRecord, untuned: TrialRecord | None) -> list[str]:
         error(outcome.relative_error),
         config + (f"  ({escape(outcome.diagnosis.note)})" if outcome.diagnosis.note else ""),
     ]
+
+
+def _state(record: TrialRecord) -> str:
+    """A second name of a program is marked with the trial whose samples it has."""
+    if record.reused_from is None:
+        return record.state
+    alias = f"= trial {record.reused_from}"
+    return alias if record.state == "measured" else f"{record.state} ({alias})"
 
 
 def _ratio(outcome: Measurement, untuned: TrialRecord | None) -> str:
@@ -134,7 +142,7 @@ def _figures(answer: Answer) -> list[str]:
         lines += _confirmed_figures(answer, answer.confirmation)
     elif answer.speedup is not None and answer.confirmation is not None:
         lines.append(f"closest     trial {answer.confirmation.candidate}: {interval(answer.speedup)}")
-    return lines + _others(answer) + _noise(answer)
+    return lines + _others(answer) + _noise(answer) + _idle_knobs(answer)
 
 
 def _others(answer: Answer) -> list[str]:
@@ -147,6 +155,12 @@ def _others(answer: Answer) -> list[str]:
         for number, speedup in answer.confirmation.compared.items()
         if number != answer.confirmation.candidate
     ]
+
+
+def _idle_knobs(answer: Answer) -> list[str]:
+    """Knobs that were turned and changed nothing in what ran."""
+    idle = [each.knob for each in answer.effects if each.verdict == "no effect"]
+    return [f"no effect   here: {', '.join(idle)} (the same program ran whatever they were set to)"] if idle else []
 
 
 def _noise(answer: Answer) -> list[str]:

@@ -1,0 +1,89 @@
+"""`CacheShelf`: compile caches of finished trials, kept for as long as somebody may start from a copy of them.
+
+A cache counts only while its marker stands beside it, and the marker is written last: what a killed run left half
+written is never used. Whoever opens the shelf clears what an earlier run left, and leaves it empty.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MAX_KEPT_BYTES = 2 * 2**30
+"""Of all caches on the shelf together. One of inductor's holds 1 to 3 MiB here; with frozen weights in it, a model."""
+
+
+class CacheShelf:
+    """A folder with a cache for each trial that has one, by the trial's number."""
+
+    def __init__(self, folder: Path, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Empty at the beginning and at the end, however it ends."""
+        self.clear()
+        try:
+            yield
+        finally:
+            self.clear()
+
+    def clear(self) -> None:
+        """Remove all there is, markers first."""
+        for marker in self._folder.glob("*.whole"):
+            marker.unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def place(self, number: int) -> Path:
+        """Where a trial's own cache belongs; absolute, and there only once somebody makes it."""
+        return (self._folder / f"{number:04d}").resolve()
+
+    def shelve(self, number: int) -> None:
+        """The trial has ended and its cache is whole. An empty one spares nobody anything."""
+        with suppress(OSError):  # A disk that is full leaves no marker, and so no cache.
+            if any(self.place(number).glob("*")):
+                self._marker(number).touch()
+
+    def holds(self, number: int) -> bool:
+        """A whole cache of this trial is there."""
+        return self._marker(number).exists() and self.place(number).is_dir()
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Remove all others; and of these, given in the order of their worth, what there is no room for."""
+        worth = list(dict.fromkeys(numbers))
+        for path in self._folder.glob("*"):
+            if path.is_dir() and int(path.name) not in worth:
+                self._drop(int(path.name))
+        num_bytes = 0
+        for number in filter(self.holds, worth):
+            size = _size_bytes(self.place(number))
+            if num_bytes + size > self._max_bytes:
+                self._drop(number)
+            else:
+                num_bytes += size
+
+    def copy(self, number: int, target: Path) -> bool:
+        """Copy a whole cache to a folder that is not there yet. False, and no folder, where that cannot be."""
+        if not self.holds(number):
+            return False
+        try:
+            shutil.copytree(self.place(number), target)
+        except (OSError, shutil.Error):
+            # No room, or not readable: the compile is then paid again, and nothing worse happens.
+            shutil.rmtree(target, ignore_errors=True)
+            return False
+        return True
+
+    def _drop(self, number: int) -> None:
+        self._marker(number).unlink(missing_ok=True)
+        shutil.rmtree(self.place(number), ignore_errors=True)
+
+    def _marker(self, number: int) -> Path:
+        return self.place(number).with_suffix(".whole")
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,53 @@
+"""Equivalence classes: trials in which the very same program ran are one config under several names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from autotune.measurement import Measurement
+from autotune.record import TrialRecord
+from autotune.space import SearchSpace
+
+
+def program_of(record: TrialRecord) -> str | None:
+    """The program that a measured trial ran; None where it failed or the framework does not tell."""
+    return record.outcome.program if isinstance(record.outcome, Measurement) else None
+
+
+def are_one(first: TrialRecord, second: TrialRecord) -> bool:
+    """The two are the same config under two names, as far as the framework tells."""
+    program = program_of(first)
+    return program is not None and program == program_of(second)
+
+
+def classes_of(records: Iterable[TrialRecord]) -> list[list[TrialRecord]]:
+    """The measured trials by class, in the order of each class's first. A trial without a program is one of its own."""
+    classes: dict[str | int, list[TrialRecord]] = {}
+    for record in records:
+        if isinstance(record.outcome, Measurement):
+            program = program_of(record)
+            classes.setdefault(record.number if program is None else program, []).append(record)
+    return list(classes.values())
+
+
+def simplest(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
+    """The name to call a class by: the untuned model, or the fewest knobs away from the framework's default, then the
+    cheapest to compile."""
+    return min(names, key=lambda each: (each.config != space.untuned(), *simplicity(each, space)))
+
+
+def simplicity(record: TrialRecord, space: SearchSpace) -> tuple[int, float]:
+    """Smaller is simpler: knobs away from the framework's default, then seconds to compile."""
+    return space.num_changes(record.config), record.measurement.compile_s
+
+
+def measured_programs(records: Iterable[TrialRecord]) -> dict[str, int]:
+    """Program -> number of a trial that was sampled for it: to the end if there is one, and else the last one."""
+    sampled: dict[str, TrialRecord] = {}
+    for record in records:
+        program = program_of(record)
+        if program is None or record.measurement.reused_from is not None:
+            continue
+        if program not in sampled or sampled[program].measurement.samples.ended_by == "slower":
+            sampled[program] = record
+    return {program: record.number for program, record in sampled.items()}

@@ -1,0 +1,86 @@
+"""Which knobs had an effect here, told by the programs of a study's trials. Pure.
+
+A knob is judged on pairs of trials that differ in it alone. Where a knob's value switches others on or off, those count
+as equal if they stand at their default: nobody asked anything of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from autotune.classes import classes_of, program_of
+from autotune.config import Config, Scalar
+from autotune.record import TrialRecord
+from autotune.space import SearchSpace
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a study's trials say about one knob."""
+
+    knob: str
+    num_same: int
+    """Pairs of trials that differ in this knob alone and ran the same program,"""
+    num_different: int
+    """and another one."""
+    num_classes: int
+    """Programs that ran under several of its values, whatever else was set."""
+
+    @property
+    def verdict(self) -> Literal["no effect", "changes the program", "not compared"]:
+        if self.num_different:
+            return "changes the program"
+        return "no effect" if self.num_same or self.num_classes else "not compared"
+
+    def in_words(self) -> str:
+        """The verdict with what it rests on."""
+        pairs = _count(self.num_same + self.num_different, "pair")
+        if self.num_different:
+            how_often = "" if not self.num_same else f" in {self.num_different} of {pairs}"
+            return f"{self.verdict}{how_often or f' in {pairs}'}"
+        if self.num_same:
+            return f"{self.verdict}: same program in {pairs}"
+        if self.num_classes:
+            return f"{self.verdict}: several values in {_count(self.num_classes, 'class', 'classes')} of one program"
+        return self.verdict
+
+
+def effects_of(records: Sequence[TrialRecord], space: SearchSpace) -> list[Effect]:
+    """One for each knob that can be set in two ways, in the space's order. Trials that tell no program say nothing."""
+    told = [each for each in records if program_of(each) is not None]
+    classes = [[each.config for each in names] for names in classes_of(told)]
+    return [_effect(knob.name, told, classes, space) for knob in space.knobs if len(knob.values) > 1]
+
+
+def _effect(name: str, told: Sequence[TrialRecord], classes: Sequence[Sequence[Config]], space: SearchSpace) -> Effect:
+    """Trials are grouped by all their other knobs, so that few pairs have to be looked at."""
+    groups: dict[tuple[Scalar | type, ...], list[TrialRecord]] = defaultdict(list)
+    for record in told:
+        if name in record.config.root:
+            groups[_others(record.config, name, space)].append(record)
+    pairs = [pair for group in groups.values() for pair in combinations(group, 2)]
+    num_same = sum(program_of(first) == program_of(second) for first, second in pairs)
+    return Effect(
+        knob=name,
+        num_same=num_same,
+        num_different=len(pairs) - num_same,
+        num_classes=sum(_has_several(name, configs) for configs in classes),
+    )
+
+
+def _others(config: Config, name: str, space: SearchSpace) -> tuple[Scalar | type, ...]:
+    """All knobs but this one, inactive ones at their default; with types, since True and 1 are not the same."""
+    values = (config.get(knob.name, knob.default) for knob in space.knobs if knob.name != name)
+    return tuple(part for value in values for part in (type(value), value))
+
+
+def _has_several(name: str, configs: Sequence[Config]) -> bool:
+    return len({Config({name: each[name]}) for each in configs if name in each.root}) > 1
+
+
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"

@@ -1,0 +1,95 @@
+"""What a trial of the search takes over from earlier ones: samples of the same program, and compile caches.
+
+Only the search does: noise floor, sentinels, probes and the confirmation measure for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.caches import CacheShelf
+from autotune.classes import measured_programs
+from autotune.config import Config
+from autotune.measurement import Measurement
+from autotune.record import TrialRecord
+from autotune.study import Study
+from autotune.trial import ColdCompile, TrialRequest
+
+MAX_DONORS = 8
+"""Caches that are kept for configs which differ in runtime knobs alone, besides those of the likely finalists."""
+
+
+def with_reuse(request: TrialRequest, study: Study, shelf: CacheShelf) -> TrialRequest:
+    """The request of a search's trial: its cache on the shelf, and all that earlier trials can spare it.
+
+    The untuned model takes nothing over: it is what all others are compared with.
+    """
+    place = shelf.place(request.number)
+    request = request.model_copy(update={"cache": str(place)})
+    if request.untuned:
+        return request
+    records = study.records()
+    request = request.model_copy(update={"known_programs": _known_programs(records, study)})
+    donor = _donor(request.config, records, study, shelf)
+    if donor is None or not shelf.copy(donor.number, place):
+        return request
+    return request.model_copy(update={"cold": False, "compiled_before": _cold_compile(donor)})
+
+
+def without_reuse(request: TrialRequest) -> TrialRequest:
+    """The same trial, measured for itself from empty caches."""
+    return request.model_copy(update={"cold": True, "compiled_before": None, "known_programs": {}})
+
+
+def shelve(record: TrialRecord, likely_finalists: Sequence[TrialRecord], study: Study, shelf: CacheShelf) -> None:
+    """A trial has ended: keep its cache if it worked, and remove what nobody will need any more."""
+    if isinstance(record.outcome, Measurement):
+        shelf.shelve(record.number)
+    shelf.keep([*(each.number for each in likely_finalists), *_likely_donors(study)])
+
+
+def _known_programs(records: Sequence[TrialRecord], study: Study) -> dict[str, str]:
+    """Program -> where the outcome of the trial lies that was sampled for it. Evidence may have been deleted."""
+    files = {each.number: study.trial_folder(each.number).outcome_file.resolve() for each in records}
+    with_evidence = [each for each in records if files[each.number].exists()]
+    return {program: str(files[number]) for program, number in measured_programs(with_evidence).items()}
+
+
+def _donor(config: Config, records: Sequence[TrialRecord], study: Study, shelf: CacheShelf) -> TrialRecord | None:
+    """A trial that compiled the very same, with its cache on the shelf."""
+    space = study.manifest.space
+    compiled = space.compiled_part(config)
+    return next(
+        (
+            each
+            for each in records
+            if _was_compiled(each) and shelf.holds(each.number) and space.compiled_part(each.config) == compiled
+        ),
+        None,
+    )
+
+
+def _likely_donors(study: Study) -> list[int]:
+    """The newest trials with a compiled part of their own; none where no knob is a runtime knob."""
+    space = study.manifest.space
+    if not any(knob.runtime for knob in space.knobs):
+        return []
+    newest: dict[Config, int] = {}
+    for record in study.records():
+        if _was_compiled(record):
+            newest[space.compiled_part(record.config)] = record.number
+    return sorted(newest.values(), reverse=True)[:MAX_DONORS]
+
+
+def _was_compiled(record: TrialRecord) -> bool:
+    return isinstance(record.outcome, Measurement) and record.outcome.diagnosis.compiled is not False
+
+
+def _cold_compile(donor: TrialRecord) -> ColdCompile:
+    """Its own figures, or those of the trial that it started from itself."""
+    measured = donor.measurement
+    return ColdCompile(
+        trial=donor.number if measured.compiled_from is None else measured.compiled_from,
+        compile_s=measured.compile_s,
+        peak_memory_bytes=measured.compile_peak_memory_bytes,
+    )

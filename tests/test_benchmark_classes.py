@@ -1,0 +1,123 @@
+"""The benchmark of classes: it finds the digest that leaves something out, and nothing where there is nothing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from autotune.space import Circumstances, load_space
+from benchmarks import classes, overhead
+
+SPACE = """
+schema: 1
+framework: fake
+knobs:
+  execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
+  mode: {doc: "https://e.org", when: {execution: compile}, values: [a, b, c, d, e, f], default: a}
+  idle: {doc: "https://e.org", when: {execution: compile}, values: [a, b, c, d, e, f], default: a}
+  threads: {doc: "https://e.org", when: {execution: compile}, values: [1, 2], default: 1, runtime: true}
+"""
+SD = 0.01
+
+
+@pytest.fixture
+def content(tmp_path):
+    """A table: a program for each mode and number of threads; `latency_s(config, drawn)` says how fast each is."""
+    path = tmp_path / "space.yaml"
+    path.write_text(SPACE)
+    space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+
+    def make(latency_s=lambda config, drawn: drawn):
+        generator = np.random.default_rng(0)
+        rows = []
+        for config in space.configs():
+            drawn = float(np.exp(generator.normal(0, SD)))
+            row = {
+                "config": config.root,
+                "latency_s": latency_s(config, drawn),
+                "compile_s": 5.0,
+                "trial_s": 10.0,
+                "program": f"{config.get('mode')} {config.get('threads')}",
+            }
+            rows.append(row)
+        rows.append({"config": {}, "latency_s": None, "compile_s": None, "trial_s": 3.0, "program": None})
+        return {"rows": rows, "space": space.model_dump()}
+
+    return make
+
+
+@pytest.fixture
+def repeats():
+    """Eight processes of one config that scatter as the table's do."""
+    latencies_s = np.exp(np.random.default_rng(1).normal(0, SD, 8))
+    return classes.Repeats(config="any", latencies_s=tuple(float(each) for each in latencies_s), run_s=2.0)
+
+
+def test_classes_that_hold(content, repeats):
+    """One config under six names: the scatter within classes is that of one config, and nothing is named."""
+    found = classes.findings_of("t", content(), repeats)
+    assert (found.num_configs, found.num_programs) == (73, 13)
+    assert found.class_sd == pytest.approx(SD, rel=0.3)
+    assert not any(each.offends for each in found.widths)
+    assert not any(each.is_real for each in found.shifts)
+    assert all(goal.met for goal in classes.report_of([found]).goals)
+
+
+def test_what_reuse_spares(content, repeats):
+    """Five of six names are not sampled, every second number of threads is not compiled; of 73 trials and a failure."""
+    found = classes.findings_of("t", content(), repeats)
+    assert found.num_reused == 60
+    assert found.spared_run_s == 60 * 2.0
+    assert found.spared_compile_s == 36 * 5.0
+    assert found.all_trials_s == 73 * 10 + 3
+
+
+def test_a_knob_that_the_digest_leaves_out_is_named(content, repeats):
+    """`idle: f` is 5 % slower under the same program: the classes are too wide, and the knob is named with how much."""
+    found = classes.findings_of("t", content(lambda c, drawn: drawn * (1.05 if c.get("idle") == "f" else 1)), repeats)
+    real = [each for each in found.shifts if each.is_real]
+    assert {each.knob for each in real} == {"idle"}
+    assert all("f" in each.values for each in real)
+    assert {each.values for each in real} == {(other, "f") for other in "abcde"}
+    assert all(each.mean == pytest.approx(-math.log(1.05), abs=0.02) for each in real)
+    report = classes.report_of([found])
+    assert not all(goal.met for goal in report.goals)
+    assert "idle=a over idle=f" in report.body
+
+
+def test_one_wild_member_makes_a_class_too_wide(content, repeats):
+    """And the sentence says in which knobs the two ends differ."""
+    wild = {"mode": "b", "idle": "c", "threads": 2}
+    found = classes.findings_of("t", content(lambda c, drawn: drawn * (1.3 if c.matches(wild) else 1)), repeats)
+    offending = [each for each in found.widths if each.offends]
+    assert [each.slowest.get("idle") for each in offending] == ["c"]
+    assert "differ in: idle" in classes.report_of([found]).body
+
+
+def test_configs_without_a_program_are_classes_of_their_own(content, repeats):
+    """A framework that does not tell spares no sampling."""
+    unknown = content()
+    for row in unknown["rows"]:
+        row["program"] = None
+    found = classes.findings_of("t", unknown, repeats)
+    assert (found.num_programs, found.num_reused, found.class_sd, found.widths) == (73, 0, None, ())
+
+
+def test_the_overhead_leaves_reused_trials_out():
+    """They have samples, and have not spent the time of them."""
+    numbers = itertools.count()
+
+    def trial(reused_from):
+        second = next(numbers)
+        return {
+            "started": f"2026-01-01T00:00:0{second}", "ended": f"2026-01-01T00:00:0{second + 1}",
+            "outcome": {
+                "kind": "measurement", "reused_from": reused_from, "first_call_s": 0.1, "stage_s": {"compile": 0.1},
+                "samples": {"warmup_s": [0.1], "latency_s": [0.1]},
+            },
+        }  # fmt: skip
+
+    assert overhead.shares_of("m", [trial(None), trial(0)]).num_trials == 1
