@@ -21,8 +21,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("config", "measurement"),
     ("files", "workload", "objective", "timing", "statistics", "lease", "leftovers"),
     ("space", "trial", "backends", "record"),
-    ("manifest", "memory", "subject", "check", "store", "sampler", "tuned", "backends.*"),
-    ("reference",),
+    ("manifest", "memory", "subject", "check", "store", "surrogate", "candidates", "tuned", "backends.*"),
+    ("reference", "forecast"),
+    ("sampler",),
     ("autotune", "worker", "study"),
     ("supervisor", "postmortem", "probe"),
     ("runner",),
@@ -45,6 +46,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "triton": ("backends/torch_compile.py",),
     "mindspore": ("backends/mindspore_jit.py", "models/mindspore/"),
     "optuna": ("study.py", "sampler.py", "store.py", "plan.py"),
+    "scipy": ("surrogate.py", "forecast.py"),
     "sqlalchemy": ("store.py",),
     "yaml": ("files.py",),
     "typer": ("cli/",),
@@ -224,7 +226,7 @@ FRAMEWORKS = {"torch", "torch_npu", "mindspore"}
         ("autotune", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "pydantic", "numpy", "typer", "rich"}),
         ("autotune.tuned", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "typer", "rich"}),
         ("autotune.models", FRAMEWORKS | {"optuna"}),
-        ("autotune.tune", FRAMEWORKS | {"typer", "rich"}),
+        ("autotune.tune", FRAMEWORKS | {"scipy", "typer", "rich"}),
     ],
 )
 def test_what_an_import_costs(tmp_path: Path, module: str, heavy: set[str]) -> None:
