@@ -1,43 +1,192 @@
-"""How configs reach Optuna: one that we planned ourselves, or in a space too large to list one of TPE's.
+"""`EnumSampler`: the next config to try, chosen among those of the space that were not tried yet.
 
-As shipped, Optuna's samplers propose configs that they know already in half of their asks on such spaces; so up to
-`study.ENUMERATION_LIMIT` configs the study plans an untried one and this sampler merely hands it over.
+As shipped, Optuna's samplers propose configs that they know already in half of their asks on such spaces
+(docs/decisions/0006-sampler.md). This one never repeats a config: first comes what was planned, then configs that
+differ as much as they can, then whatever promises most (`forecast`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, TPESampler
-from optuna.trial import FrozenTrial
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
 
+from autotune.candidates import Candidates
 from autotune.config import Config
+from autotune.forecast import Forecast, Forecaster, Observations
 from autotune.space import SearchSpace
+from autotune.surrogate import Array, Encoding
+
+OK = "ok"
+"""The constraint that a failed trial violates; the others are known of measured trials only."""
+TAKEN = (TrialState.COMPLETE, TrialState.RUNNING)
+"""States of trials whose config is not tried again; one that was given up leaves its config free."""
+NUM_STARTS = 4
+"""Configs that are measured before there is a forecast: the untuned, the default, and others far from these."""
+NUM_BEST = 5
+"""Configs whose neighbours are looked at in a space too large to list."""
 
 
-class PlannedSampler(BaseSampler):
-    """Gives Optuna `planned`, or lets TPE choose while it is None."""
+@dataclass(frozen=True)
+class _Seen:
+    """A config that is tried, or was."""
 
-    def __init__(self, space: SearchSpace, seed: int) -> None:
-        self.planned: Config | None = None
+    config: Config
+    point: Array
+    values: tuple[float, ...] | None
+    """One for each objective; None as long as the trial runs."""
+    violations: dict[str, float]
+
+    @property
+    def failed(self) -> bool:
+        return self.violations.get(OK, 0.0) > 0
+
+    @property
+    def feasible(self) -> bool:
+        return self.values is not None and all(each <= 0 for each in self.violations.values())
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """Configs that may be tried next, a row of `points` each."""
+
+    configs: Sequence[Config]
+    points: Array
+
+
+class EnumSampler(BaseSampler):
+    """Proposes configs of `space` that no trial of the study has: the same ones for the same seed and trials.
+
+    `excluded` is asked at each choice which configs are not to be tried.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int, excluded: Callable[[Config], bool] = lambda _: False) -> None:
+        self.planned: Sequence[Config] = (space.untuned(), space.default())
+        """Tried before all others, in this order."""
+        self.next: Config | None = None
+        """What the next trial gets, whatever there is to be said for others; None: this sampler chooses."""
+        self._space = space
+        self._seed = seed
+        self._excluded = excluded
+        self._candidates = Candidates(space)
+        self._encoding = Encoding(space)
+        self._forecaster = Forecaster(self._encoding)
         self._choices = {knob.name: CategoricalDistribution(knob.values) for knob in space.knobs}
-        self._otherwise = TPESampler(seed=seed)
+        self._finished: dict[int, _Seen] = {}
+
+    @property
+    def num_configs(self) -> int | None:
+        """Size of the space; None if it is too large to be listed."""
+        return None if self._candidates.listed is None else len(self._candidates.listed)
+
+    def choose(self, trials: Iterable[FrozenTrial]) -> Config | None:
+        """What to try after these trials of a study; None if nothing is left."""
+        seen = self._seen(trials)
+        taken = {each.config for each in seen}
+        planned = (each for each in self.planned if each not in taken and not self._excluded(each))
+        return next(planned, None) or self._most_promising(seen, self._unseen(seen, taken))
+
+    def expected_gain(self, trials: Iterable[FrozenTrial]) -> float | None:
+        """By which share the best value would improve with the most promising config, on average over what it may be.
+
+        None as long as nothing feasible is known, and where nothing is left to be tried.
+        """
+        seen = self._seen(trials)
+        unseen = self._unseen(seen, {each.config for each in seen})
+        if not unseen.configs or not any(each.feasible for each in seen):
+            return None
+        return float(np.exp(self._forecast(seen, unseen).score.max()))
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        if self.planned is None:
-            return self._otherwise.infer_relative_search_space(study, trial)
-        return {name: self._choices[name] for name in self.planned.knobs()}
+        return dict(self._choices)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        if self.planned is None:
-            return self._otherwise.sample_relative(study, trial, search_space)
-        return dict(self.planned.root)
+        """The settings of one config, active knobs only. Raises ValueError if none is left."""
+        others = (each for each in study.get_trials(deepcopy=False) if each.number != trial.number)
+        config = self.next or self.choose(others)
+        self.next = None
+        if config is None:
+            raise ValueError("every config of the space has been tried")
+        return dict(config.root)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        return self._otherwise.sample_independent(study, trial, param_name, param_distribution)
+        raise ValueError(f"{param_name!r} is no knob of this config")
+
+    def _seen(self, trials: Iterable[FrozenTrial]) -> list[_Seen]:
+        return [self._read(trial) for trial in trials if trial.state in TAKEN]
+
+    def _read(self, trial: FrozenTrial) -> _Seen:
+        """A finished trial never changes: each is read once."""
+        if trial.number in self._finished:
+            return self._finished[trial.number]
+        config = Config(trial.params)
+        is_finished = trial.state is TrialState.COMPLETE
+        values = tuple(trial.values) if is_finished else None
+        seen = _Seen(config, self._encoding.points([config])[0], values, trial.constraints)
+        if is_finished:
+            self._finished[trial.number] = seen
+        return seen
+
+    def _unseen(self, seen: Sequence[_Seen], taken: set[Config]) -> _Unseen:
+        every = self._listed or self._drawn(seen)
+        free = [n for n, each in enumerate(every.configs) if each not in taken and not self._excluded(each)]
+        return _Unseen([every.configs[n] for n in free], every.points[free])
+
+    @cached_property
+    def _listed(self) -> _Unseen | None:
+        configs = self._candidates.listed
+        return None if configs is None else _Unseen(configs, self._encoding.points(configs))
+
+    def _drawn(self, seen: Sequence[_Seen]) -> _Unseen:
+        best = sorted((each for each in seen if each.feasible), key=lambda each: each.values or ())[:NUM_BEST]
+        configs = self._candidates.draw(self._seed + len(seen), near=[each.config for each in best])
+        return _Unseen(configs, self._encoding.points(configs))
+
+    def _most_promising(self, seen: Sequence[_Seen], unseen: _Unseen) -> Config | None:
+        if not unseen.configs:
+            return None
+        if sum(not each.failed for each in seen) < NUM_STARTS:
+            scores = self._distances(seen, unseen)
+        else:
+            scores = self._forecast(seen, unseen).score
+        return unseen.configs[int(scores.argmax())]
+
+    def _distances(self, seen: Sequence[_Seen], unseen: _Unseen) -> Array:
+        """Number of knobs in which a config differs from the nearest one seen; ties are broken by the seed."""
+        steps = np.array([((unseen.points - each.point) ** 2).sum(axis=1) for each in seen])
+        ties = self._generator(seen).random(len(unseen.configs))
+        return np.asarray(steps.min(axis=0, initial=np.inf) + 0.1 * ties)
+
+    def _forecast(self, seen: Sequence[_Seen], unseen: _Unseen) -> Forecast:
+        observed = self._observations([each for each in seen if each.values is not None], seen)
+        generator = self._generator(seen)
+        weights = generator.dirichlet(np.ones(observed.values.shape[1]))
+        return self._forecaster.forecast(observed, unseen.points, weights, generator)
+
+    def _observations(self, finished: Sequence[_Seen], seen: Sequence[_Seen]) -> Observations:
+        names = sorted({name for each in finished for name in each.violations} - {OK})
+        violations = [[each.violations.get(name, 0.0) for name in names] for each in finished]
+        return Observations(
+            points=self._stacked(finished),
+            values=np.array([each.values for each in finished]),
+            failed=np.array([each.failed for each in finished]),
+            violations=np.array(violations).reshape(len(finished), len(names)),
+            running=self._stacked([each for each in seen if each.values is None]),
+        )
+
+    def _stacked(self, seen: Sequence[_Seen]) -> Array:
+        return np.array([each.point for each in seen]).reshape(len(seen), self._encoding.num_features)
+
+    def _generator(self, seen: Sequence[_Seen]) -> np.random.Generator:
+        return np.random.default_rng([self._seed, len(seen)])

@@ -181,6 +181,14 @@ class SearchSpace(Record):
         """Why this combination is not tried, or None."""
         return next((because for pattern, because in self.forbid if config.matches(pattern)), None)
 
+    def holds(self, config: Config) -> bool:
+        """It is a config of this space: the knobs that are active, each at a value on offer, and not forbidden."""
+
+        def choose(name: str, values: tuple[Scalar, ...]) -> Scalar:
+            return config[name] if name in config.root and _among(config[name], values) else values[0]
+
+        return self.walk(choose) == config and self.forbidden(config) is None
+
     def compiled_part(self, config: Config) -> Config:
         """The config without the knobs that only change how compiled code runs."""
         runtime = {knob.name for knob in self.knobs if knob.runtime}

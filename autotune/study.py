@@ -7,13 +7,11 @@ failure of the harness is told as FAIL and its config may be tried again. Every 
 
 from __future__ import annotations
 
-import itertools
-import random
 import re
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,18 +28,13 @@ from autotune.leftovers import kill_marked
 from autotune.manifest import Manifest, read_manifest
 from autotune.measurement import Measurement, Outcome
 from autotune.record import Confirmation, NoiseFloor, Sentinel, TrialRecord
-from autotune.sampler import PlannedSampler
-from autotune.space import SearchSpace
+from autotune.sampler import OK, TAKEN, EnumSampler
 from autotune.trial import TrialFolder, parse_outcome
 
-ENUMERATION_LIMIT = 5000
-"""Up to this many configs are listed and tried in a seeded order, none twice; beyond it Optuna's TPE proposes."""
-MAX_REPEATS = 20
-"""Proposals of known configs in a row after which an unseen one is drawn at random (large spaces only)."""
 MAX_HARNESS_FAILURES = 2
 """A config whose trials failed this often through no fault of its own is not tried again."""
 
-_RESULT, _LEASE = "result", "lease"
+_RESULT, _LEASE, _QUEUE = "result", "lease", "queue"
 _CONFIRMATION, _BUDGET, _NOISE_FLOOR, _SENTINELS = "confirmation", "budget", "noise_floor", "sentinels"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -74,11 +67,11 @@ class Study:
                     f"{self._database} holds no study named {manifest.name!r}",
                     tip="the folder was renamed or the file is another study's; choose another with --study NAME",
                 ) from None
-        self._finished: dict[int, TrialRecord | None] = {}
-        num_trials = len(self._trials())
-        self._sampler = PlannedSampler(manifest.space, seed=manifest.workload.seed + num_trials)
+        self._finished: dict[int, TrialRecord] = {}
+        self._sampler = EnumSampler(manifest.space, manifest.workload.seed, excluded=self._is_excluded)
         self._optuna.sampler = self._sampler
-        self._order = _order(manifest.space, manifest.workload.seed)
+        self._exclusions: list[Callable[[Config], bool]] = []
+        self._given_up: frozenset[Config] = frozenset()
 
     @property
     def name(self) -> str:
@@ -101,8 +94,8 @@ class Study:
             yield self._reap()
 
     def records(self) -> list[TrialRecord]:
-        """Every trial that was run, by number; proposals that were answered from the record are left out."""
-        return [record for trial in self._trials() if (record := self._record_of(trial)) is not None]
+        """Every trial, by number."""
+        return [self._record_of(trial) for trial in self._trials()]
 
     def record(self, number: int) -> TrialRecord:
         """One trial. Raises InputError for an unknown number."""
@@ -128,21 +121,42 @@ class Study:
 
     def num_configs(self) -> int | None:
         """Size of the space, None if it is too large to be counted out."""
-        return None if self._order is None else len(self._order)
+        return self._sampler.num_configs
+
+    def enqueue(self, configs: Iterable[Config]) -> list[Config]:
+        """Try these next, in order, after those that wait already; a resumed study knows them still.
+
+        Returns those that will be tried: others are no configs of this space, or were tried or queued before.
+        """
+        space, queue = self.manifest.space, self.queue
+        known = {*queue, *(Config(trial.params) for trial in self._trials() if trial.state in TAKEN)}
+        wanted = [each for each in dict.fromkeys(configs) if space.holds(each) and each not in known]
+        if wanted:
+            self._keep(_QUEUE, [each.root for each in (*queue, *wanted)])
+        return wanted
+
+    @property
+    def queue(self) -> list[Config]:
+        """What was enqueued, tried since or not."""
+        return [Config(each) for each in self._kept(_QUEUE) or []]
+
+    def exclude(self, predicate: Callable[[Config], bool]) -> None:
+        """Never try configs for which this holds, queued ones included. The untuned model is always tried."""
+        self._exclusions.append(predicate)
 
     def ask(self, longest_s: float) -> Asked | None:
         """The next config that was not tried yet; None when there is none left. Never a config twice."""
-        seen = self._seen()
         with store.storage_errors(self._database):
-            for _ in range(MAX_REPEATS):
-                plan = self._plan(seen)
-                if plan is None and self._order is not None:
-                    return None
-                asked = self._ask_once(plan, longest_s)
-                if not self._answer_from_record(asked, seen):
-                    return asked
-            unseen = self._draw_unseen(seen)
-            return None if unseen is None else self._ask_once(unseen, longest_s)
+            config = self._sampler.choose(self._survey())
+            return None if config is None else self._ask_once(config, longest_s)
+
+    def expected_gain(self) -> float | None:
+        """By which share the best value would improve with the next trial, on average over what it may bring.
+
+        None as long as no trial keeps every constraint, and where no config is left.
+        """
+        with store.storage_errors(self._database):
+            return self._sampler.expected_gain(self._survey())
 
     def tell(self, asked: Asked, outcome: Outcome) -> None:
         """Record the outcome. Raises StoreError; the trial's folder holds the outcome all the same."""
@@ -217,7 +231,7 @@ class Study:
         self._storage.remove_session()
         self._storage.engine.dispose()
 
-    def _record_of(self, trial: FrozenTrial) -> TrialRecord | None:
+    def _record_of(self, trial: FrozenTrial) -> TrialRecord:
         """A finished trial never changes, and its samples are long: each is parsed once."""
         if trial.number not in self._finished:
             record = _record(trial)
@@ -245,35 +259,29 @@ class Study:
             folder.drop_leftovers()
             record = self._record_of(trial)
             with store.storage_errors(self._database):
-                if record is not None and record.counts and record.outcome is not None:
+                if record.counts and record.outcome is not None:
                     self._optuna.tell(trial.number, self._value(record.outcome))
                 else:
                     self._optuna.tell(trial.number, state=TrialState.FAIL)
                     lost.append(trial.number)
         return lost
 
-    def _seen(self) -> dict[Config, FrozenTrial]:
-        """Configs not to be tried (again) -> a trial of theirs, finished or running."""
-        seen: dict[Config, FrozenTrial] = {}
-        harness_failures: Counter[Config] = Counter()
-        for trial in self._trials():
-            config = Config(trial.params)
-            if trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
-                seen[config] = trial
-            elif _RESULT in trial.user_attrs:
-                harness_failures[config] += 1
-                if harness_failures[config] >= MAX_HARNESS_FAILURES:
-                    seen.setdefault(config, trial)
-        return seen
-
-    def _plan(self, seen: dict[Config, FrozenTrial]) -> Config | None:
-        """The next of the listed configs; in a large space the untuned and the default, then None (TPE chooses)."""
+    def _survey(self) -> list[FrozenTrial]:
+        """All trials, after the sampler was told what is planned and what is out of the question."""
+        trials = self._trials()
         space = self.manifest.space
-        order = self._order if self._order is not None else [space.untuned(), space.default()]
-        return next((config for config in order if config not in seen), None)
+        self._sampler.planned = [space.untuned(), space.default(), *self.queue]
+        fruitless = Counter(Config(each.params) for each in trials if _failed_through_harness(each))
+        self._given_up = frozenset(each for each, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
+        return trials
 
-    def _ask_once(self, plan: Config | None, longest_s: float) -> Asked:
-        self._sampler.planned = plan
+    def _is_excluded(self, config: Config) -> bool:
+        if config in self._given_up:
+            return True
+        return config != self.manifest.space.untuned() and any(excludes(config) for excludes in self._exclusions)
+
+    def _ask_once(self, config: Config, longest_s: float) -> Asked:
+        self._sampler.next = config
         handle = self._optuna.ask()
         handle.set_user_attr(_LEASE, Lease.of_this_process(longest_s).model_dump())
 
@@ -281,28 +289,6 @@ class Study:
             return handle.suggest_categorical(name, values)
 
         return Asked(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
-
-    def _answer_from_record(self, asked: Asked, seen: dict[Config, FrozenTrial]) -> bool:
-        """TPE proposes known and forbidden configs too: tell it what is known instead of compiling again."""
-        known = seen.get(asked.config)
-        forbidden = self.manifest.space.forbidden(asked.config) is not None
-        if known is None and not forbidden:
-            return False
-        recorded = {} if known is None else known.constraints
-        for name in self._constraint_names():
-            asked.handle.set_constraint(name, recorded.get(name, 1.0 if name == "ok" else 0.0))
-        finished = known is not None and known.state is TrialState.COMPLETE
-        self._optuna.tell(asked.handle, known.value if known and finished else self._penalty())
-        return True
-
-    def _draw_unseen(self, seen: dict[Config, FrozenTrial], tries: int = 1000) -> Config | None:
-        generator = random.Random(self.manifest.workload.seed + len(seen))
-        space = self.manifest.space
-        for _ in range(tries):
-            config = space.walk(lambda _, values: generator.choice(values))
-            if config not in seen and space.forbidden(config) is None:
-                return config
-        return None
 
     def _value(self, outcome: Outcome) -> float:
         return self.manifest.objective.value(outcome) if isinstance(outcome, Measurement) else self._penalty()
@@ -312,13 +298,10 @@ class Study:
         values = (trial.value for trial in self._trials() if trial.state is TrialState.COMPLETE)
         return max((value for value in values if value is not None), default=1.0)
 
-    def _constraint_names(self) -> list[str]:
-        return ["ok", *(each.text for each in self.manifest.constraints)]
-
     def _violations(self, outcome: Outcome) -> dict[str, float]:
         """Constraint -> amount by which it is missed (0 or less: kept); for a failure only `ok` is known."""
         measured = outcome if isinstance(outcome, Measurement) else None
-        told = {"ok": 1.0 if measured is None else -1.0}
+        told = {OK: 1.0 if measured is None else -1.0}
         for each in self.manifest.constraints:
             told[each.text] = 0.0 if measured is None else each.violation(measured)
         return told
@@ -415,21 +398,13 @@ def _check_name(name: str) -> None:
         )
 
 
-def _order(space: SearchSpace, seed: int) -> list[Config] | None:
-    """Untuned, default, then all others in a seeded order; None if the space is too large to list."""
-    configs = list(itertools.islice(space.configs(), ENUMERATION_LIMIT + 1))
-    if len(configs) > ENUMERATION_LIMIT:
-        return None
-    first, others = configs[:2], configs[2:]
-    random.Random(seed).shuffle(others)
-    return first + others
+def _failed_through_harness(trial: FrozenTrial) -> bool:
+    """It was told, and as a failure that says nothing about its config."""
+    return trial.state is TrialState.FAIL and _RESULT in trial.user_attrs
 
 
-def _record(trial: FrozenTrial) -> TrialRecord | None:
-    """None for a proposal that was answered from the record: nothing ran."""
+def _record(trial: FrozenTrial) -> TrialRecord:
     result = trial.user_attrs.get(_RESULT)
-    if result is None and trial.state is TrialState.COMPLETE:
-        return None
     outcome = None if result is None else _parse(result, trial.number)
     measured = isinstance(outcome, Measurement)
     return TrialRecord(

@@ -1,0 +1,198 @@
+"""What is expected of configs that were not tried: by how much each would improve on the best, from what was observed.
+
+A trial that failed says nothing about latency; it teaches which configs fail. A measured trial that misses a constraint
+teaches its latency all the same, and by how much it missed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.surrogate import Array, Encoding, Kernel, Posterior, Prior, expected_improvement, fit_kernel
+
+MAX_OBSERVATIONS, MAX_TO_FIT = 300, 120
+"""More trials are not learned from, nor used to learn which knobs matter: the cost grows with their cube."""
+NUM_DRAWS = 64
+"""Of several objectives at each config."""
+TRADE_OFF = 0.05
+"""Share of the sum in the augmented Chebyshev distance of several objectives (Knowles, 2006, ParEGO)."""
+
+VALUES = Prior()
+FEASIBILITY = Prior(weight=0.1, variance=1.0, noise=0.05)
+DOUBT = 0.2
+"""Variance added to a forecast of feasibility: bounds are missed for reasons that no knob tells."""
+SMALLEST_SPREAD = 0.02
+"""Standard deviation that log values are taken to have at least: two equal ones say little about a third."""
+
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Finished trials in order, a row each, and the running ones."""
+
+    points: Array
+    """Shape `(num_trials, num_features)`."""
+    values: Array
+    """What is minimised, shape `(num_trials, num_objectives)`; of no meaning where the trial failed."""
+    failed: npt.NDArray[np.bool_]
+    violations: Array
+    """Of each constraint, shape `(num_trials, num_constraints)`: 0 or less where kept; of no meaning if failed."""
+    running: Array
+    """Points of the trials that are still under way."""
+
+    @property
+    def feasible(self) -> npt.NDArray[np.bool_]:
+        """Shape `(num_trials,)`."""
+        return np.asarray(~self.failed & (self.violations <= 0).all(axis=1))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """For each config that was asked about, as logarithms."""
+
+    log_feasible: Array
+    """Of the probability that it runs, is right and keeps every constraint."""
+    log_gain: Array
+    """Of the improvement to be expected if so, as a share of the best value; 0 as long as nothing is feasible."""
+
+    @property
+    def score(self) -> Array:
+        """The larger the sooner the config should be tried."""
+        return self.log_feasible + self.log_gain
+
+
+@dataclass(frozen=True)
+class _Belief:
+    """A posterior of standardised values, and back."""
+
+    posterior: Posterior
+    shift: float
+    scale: float
+
+    def at(self, points: Array) -> tuple[Array, Array]:
+        mean, sd = self.posterior.predict(points)
+        return self.shift + self.scale * mean, self.scale * sd
+
+
+class Forecaster:
+    """Keeps what it learned about the knobs until a share of the trials is new.
+
+    It then learns from a certain number of the first trials, not from all that there happen to be: a study that is
+    resumed goes on as it would have.
+    """
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self._kernels: dict[str, tuple[int, Kernel]] = {}
+
+    def forecast(
+        self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator
+    ) -> Forecast:
+        """Of the configs at `points`; `weights` of the objectives add up to 1."""
+        return Forecast(self._log_feasible(observed, points), self._log_gain(observed, points, weights, generator))
+
+    def _log_gain(self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator) -> Array:
+        if not observed.feasible.any():
+            return np.zeros(len(points))
+        measured = ~observed.failed
+        seen, best_seen = observed.points[measured], observed.points[observed.feasible]
+        logs = _logs(observed.values[measured])
+        beliefs = [self._values(f"value {k}", seen, column, observed.running) for k, column in enumerate(logs.T)]
+        forecasts, known = [each.at(points) for each in beliefs], [each.at(best_seen)[0] for each in beliefs]
+        if len(beliefs) == 1:
+            gain = expected_improvement(*forecasts[0], best=known[0].min())
+        else:
+            gain = _chebyshev_gain(forecasts, known, logs, weights, generator)
+        return np.asarray(np.log(np.maximum(gain, 1e-300)))
+
+    def _log_feasible(self, observed: Observations, points: Array) -> Array:
+        from scipy.special import log_ndtr
+
+        measured = ~observed.failed
+        beliefs = []
+        if observed.failed.any():
+            labels = np.where(observed.failed, 1.0, -1.0)
+            beliefs.append(self._believe("ok", observed.points, labels, FEASIBILITY, shift=-1.0))
+        for number, missed in enumerate(observed.violations[measured].T):
+            margins = _squashed(missed)
+            shift = float(margins.mean()) if len(margins) else 0.0
+            name = f"constraint {number}"
+            beliefs.append(self._believe(name, observed.points[measured], margins, FEASIBILITY, shift=shift))
+        total = np.zeros(len(points))
+        for mean, sd in (each.at(points) for each in beliefs):
+            total += log_ndtr(-mean / np.sqrt(sd**2 + DOUBT))
+        return total
+
+    def _values(self, name: str, points: Array, logs: Array, running: Array) -> _Belief:
+        scale = max(float(logs.std()), SMALLEST_SPREAD)
+        belief = self._believe(name, points, logs, VALUES, shift=float(logs.mean()), scale=scale)
+        return _Belief(belief.posterior.believing(running), belief.shift, belief.scale)
+
+    def _believe(
+        self, name: str, points: Array, values: Array, prior: Prior, *, shift: float, scale: float = 1.0
+    ) -> _Belief:
+        standard = (values - shift) / scale
+        kernel = self._kernel(name, points, standard, prior)
+        rows = _telling(standard, MAX_OBSERVATIONS)
+        return _Belief(Posterior(kernel, points[rows], standard[rows]), shift, scale)
+
+    def _kernel(self, name: str, points: Array, values: Array, prior: Prior) -> Kernel:
+        """Learned from as many of the first trials as are a multiple of the step."""
+        step = max(3, len(values) // 10)
+        num_learned = len(values) - len(values) % step
+        known = self._kernels.get(name)
+        if known is None or known[0] != num_learned:
+            rows = _telling(values[:num_learned], MAX_TO_FIT)
+            known = num_learned, fit_kernel(self._encoding, points[rows], values[rows], prior)
+            self._kernels[name] = known
+        return known[1]
+
+
+def _logs(values: Array) -> Array:
+    """Logarithms of the objectives that are positive throughout: their ratios matter. Others stay as they are."""
+    positive = (values > 0).all(axis=0)
+    return np.where(positive, np.log(np.where(positive, values, 1.0)), values)
+
+
+def _squashed(violations: Array) -> Array:
+    """Between -1 and 1, the sign kept: a bound missed a hundredfold is not a hundred times as telling as a near miss.
+
+    What is kept exactly, as in `graph_breaks == 0`, is not near a miss: it counts as kept by the typical amount.
+    """
+    sizes = np.abs(violations[violations != 0])
+    typical = float(np.median(sizes)) if len(sizes) else 1.0
+    return np.asarray(np.tanh(np.where(violations == 0, -typical, violations) / (2 * typical)))
+
+
+def _telling(values: Array, limit: int) -> Rows:
+    """Rows to learn from, in order: the lowest values and the latest ones, half and half, if there are too many."""
+    if len(values) <= limit:
+        return np.arange(len(values))
+    lowest = np.argsort(values, kind="stable")[: limit // 2]
+    others = np.setdiff1d(np.arange(len(values)), lowest)
+    return np.sort(np.concatenate([lowest, others[-(limit - limit // 2) :]]))
+
+
+def _chebyshev_gain(
+    forecasts: list[tuple[Array, Array]],
+    known: list[Array],
+    logs: Array,
+    weights: Array,
+    generator: np.random.Generator,
+) -> Array:
+    """Improvement of the weighted distance from the best of each objective, the mean of draws."""
+    low = logs.min(axis=0)
+    span = np.maximum(logs.max(axis=0) - low, SMALLEST_SPREAD)
+
+    def distance(*objectives: Array) -> Array:
+        each = [w * (f - a) / b for w, f, a, b in zip(weights, objectives, low, span, strict=True)]
+        return np.asarray(np.max(each, axis=0) + TRADE_OFF * np.sum(each, axis=0))
+
+    best = distance(*known).min()
+    normal = generator.standard_normal((len(forecasts), NUM_DRAWS, 1))
+    drawn = [mean + sd * each for (mean, sd), each in zip(forecasts, normal, strict=True)]
+    return np.asarray(np.maximum(best - distance(*drawn), 0.0).mean(axis=0))
