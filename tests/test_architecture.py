@@ -21,8 +21,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("config", "measurement"),
     ("files", "workload", "objective", "timing", "statistics", "lease", "leftovers"),
     ("space", "trial", "backends", "record"),
-    ("manifest", "memory", "subject", "check", "store", "sampler", "tuned", "backends.*"),
-    ("reference",),
+    ("manifest", "memory", "subject", "check", "trial_rows", "sampler", "tuned", "backends.*"),
+    ("reference", "store"),
     ("autotune", "worker", "study"),
     ("supervisor", "postmortem", "probe"),
     ("runner",),
@@ -44,7 +44,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torch_npu": ("backends/torch_compile.py", "models/torch/"),
     "triton": ("backends/torch_compile.py",),
     "mindspore": ("backends/mindspore_jit.py", "models/mindspore/"),
-    "optuna": ("study.py", "sampler.py", "store.py", "plan.py"),
+    "optuna": ("study.py", "sampler.py", "store.py", "trial_rows.py", "plan.py"),
     "sqlalchemy": ("store.py",),
     "yaml": ("files.py",),
     "typer": ("cli/",),
@@ -54,7 +54,8 @@ HOMES: dict[str, tuple[str, ...]] = {
 
 OPTUNA_OUTSIDE_THE_STUDY: dict[str, frozenset[str]] = {
     "sampler.py": frozenset({"samplers", "distributions", "trial", "Study"}),
-    "store.py": frozenset({"storages", "exceptions", "logging"}),
+    "store.py": frozenset({"storages", "exceptions", "logging", "trial"}),
+    "trial_rows.py": frozenset({"trial", "distributions"}),
     "plan.py": frozenset({"__version__"}),
 }
 """Making, loading, asking and telling a study is study.py's alone: here is what each other file may use."""
