@@ -87,6 +87,7 @@ class ForbidEntry(Record):
     """A combination that is never tried, and why."""
 
     if_: Pattern = Field(alias="if", min_length=1)
+    devices: list[Device] = ["cpu", "gpu", "ascend"]
     because: str = Field(min_length=1)
 
 
@@ -216,7 +217,7 @@ def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> S
     space = SearchSpace(
         framework=framework,
         knobs=tuple(knob for knob in knobs if knob is not None),
-        forbid=tuple((rule.if_, rule.because) for rule in file.forbid),
+        forbid=tuple((rule.if_, rule.because) for rule in file.forbid if circumstances.device in rule.devices),
     )
     for config in (space.untuned(), space.default()):
         if because := space.forbidden(config):

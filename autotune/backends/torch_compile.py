@@ -1,8 +1,8 @@
-"""PyTorch: eager or torch.compile. The only file of the package that imports torch (the bundled models apart).
+"""PyTorch: eager or torch.compile. Supported: torch >= 2.6; checked against 2.13.
 
-What the compiler did is read from its own books: `torch._dynamo.utils.counters`, `graph_break_reasons` and
-`get_compilation_metrics()`. They are private and differ between releases, so each is looked up on its own and a
-missing one makes that quantity None. Supported: torch >= 2.6; checked against 2.13.
+Beside the bundled models, torch is imported here and in the modules named `torch_*`: what a config means
+(`torch_settings`, pure), how it is applied (`torch_apply`), what the compiler did (`torch_books`) and what came of it
+(`torch_program`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import random
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -21,38 +20,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends import Found, python_random_state
+from autotune.backends import Found, python_random_state, torch_books
+from autotune.backends.torch_apply import apply
+from autotune.backends.torch_program import program
+from autotune.backends.torch_settings import settings_of
 from autotune.config import Config
-from autotune.errors import InvalidConfigError, MissingDeviceError
-from autotune.measurement import Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
+from autotune.errors import MissingDeviceError
+from autotune.measurement import Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
 from autotune.workload import Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
-_COMPILE_KNOBS = ("backend", "mode", "dynamic", "fullgraph")
 _INSTALL = "https://pytorch.org/get-started/locally/"
 _INSTALL_NPU = "https://gitcode.com/ascend/pytorch"
-
-
-def compile_arguments(config: Config) -> dict[str, Any] | None:
-    """What a config hands to `torch.compile`; None for the untuned model. Pure. Raises InvalidConfigError."""
-    execution = config.get("execution")
-    if execution not in ("eager", "compile"):
-        raise InvalidConfigError(f"knob execution: {execution!r} is neither 'eager' nor 'compile'")
-    settings = {name: value for name, value in config.root.items() if name != "execution"}
-    unknown = sorted(settings.keys() - set(_COMPILE_KNOBS))
-    if unknown:
-        raise InvalidConfigError(f"knob {unknown[0]}: unknown to the torch backend")
-    return None if execution == "eager" else settings
-
-
-def apply(model: torch.nn.Module, config: Config) -> Any:
-    """The model under `config`: itself, untouched, or what `torch.compile` makes of it (compiled at the first call)."""
-    arguments = compile_arguments(config)
-    if arguments is None:
-        return model
-    _refuse_unknown(arguments)
-    return torch.compile(model, **arguments)
 
 
 class TorchBackend:
@@ -91,7 +71,7 @@ class TorchBackend:
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
-        _clear_books()
+        torch_books.clear()
 
     def device_name(self) -> str:
         return "cpu" if self._device.type == "cpu" else str(self._module().get_device_name())
@@ -172,23 +152,13 @@ class TorchBackend:
             return Reason.OUT_OF_MEMORY
         return None
 
-    def program(self, model: Any, config: Config) -> str | None:
-        return None
-
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
-        if compile_arguments(config) is None:
+        if not settings_of(config).compiled:
             return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)
-        counters = _book("counters")
-        num_graphs = None if counters is None else int(counters["stats"]["unique_graphs"])
-        metrics = _compilation_metrics()
-        return Diagnosis(
-            compiled=num_graphs != 0,
-            num_graphs=num_graphs,
-            graph_breaks=_graph_breaks(),
-            recompiles=None if metrics is None else _recompiles(metrics),
-            cache_hits=None if counters is None else _cache_hits(counters),
-            note=_note(num_graphs, metrics),
-        )
+        return torch_books.diagnosis()
+
+    def program(self, model: Any, config: Config) -> str | None:
+        return program(model, settings_of(config))
 
     def _module(self) -> Any:
         return torch.get_device_module(self._device)
@@ -206,20 +176,6 @@ def _dropped_share(module: torch.nn.Module) -> float:
     ):
         return float(module.dropout)
     return 0.0
-
-
-def _refuse_unknown(arguments: dict[str, Any]) -> None:
-    """torch.compile takes an unknown backend or mode and fails only at the first call, with a long story."""
-    import torch._dynamo
-    import torch._inductor
-
-    backend, mode = arguments.get("backend", "inductor"), arguments.get("mode")
-    known = torch._dynamo.list_backends(exclude_tags=())
-    if backend not in known:
-        raise InvalidConfigError(f"knob backend: torch {torch.__version__} has no {backend!r}, only {', '.join(known)}")
-    modes = torch._inductor.list_mode_options()
-    if mode is not None and mode not in modes:
-        raise InvalidConfigError(f"knob mode: torch {torch.__version__} has no {mode!r}, only {', '.join(modes)}")
 
 
 def _import_npu() -> bool:
@@ -249,74 +205,3 @@ def _causes(error: BaseException) -> list[BaseException]:
         inner = getattr(current, "inner_exception", None)
         current = inner or current.__cause__ or current.__context__
     return chain
-
-
-def _book(name: str) -> Any:
-    """One of dynamo's books, None where this release has no such name or dynamo was never imported."""
-    import torch._dynamo.utils
-
-    return getattr(torch._dynamo.utils, name, None)
-
-
-def _clear_books() -> None:
-    """A forked or repeated use of the process must not count what was compiled before."""
-    import sys
-
-    if "torch._dynamo" not in sys.modules:
-        return
-    torch._dynamo.reset()
-    for name in ("counters", "graph_break_reasons"):
-        book = _book(name)
-        if book is not None:
-            book.clear()
-
-
-def _compilation_metrics() -> list[Any] | None:
-    read = _book("get_compilation_metrics")
-    return None if read is None else list(read())
-
-
-def _graph_breaks() -> tuple[GraphBreak, ...] | None:
-    """Each place once, with the number of times that dynamo broke there."""
-    reasons = _book("graph_break_reasons")
-    if reasons is None:
-        return None
-    seen: Counter[tuple[str, str | None]] = Counter()
-    for each in reasons:
-        if getattr(each, "graph_break", True):
-            seen[_first_line(each.reason), _user_line(each.user_stack)] += 1
-    return tuple(GraphBreak(reason=r, location=place, count=n) for (r, place), n in seen.items())
-
-
-def _user_line(stack: Any) -> str | None:
-    """`file:line` of the innermost user frame (dynamo lists the innermost last)."""
-    frames = list(stack or ())
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
-
-
-def _recompiles(metrics: list[Any]) -> tuple[Recompile, ...]:
-    """A compilation whose id is N/k with k > 0 compiled the code of frame N again; its reason is the failed guard."""
-    again = [each for each in metrics if getattr(each, "recompile_reason", None)]
-    return tuple(
-        Recompile(
-            reason=_first_line(each.recompile_reason),
-            location=f"{each.co_filename}:{each.co_firstlineno}" if each.co_filename else None,
-        )
-        for each in again
-    )
-
-
-def _cache_hits(counters: Any) -> int:
-    return int(counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"])
-
-
-def _note(num_graphs: int | None, metrics: list[Any] | None) -> str | None:
-    """What silently did not happen: nothing captured, or a frame given up and run eagerly."""
-    if num_graphs == 0:
-        return "torch.compile captured nothing: the model ran eagerly"
-    failed = [each.fail_reason for each in metrics or () if getattr(each, "fail_reason", None)]
-    return f"ran eagerly in part: {_first_line(failed[0])}" if failed else None
-
-
-def _first_line(text: str, max_chars: int = 300) -> str:
-    return str(text).strip().splitlines()[0].strip()[:max_chars] if str(text).strip() else ""

@@ -1,0 +1,204 @@
+"""A model under a config: what a trial runs, and what `autotune.load(...).apply(model)` gives a job.
+
+Everything is checked before anything is set. Some settings are the whole process's (threads, float32 matmul precision,
+allocator, freezing), and some change the model in place (its memory format, its element type).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autotune.backends.torch_settings import Settings, compile_arguments, settings_of
+from autotune.config import Config
+from autotune.errors import InvalidConfigError
+
+_INDUCTOR, _DYNAMO = "torch._inductor.config", "torch._dynamo.config"
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+"""Parameters of mallopt(3), from malloc.h: https://man7.org/linux/man-pages/man3/mallopt.3.html"""
+
+
+def apply(model: torch.nn.Module, config: Config) -> Any:
+    """The model under `config`, compiled at its first call; the very same object where nothing wraps it.
+
+    Raises InvalidConfigError for what this release or system does not take.
+    """
+    settings = settings_of(config)
+    arguments = _arguments(settings)
+    _set_in_process(settings)
+    _change_in_place(model, settings)
+    step: Any = _adapted(model, settings)
+    if arguments is not None:
+        step = torch.compile(step, **arguments)
+    if settings.inference_mode or settings.freezes:
+        step = WithoutGradients(step, torch.inference_mode if settings.inference_mode else torch.no_grad)
+    return step
+
+
+class Adapted(torch.nn.Module):
+    """A model whose calls are in another precision. Outputs stay in the type in which the model gives them.
+
+    It is compiled together with the model: entering autocast and casting inputs then cost nothing at a call.
+    """
+
+    def __init__(self, model: torch.nn.Module, cast: torch.dtype | None, autocast: torch.dtype | None) -> None:
+        super().__init__()
+        self.model = model
+        self._cast = cast
+        self._autocast = autocast
+        self._device_type = _device_type(model)
+        self.train(model.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._cast is not None:
+            args, kwargs = _cast(args, self._cast), _cast(kwargs, self._cast)
+        if self._autocast is None:
+            return self.model(*args, **kwargs)
+        with torch.autocast(self._device_type, dtype=self._autocast):
+            return self.model(*args, **kwargs)
+
+
+class WithoutGradients(torch.nn.Module):
+    """A step that is always called without recording gradients, whatever the job has set.
+
+    Frozen code needs it: called with gradients on, dynamo would compile the model again, unfrozen.
+    """
+
+    def __init__(self, model: Any, scope: Callable[[], Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._scope = scope
+        self.train(model.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with self._scope():
+            return self.model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+
+def mode_options(mode: str | None) -> dict[str, Any]:
+    """Inductor's entries behind a mode. Raises InvalidConfigError if this release has no such mode."""
+    import torch._inductor
+
+    modes = torch._inductor.list_mode_options()
+    if mode is not None and mode not in modes:
+        raise InvalidConfigError(f"knob mode: torch {torch.__version__} has no {mode!r}, only {', '.join(modes)}")
+    return dict(modes[mode]) if mode is not None else {}
+
+
+def _arguments(settings: Settings) -> dict[str, Any] | None:
+    """Arguments of torch.compile, None for eager; all that can be refused is refused here."""
+    _refuse_unknown_entries(settings)
+    if settings.keeps_memory and not _has_mallopt():
+        raise InvalidConfigError("knob allocator: only glibc on Linux can be told to keep freed memory")
+    if not settings.compiled:
+        return None
+    if settings.backend == "torchair":
+        return {**compile_arguments(settings, {}), "backend": _torchair(settings.torchair_mode)}
+    _refuse_unknown_backend(settings.backend)
+    return compile_arguments(settings, mode_options(settings.mode))
+
+
+def _refuse_unknown_backend(backend: str) -> None:
+    """torch.compile takes any backend and fails only at the first call, with a long story."""
+    import torch._dynamo
+
+    known = torch._dynamo.list_backends(exclude_tags=())
+    if backend not in known:
+        raise InvalidConfigError(f"knob backend: torch {torch.__version__} has no {backend!r}, only {', '.join(known)}")
+
+
+def _refuse_unknown_entries(settings: Settings) -> None:
+    """Inductor's and dynamo's settings come and go between releases."""
+    wanted = {_INDUCTOR: {**settings.options, **settings.process_options}, _DYNAMO: settings.dynamo_options}
+    for module, entries in wanted.items():
+        for name in entries:
+            if not _has(importlib.import_module(module), name):
+                raise InvalidConfigError(f"torch {torch.__version__} has no setting {module}.{name}")
+
+
+def _has(module: Any, dotted: str) -> bool:
+    value = module
+    for part in dotted.split("."):
+        if not hasattr(value, part):
+            return False
+        value = getattr(value, part)
+    return True
+
+
+def _torchair(mode: str | None) -> Any:
+    """TorchAir's compiler for Ascend: https://www.hiascend.com/document . It has no name in torch."""
+    try:
+        torchair = importlib.import_module("torchair")
+    except (ImportError, OSError) as error:
+        raise InvalidConfigError(f"knob backend: torchair cannot be imported: {error}") from None
+    config = torchair.CompilerConfig()
+    if mode is not None:
+        config.mode = mode
+    return torchair.get_npu_backend(compiler_config=config)
+
+
+def _set_in_process(settings: Settings) -> None:
+    if settings.keeps_memory:
+        _keep_freed_memory()
+    if settings.num_threads is not None:
+        torch.set_num_threads(settings.num_threads)
+    if settings.matmul_precision is not None:
+        torch.set_float32_matmul_precision(settings.matmul_precision)
+    for module, entries in ((_INDUCTOR, settings.process_options), (_DYNAMO, settings.dynamo_options)):
+        for name, value in entries.items():
+            setattr(importlib.import_module(module), name, value)
+
+
+def _has_mallopt() -> bool:
+    return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
+
+
+def _keep_freed_memory() -> None:
+    """Blocks from the heap only, never from mmap, and a heap that never shrinks: no page is faulted in twice."""
+    libc = ctypes.CDLL(None)
+    if not (libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1)):
+        raise InvalidConfigError("knob allocator: mallopt(3) refused")
+
+
+def _change_in_place(model: torch.nn.Module, settings: Settings) -> None:
+    if settings.channels_last:
+        # Its convolutions answer in the format of their weights: inputs need not be converted.
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if settings.cast is not None:
+        # Not `.to(dtype)`: that would cast complex parameters too, and lose their imaginary part.
+        model.bfloat16() if settings.cast == "bfloat16" else model.half()
+
+
+def _adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
+    if settings.cast is None and settings.autocast is None:
+        return model
+    cast = None if settings.cast is None else getattr(torch, settings.cast)
+    autocast = None if settings.autocast is None else getattr(torch, settings.autocast)
+    return Adapted(model, cast, autocast)
+
+
+def _device_type(model: torch.nn.Module) -> str:
+    tensor = next(iter([*model.parameters(), *model.buffers()]), None)
+    return "cpu" if tensor is None else tensor.device.type
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """Floating tensors in `dtype`, in the same nesting; everything else as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {name: _cast(each, dtype) for name, each in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_cast(each, dtype) for each in value)
+    return value

@@ -1,0 +1,162 @@
+"""What each knob of PyTorch comes to: a pure mapping from a config to `Settings`. No torch in here.
+
+A knob is handed over in the way that works, found by what inductor emits and not by what it accepts
+(docs/knobs.md has the pairs). Most of inductor's go through `torch.compile(options=...)`, which keeps them to this
+model. Freezing does not: dynamo decides before inductor sees the options, from the process's own setting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.config import Config, Scalar
+from autotune.errors import InvalidConfigError
+
+COMPILE_KNOBS = ("backend", "mode", "dynamic", "fullgraph")
+"""Arguments of torch.compile under their own names."""
+
+OPTIONS: dict[str, tuple[str, Scalar]] = {
+    "cpp_wrapper": ("cpp_wrapper", False),
+    "max_autotune_gemm": ("max_autotune_gemm", False),
+    "max_autotune_gemm_backends": ("max_autotune_gemm_backends", None),
+    "epilogue_fusion": ("epilogue_fusion", True),
+    "shape_padding": ("shape_padding", True),
+    "layout_optimization": ("layout_optimization", True),
+    "coordinate_descent_tuning": ("coordinate_descent_tuning", False),
+    "cudagraph_trees": ("triton.cudagraph_trees", True),
+    "weight_prepack": ("cpp.weight_prepack", True),
+    "decompose_tanh": ("cpp.use_decompose_tanh", False),
+}
+"""Knob -> entry of torch._inductor.config, given with `options=`; and the value that leaves it as it is."""
+
+PROCESS_OPTIONS: dict[str, tuple[str, Scalar]] = {"freezing": ("freezing", False)}
+"""The same, for entries of torch._inductor.config that have to be set in the process."""
+
+DYNAMO_OPTIONS: dict[str, tuple[str, Scalar]] = {"allow_rnn": ("allow_rnn", False)}
+"""The same, for entries of torch._dynamo.config, set in the process."""
+
+AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
+CASTS = {"bf16_cast": "bfloat16", "fp16_cast": "float16"}
+"""Value of the knob `precision` -> torch's name of the element type."""
+
+_CHOICES: dict[str, tuple[Scalar, ...]] = {
+    "precision": (None, *AUTOCASTS, *CASTS),
+    "matmul_precision": (None, "highest", "high", "medium"),
+    "memory_format": (None, "channels_last"),
+    "inference_mode": (False, True),
+    "allocator": (None, "keep"),
+}
+"""Knobs that do not need the compiler, and what they take; `threads` takes a number or null."""
+
+_OF_THE_COMPILER = (*COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, "torchair_mode")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One config in PyTorch's own terms. `None` everywhere: as the job has it."""
+
+    compiled: bool
+    backend: str = "inductor"
+    mode: str | None = None
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    options: dict[str, Scalar] = field(default_factory=dict)
+    """Entries of inductor's config for this model alone; those of `mode` are not among them."""
+    process_options: dict[str, Scalar] = field(default_factory=dict)
+    """Entries of inductor's config for the process."""
+    dynamo_options: dict[str, Scalar] = field(default_factory=dict)
+    """Entries of dynamo's config for the process."""
+    torchair_mode: str | None = None
+    autocast: str | None = None
+    """Element type that torch.autocast computes in."""
+    cast: str | None = None
+    """Element type that the model and its floating inputs are cast to."""
+    matmul_precision: str | None = None
+    channels_last: bool = False
+    inference_mode: bool = False
+    num_threads: int | None = None
+    keeps_memory: bool = False
+    """glibc is told never to give freed memory back to the system."""
+
+    @property
+    def freezes(self) -> bool:
+        """The weights become constants of the compiled code, which is for inference only."""
+        return bool(self.process_options.get("freezing"))
+
+
+def settings_of(config: Config) -> Settings:
+    """What a config asks for. Pure. Raises InvalidConfigError for a knob or value that means nothing."""
+    execution = config.get("execution")
+    if execution not in ("eager", "compile"):
+        raise InvalidConfigError(f"knob execution: {execution!r} is neither 'eager' nor 'compile'")
+    _refuse_unknown(config, compiled=execution == "compile")
+    precision = config.get("precision")
+    return Settings(
+        compiled=execution == "compile",
+        **{name: config[name] for name in COMPILE_KNOBS if name in config.root},  # type: ignore[arg-type]
+        options=_entries(config, OPTIONS),
+        process_options=_entries(config, PROCESS_OPTIONS),
+        dynamo_options=_entries(config, DYNAMO_OPTIONS),
+        torchair_mode=_text(config, "torchair_mode"),
+        autocast=AUTOCASTS.get(str(precision)),
+        cast=CASTS.get(str(precision)),
+        matmul_precision=_text(config, "matmul_precision"),
+        channels_last=config.get("memory_format") == "channels_last",
+        inference_mode=bool(config.get("inference_mode")),
+        num_threads=_num_threads(config.get("threads")),
+        keeps_memory=config.get("allocator") == "keep",
+    )
+
+
+def compile_arguments(settings: Settings, mode_options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `torch.compile`. `mode_options` is what the mode stands for in this release.
+
+    torch.compile takes a mode or options but not both, so with options of its own a config spells its mode out.
+    """
+    arguments: dict[str, Any] = {
+        "backend": settings.backend, "dynamic": settings.dynamic, "fullgraph": settings.fullgraph,
+    }  # fmt: skip
+    if settings.options:
+        arguments["options"] = {**mode_options, **settings.options}
+    elif settings.mode is not None:
+        arguments["mode"] = settings.mode
+    return arguments
+
+
+def _refuse_unknown(config: Config, *, compiled: bool) -> None:
+    known = {"execution", "threads", *_CHOICES, *_OF_THE_COMPILER}
+    for name in config.knobs():
+        if name not in known:
+            raise InvalidConfigError(f"knob {name}: unknown to the torch backend")
+        if name in _OF_THE_COMPILER and not compiled:
+            raise InvalidConfigError(f"knob {name}: is for execution=compile only")
+    for name, choices in _CHOICES.items():
+        if not any(config.matches({name: each}) for each in choices) and name in config.root:
+            raise InvalidConfigError(f"knob {name}: {config[name]!r} is none of {', '.join(map(str, choices))}")
+    if config.get("backend", "inductor") != "inductor":
+        for name in ("mode", *OPTIONS, *PROCESS_OPTIONS):
+            if name in config.root:
+                raise InvalidConfigError(f"knob {name}: is for backend=inductor only")
+
+
+def _entries(config: Config, names: dict[str, tuple[str, Scalar]]) -> dict[str, Scalar]:
+    """Entries by their own names, those that change something."""
+    return {
+        entry: config[knob]
+        for knob, (entry, plain) in names.items()
+        if knob in config.root and not config.matches({knob: plain})
+    }
+
+
+def _text(config: Config, knob: str) -> str | None:
+    value = config.get(knob)
+    return None if value is None else str(value)
+
+
+def _num_threads(value: Scalar) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidConfigError(f"knob threads: {value!r} is no number of threads")
+    return value
