@@ -45,7 +45,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torch_npu": ("backends/torch_compile.py", "models/torch/"),
     "torchair": ("backends/torch_apply.py",),
     "triton": ("backends/torch_compile.py",),
-    "mindspore": ("backends/mindspore_jit.py", "models/mindspore/"),
+    "mindspore": ("backends/mindspore_", "models/mindspore/"),
     "optuna": ("study.py", "sampler.py", "store.py", "trial_rows.py", "plan.py"),
     "sqlalchemy": ("store.py",),
     "yaml": ("files.py",),

@@ -36,7 +36,8 @@ nn, ops = ms.nn, ms.ops
 pytestmark = pytest.mark.mindspore
 
 from autotune.backends import mindspore_jit  # noqa: E402
-from autotune.backends.mindspore_jit import MindSporeBackend, compile_arguments  # noqa: E402
+from autotune.backends.mindspore_jit import MindSporeBackend  # noqa: E402
+from autotune.backends.mindspore_settings import compile_arguments  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -517,7 +518,7 @@ JOB = """
 import json, sys
 import mindspore as ms, numpy as np
 import autotune
-from autotune.backends.mindspore_jit import compile_arguments
+from autotune.backends.mindspore_settings import compile_arguments
 given = {"context": [], "jit": []}
 set_context, jit = ms.set_context, ms.jit
 ms.set_context = lambda **arguments: given["context"].append(arguments) or set_context(**arguments)

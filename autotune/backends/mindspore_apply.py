@@ -1,0 +1,128 @@
+"""A config handed over to MindSpore: the process's settings, then the Cell."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from typing import Any
+
+import mindspore as ms
+
+from autotune.backends.mindspore_program import effective_isa, has_queue
+from autotune.backends.mindspore_settings import TARGETS, CompileArguments, compile_arguments
+from autotune.config import Config
+from autotune.errors import MissingFrameworkError
+from autotune.workload import Device
+
+_log = logging.getLogger("autotune")
+
+
+def apply(model: ms.nn.Cell, config: Config) -> ms.nn.Cell:
+    """The Cell under `config`, compiled at its first call: the very same one, untouched where the config compiles
+    nothing. Mixed precision may put a Cell around it, which hands its results back in float32.
+
+    Raises InvalidConfigError, and MissingFrameworkError where fusion lacks its package.
+    """
+    device = selected_device()
+    arguments = compile_arguments(config, ms.__version__, device)
+    if device == "cpu" and "enable_graph_kernel" in arguments.context:
+        _need_decorator()
+    _set_process(arguments)
+    cell = model if arguments.mixed_precision is None else _in_mixed_precision(model, *arguments.mixed_precision)
+    _wrap(cell, arguments)
+    return cell
+
+
+def selected_device() -> Device:
+    """The device of this process."""
+    target = ms.get_context("device_target")
+    return next(device for device, name in TARGETS.items() if name == target)
+
+
+def _set_process(arguments: CompileArguments) -> None:
+    ms.set_context(**arguments.context)
+    for name, value in arguments.variables.items():
+        _set_variable(name, value)
+    for function, settings in arguments.calls.items():
+        _call(function, settings)
+    if arguments.context.get("pynative_synchronize") and has_queue():
+        _log.warning("autotune: launch_blocking comes too late: MindSpore has run operators in this process already")
+
+
+_CAP = "ONEDNN_MAX_CPU_ISA"
+_ISA = {"SSE41": 0x1, "AVX": 0x3, "AVX2": 0x7, "AVX512_CORE": 0x27}
+"""The numbers of oneDNN's `dnnl_cpu_isa_t`; each has the bits of those before it."""
+
+
+def _set_variable(name: str, value: str) -> None:
+    """Settings that share a variable with others of the user's own are added to it."""
+    before = os.environ.get(name)
+    os.environ[name] = value if before is None or name == _CAP else f"{before},{value}"
+    if name == _CAP:
+        in_force = effective_isa()
+        if in_force is not None and in_force & ~_ISA[value]:
+            _log.warning(
+                "autotune: onednn_isa=%s comes too late: oneDNN has chosen its instructions in this process already; "
+                "start it with %s=%s, or apply before the first operator",
+                *(value, _CAP, value),
+            )
+
+
+def _call(function: str, settings: dict[str, Any]) -> None:
+    found: Any = ms
+    for name in function.split("."):
+        found = getattr(found, name)
+    try:
+        found(**settings)
+    except RuntimeError as error:
+        # Some hold for the whole process and are taken once only.
+        if "repeatedly" not in str(error) and "together" not in str(error):
+            raise
+        _log.warning("autotune: mindspore.%s was called before in this process and stays as it was", function)
+
+
+def _in_mixed_precision(model: ms.nn.Cell, level: str, dtype: str) -> ms.nn.Cell:
+    cell = ms.amp.auto_mixed_precision(model, level, getattr(ms, dtype))
+    # O2 and O3 put a Cell around the model. It is marked past Cell's own bookkeeping, which would make it a child.
+    vars(model)[_AROUND] = cell
+    return cell
+
+
+_AROUND = "_autotune_around"
+
+
+def compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:
+    """The Cell that `apply` gave for this one."""
+    return vars(model).get(_AROUND, model)
+
+
+def _wrap(cell: ms.nn.Cell, arguments: CompileArguments) -> None:
+    options: dict[str, Any] = {}
+    if arguments.jit_config:
+        options["jit_config"] = ms.JitConfig(**arguments.jit_config)
+    if arguments.jit is not None:
+        # `ms.jit(cell)` is a bound method. Set as the instance's own `construct` it leaves the Cell a Cell: parameters,
+        # checkpoints and use inside another Cell work as before (measured; trace cannot stand inside a graph).
+        cell.construct = ms.jit(cell, **arguments.jit, **options)
+    elif options:
+        cell.set_jit_config(options["jit_config"])
+
+
+def already_compiled(model: ms.nn.Cell) -> str | None:
+    """MindSpore would go on with the first graph, without a word (measured), or with the first JitConfig."""
+    if "construct" in vars(model) or hasattr(type(model).construct, "__wrapped_by_jit__"):
+        return f"a {type(model).__name__} whose construct is wrapped by ms.jit already"
+    if getattr(model, "_jit_config_dict", None):
+        return f"a {type(model).__name__} that has a JitConfig already"
+    if _AROUND in vars(model) or getattr(model, "_amp_level", None):
+        return f"a {type(model).__name__} that was given mixed precision already"
+    return None
+
+
+def _need_decorator() -> None:
+    # The compiler itself (AKG, with LLVM) is in the wheel; without this package it answers "Response is empty."
+    if importlib.util.find_spec("decorator") is None:
+        raise MissingFrameworkError(
+            "graph-kernel fusion on CPU needs the package `decorator`", tip="run: pip install decorator"
+        )

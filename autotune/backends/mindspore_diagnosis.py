@@ -1,0 +1,164 @@
+"""What MindSpore says that it compiled, from counters that are private and move between releases.
+
+A missing counter makes the quantity that it gives None. "Measured" means: on MindSpore 2.10.0, CPU, Linux x86-64.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from types import CodeType
+from typing import Any
+
+from autotune.backends.mindspore_actors import Kernels, final_kernels
+from autotune.backends.mindspore_lookup import first
+from autotune.config import Config
+from autotune.measurement import Diagnosis, GraphBreak, Recompile
+
+_JIT_EXECUTOR = first("mindspore._c_expression:JitExecutor_")
+_GRAPH_EXECUTOR = first("mindspore._c_expression:GraphExecutor_")
+_DUMP_GRAPH = first("mindspore._c_expression:dump_func_graph")
+_CODE_EXTRA = first("mindspore._c_expression:get_code_extra")
+_AST_PHASES = first("mindspore.graph.api:ms_compile_cache", "mindspore.common.api:ms_compile_cache")
+_TRACE_PHASES = first(
+    "mindspore.graph.jit_trace:_trace_compile_cache", "mindspore.common.jit_trace:_trace_compile_cache"
+)
+
+
+def way_of(config: Config) -> str:
+    """How the model runs: `pynative`, `graph`, or the capture of ms.jit."""
+    return str(config.get("capture", "ast") if config["execution"] == "jit" else config["execution"])
+
+
+def phases(model: Any, config: Config) -> Collection[str] | None:
+    """MindSpore's names for the graphs that it compiled; empty if it compiled none, None if it does not tell."""
+    way = way_of(config)
+    if way == "pynative":
+        return ()
+    if way == "bytecode":
+        return None if _CODE_EXTRA is None else _bytecode_phases(model)
+    found: Collection[str] | None
+    found = {"graph": getattr(model, "compile_cache", None), "ast": _AST_PHASES, "trace": _TRACE_PHASES}[way]
+    return found
+
+
+def diagnose(model: Any, config: Config) -> Diagnosis:
+    """See `Backend.diagnose`."""
+    way = way_of(config)
+    if way == "pynative":
+        return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=())
+    said = _diagnose_bytecode(model) if way == "bytecode" else _diagnose_phases(phases(model, config))
+    kernels = final_kernels() if said.compiled else None
+    return said if kernels is None else _with_kernels(said, kernels)
+
+
+def _with_kernels(said: Diagnosis, kernels: Kernels) -> Diagnosis:
+    return said.model_copy(update={"num_kernels": kernels.num_kernels, "num_fused": kernels.num_fused})
+
+
+def _diagnose_phases(names: Collection[str] | None) -> Diagnosis:
+    """MindSpore keeps one phase for each graph, that is for each new combination of input shapes, types, values."""
+    if names is None:
+        return Diagnosis(compiled=None, note="this release does not tell what it compiled")
+    if not names:
+        return Diagnosis(compiled=False, num_graphs=0, note="no graph was compiled: ran as PyNative (is MS_JIT=0 set?)")
+    again = Recompile(reason="an input of a new shape or type, or a new Python value")
+    return Diagnosis(
+        compiled=True,
+        num_graphs=len(names),
+        graph_breaks=_interpreted(names),
+        recompiles=(again,) * (len(names) - 1),
+    )
+
+
+def _interpreted(names: Collection[str]) -> tuple[GraphBreak, ...] | None:
+    """The Python that a graph hands back to the interpreter at every call, counted for each Cell."""
+    scopes: Counter[str] = Counter()
+    for phase in names:
+        text = graph_text(phase)
+        if text is None:
+            return None
+        scopes.update(_interpreted_scopes(text))
+    return tuple(
+        GraphBreak(reason=f"operations left to the Python interpreter (PyExecute) in {scope}", count=count)
+        for scope, count in scopes.items()
+    )
+
+
+def graph_text(phase: str) -> str | None:
+    """The final graph of a phase as text; None where this release does not give it."""
+    executors = [each.get_instance() for each in (_JIT_EXECUTOR, _GRAPH_EXECUTOR) if each is not None]
+    owner = next((each for each in executors if each.has_compiled(phase)), None)
+    return None if owner is None or _DUMP_GRAPH is None else str(_DUMP_GRAPH(owner.get_func_graph(phase)))
+
+
+def _interpreted_scopes(text: str) -> Iterator[str]:
+    """The path of Cells of each fallback node: it stands some lines below the node, as `# Scope: (Default/...)`."""
+    inside = False
+    for line in text.splitlines():
+        if " = PyExecute(" in line or " = PyInterpret(" in line:
+            inside = True
+        elif inside and "# Scope: " in line:
+            inside = False
+            yield line.partition("# Scope: ")[2].strip("()")
+
+
+def _diagnose_bytecode(model: Any) -> Diagnosis:
+    """Capture hangs its state on code objects: those of `construct` and of the pieces that it was cut into.
+
+    A piece that was compiled again shows its newest graph only, so each recompile counts as one graph more.
+    """
+    if _CODE_EXTRA is None:
+        return Diagnosis(compiled=None, note="this release does not tell what it compiled")
+    pieces = list(_pieces(type(model).construct.__code__))
+    num_recompiles = sum(max(extra.get("compile_count_", 0) - 1, 0) for _, extra in pieces)
+    num_graphs = sum("phase_" in extra.get("code", ()) for _, extra in pieces)
+    return Diagnosis(
+        compiled=num_graphs > 0,
+        num_graphs=num_graphs + num_recompiles if num_graphs else 0,
+        graph_breaks=_breaks(pieces),
+        recompiles=(Recompile(reason="a guard failed; MS_JIT_BYTECODE_LOGS=recompiles prints it"),) * num_recompiles,
+        note=None if num_graphs else "capture bytecode never compiled: ran as PyNative",
+    )
+
+
+def _bytecode_phases(model: Any) -> tuple[str, ...]:
+    extras = (extra.get("code", {}) for _, extra in _pieces(type(model).construct.__code__))
+    return tuple(dict.fromkeys(str(code["phase_"]) for code in extras if "phase_" in code))
+
+
+def _pieces(code: CodeType) -> Iterator[tuple[CodeType, dict[str, Any]]]:
+    """`code` and all code that was generated from it, each with what MindSpore knows of it."""
+    waiting, seen = [code], set()
+    while waiting:
+        current = waiting.pop(0)
+        extra = _CODE_EXTRA(current)
+        if current in seen or not extra:
+            continue
+        seen.add(current)
+        yield current, extra
+        waiting.extend(_generated(extra))
+
+
+def _generated(extra: dict[str, Any]) -> list[CodeType]:
+    compiled = extra.get("code", {}).get("compiled_code_")
+    constants = compiled.co_consts if compiled is not None else ()
+    codes = [getattr(each, "__code__", each) for each in constants]
+    return [each for each in codes if isinstance(each, CodeType)]
+
+
+def _breaks(pieces: list[tuple[CodeType, dict[str, Any]]]) -> tuple[GraphBreak, ...]:
+    counts: Counter[str | None] = Counter()
+    for code, extra in pieces:
+        counts[_break_line(code, extra)] += extra.get("break_count_", 0)
+    reason = "capture bytecode stopped; MS_JIT_BYTECODE_LOGS=graph_break prints why"
+    return tuple(GraphBreak(reason=reason, location=place, count=n) for place, n in counts.items() if n)
+
+
+def _break_line(code: CodeType, extra: dict[str, Any]) -> str | None:
+    """Where `code` was cut. Its rest is named like `16I.46B.construct`: it starts at code unit 46 (measured)."""
+    rests = [re.match(r"\d+I\.(\d+)B\.", each.co_name) for each in _generated(extra)]
+    starts = [2 * int(rest[1]) for rest in rests if rest is not None]
+    lines = [line for first, end, line in code.co_lines() if starts and first < min(starts) <= end]
+    return f"{code.co_filename}:{lines[0]}" if lines and lines[0] else None
