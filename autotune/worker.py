@@ -177,6 +177,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         errors = check(request, seen, tolerance, partial(why_unrepeatable, subject, backend))
         del outputs, seen
 
+        program = backend.program(model, request.config)
         progress.enter(Stage.RUN)
         memory.restart()
         samples = _take(request, _one_call(backend, step, inputs[0]), _plan(request, backend), turns)
@@ -195,6 +196,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         signature=subject.signature,
         environment=environment.describe(device=backend.device_name(), variables=request.variables),
         stage_s=progress.spent_s(),
+        program=program,
     )
 
 
