@@ -3,6 +3,7 @@
     taskset -c 1 python benchmarks/record_table.py                  all that definitions.yaml names and are not there
     taskset -c 1 python benchmarks/record_table.py vit_torch        this one
     taskset -c 1 python benchmarks/record_table.py --sample 4       four configs of each, to estimate how long it takes
+    python benchmarks/record_table.py --report                      what the recorded tables hold, as a section
 
 Trials go through the product's own runner and worker, but for what saves time in a study: no config is stopped early
 and none takes the samples of another one that compiles to the same program. A killed recording goes on where it was:
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import shutil
 import statistics
@@ -40,12 +42,14 @@ from autotune.space import Circumstances, SearchSpace, load_space
 from autotune.timing import SamplingPlan
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload import Workload
-from benchmarks.record import REPOSITORY
-from benchmarks.table import TABLES, Definition, Row, Table, read_definitions
+from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish
+from benchmarks.record import table as table_of
+from benchmarks.table import TABLES, Definition, Row, Table, read_definitions, recorded_tables
 
 SAMPLING = SamplingPlan(max_warmup_s=1.5, min_samples=15, max_samples=100, max_sampling_s=2.5)
 """Short: CPU seconds of a call scatter little within a process, and between processes more samples help nothing."""
 LIMITS = Limits(compile=180, check=180, run=60, total=300)
+GOAL_TABLES, GOAL_CONFIGS = 4, 48
 ATTEMPTS = 2
 """A trial that failed through no fault of its config is run once more."""
 
@@ -255,13 +259,54 @@ def recordings(names: list[str], folder: Path) -> Iterator[Recording]:
         yield Recording(name, definitions[name], TABLES / "spaces", folder)
 
 
+def report_of(tables: dict[str, Table]) -> Report:
+    """What is in the tables: how many configs and programs, and what the best ones are worth."""
+    header = [
+        "table", "configs", "work", "programs", "minutes", "untuned", "default", "best", "best of error <= 1e-3",
+        "worst", "within 2 % of the best", "one program differs by",
+    ]  # fmt: skip
+    whole = [name for name, each in tables.items() if len(each.rows) >= GOAL_CONFIGS]
+    frameworks = {tables[name].framework for name in whole}
+    return Report(
+        name="record_table",
+        title="Exhaustive truth: whole spaces, measured",
+        about=(
+            "Every config of a part of each framework's space, measured once in a fresh process with cold compile "
+            "caches; the tables are data ([tables/](../benchmarks/tables)), and searches are replayed on them. "
+            "Milliseconds are CPU time of a call on one core, speed-ups are against the untuned model. Configs that "
+            "compile to the same program are two measurements of one thing: how far these differ is the table's noise."
+        ),
+        goals=[
+            Goal(
+                f"at least {GOAL_TABLES} workloads in both frameworks, with at least {GOAL_CONFIGS} configs each",
+                f"{len(whole)} tables of {' and '.join(sorted(frameworks))}",
+                met=len(whole) >= GOAL_TABLES and len(frameworks) >= 2,
+            )
+        ],
+        body=table_of(header, [_cells(name, each) for name, each in tables.items()]),
+        results={
+            name: {
+                "num_configs": len(each.rows),
+                "num_programs": each.num_programs,
+                "program_spread": each.program_spread,
+                "best": each.best.model_dump(mode="json"),
+            }
+            for name, each in tables.items()
+        },
+    )
+
+
 def main() -> None:
     """Record the named tables, or all that are not there yet."""
     parser = argparse.ArgumentParser(description="Measure every config of a space, once, and keep the table.")
     parser.add_argument("names", nargs="*", help="tables of definitions.yaml (default: all that are not there yet)")
     parser.add_argument("--output", type=Path, default=TABLES, help="folder of the tables (default: %(default)s)")
     parser.add_argument("--sample", type=int, metavar="N", help="only N configs of each, and how long all would take")
+    parser.add_argument("--report", action="store_true", help="record nothing; write the section about what is there")
     given = parser.parse_args()
+    if given.report:
+        publish(report_of(recorded_tables(given.output)), Conditions.now())
+        return
     try:
         for recording in recordings(given.names, given.output):
             if given.sample:
@@ -271,6 +316,25 @@ def main() -> None:
     except AutotuneError as error:
         print(f"error: {error}\ntip: {error.tip or 'see above'}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+
+
+def _cells(name: str, of: Table) -> list[str]:
+    """A row of the report."""
+    worked = [row.latency_s for row in of.rows if row.latency_s is not None]
+    accurate = [row.latency_s for row in of.rows if row.latency_s is not None and (row.error or 0.0) <= 1e-3]
+    untuned_s = of.by_config[of.space.untuned()].latency_s or math.nan
+    default_s = of.by_config[of.space.default()].latency_s
+    spread = of.program_spread
+    return [
+        name, str(len(of.rows)), str(len(worked)), str(of.num_programs),
+        f"{sum(row.trial_s for row in of.rows) / 60:.0f}", _ms(untuned_s),
+        *(_speedup(untuned_s, each) for each in (default_s, min(worked), min(accurate), max(worked))),
+        str(sum(each <= 1.02 * min(worked) for each in worked)), "-" if spread is None else percent(spread),
+    ]  # fmt: skip
+
+
+def _speedup(untuned_s: float, latency_s: float | None) -> str:
+    return "-" if latency_s is None else f"{untuned_s / latency_s:.2f}x"
 
 
 def _show_estimate(recording: Recording, num_configs: int) -> None:

@@ -5,6 +5,8 @@ The folder `tables/` holds the recorded tables (`NAME.json`) and, as `definition
 
 from __future__ import annotations
 
+import math
+import statistics
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -79,6 +81,20 @@ class Table(Record):
         """Different programs among the configs that work; one whose program is unknown counts as different."""
         works = [row for row in self.rows if row.works]
         return len({row.program for row in works if row.program}) + sum(row.program is None for row in works)
+
+    @property
+    def program_spread(self) -> float | None:
+        """By what share two processes of one program differ: the root mean square of the log ratios to their means.
+
+        None where no program was measured twice. With k rows of a program, k - 1 of its deviations are free.
+        """
+        logs: dict[str, list[float]] = {}
+        for row in self.rows:
+            if row.program and row.latency_s:
+                logs.setdefault(row.program, []).append(math.log(row.latency_s))
+        several = [each for each in logs.values() if len(each) > 1]
+        free = sum(len(each) - 1 for each in several)
+        return math.sqrt(sum(statistics.variance(each) * (len(each) - 1) for each in several) / free) if free else None
 
     def as_json(self) -> str:
         """The file's content, a line for each row so that two recordings can be compared by eye."""

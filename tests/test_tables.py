@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,6 +197,26 @@ def test_the_best_row_works(recording, measurement):
     few = made.model_copy(update={"rows": (failed, fast, same)})
     assert few.best == fast
     assert few.num_programs == 1
+
+
+def test_one_program_s_spread_is_that_of_its_processes(recording, measurement):
+    """Two rows of one program at 1 and 1.1 differ by ln 1.1 / sqrt 2; a program measured once says nothing."""
+    made = recording.finish(recording.record(counting(measurement)[0]))
+    rows = [
+        made.rows[n].model_copy(update={"latency_s": latency_s, "program": program})
+        for n, (latency_s, program) in enumerate([(1.0, "a"), (1.1, "a"), (7.0, "b")])
+    ]
+    assert made.model_copy(update={"rows": tuple(rows)}).program_spread == pytest.approx(math.log(1.1) / math.sqrt(2))
+    assert made.model_copy(update={"rows": tuple(rows[1:])}).program_spread is None
+
+
+def test_the_report_counts_what_works_and_judges_number_and_size(recording, measurement):
+    """Fifteen configs of one framework are no exhaustive truth, and it says so; the row names the speed-ups."""
+    made = recording.finish(recording.record(counting(measurement)[0]))
+    report = record_table.report_of({"fake": made})
+    assert not report.goals[0].met
+    assert "| fake | 15 | 15 |" in report.body
+    assert "1.00x" in report.body
 
 
 def test_definitions_name_spaces_that_are_there():
