@@ -9,7 +9,7 @@ EXTRAS ?= torch,mindspore,dashboard,dev
 help:
 	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
 	@echo "make test   set up, then lint, type-check and test"
-	@echo "make bench  set up, then run all benchmarks (about two and a half hours; the machine must be idle)"
+	@echo "make bench  set up, then run all benchmarks (about three hours; the machine must be idle)"
 	@echo "make clean  remove the environment and caches; studies stay"
 
 setup: $(VENV)/ready
@@ -36,6 +36,10 @@ bench: setup
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/same_answer.py --keep build/exports
 	$(BIN)/python benchmarks/delivered.py --from build/exports
+	$(BIN)/python benchmarks/large_study.py
+	$(BIN)/python benchmarks/wall_time.py
+	$(BIN)/python benchmarks/record_table.py
+	$(BIN)/python benchmarks/record_table.py --report
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -113,11 +113,12 @@ class Study:
 
     def num_recorded(self) -> int:
         """Trials that say something about their config: what a budget counts."""
-        return sum(each.counts for each in self.records())
+        return sum(self._counts(trial) for trial in self._trials())
 
     def has_evidence(self) -> bool:
         """Something was measured, or is being measured right now."""
-        return any(isinstance(each.outcome, Measurement) or each.state == "running" for each in self.records())
+        records = (self._record_of(trial) for trial in self._trials())
+        return any(each and (isinstance(each.outcome, Measurement) or each.state == "running") for each in records)
 
     def num_configs(self) -> int | None:
         """Size of the space, None if it is too large to be counted out."""
@@ -230,6 +231,12 @@ class Study:
         """Give the database file back. SQLite folds the WAL into it when the last connection closes."""
         self._storage.remove_session()
         self._storage.engine.dispose()
+
+    def _counts(self, trial: FrozenTrial) -> bool:
+        """See `TrialRecord.counts`. How a trial was told says it without its outcome, which is long."""
+        if trial.state.is_finished():
+            return trial.state is TrialState.COMPLETE and _RESULT in trial.user_attrs
+        return self._record_of(trial).counts
 
     def _record_of(self, trial: FrozenTrial) -> TrialRecord:
         """A finished trial never changes, and its samples are long: each is parsed once."""

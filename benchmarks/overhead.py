@@ -98,6 +98,8 @@ def split_of(trial: dict[str, Any]) -> dict[str, float]:
     """
     outcome = trial["outcome"]
     warmup_s, sampling_s = sum(outcome["samples"]["warmup_s"]), sum(outcome["samples"]["latency_s"])
+    if outcome.get("reused_from") is not None:  # Another trial spent those.
+        warmup_s = sampling_s = 0.0
     told: dict[str, float] = dict(outcome.get("stage_s") or {})
     run_s = told.pop("run", warmup_s + sampling_s)
     stages = told or {"compile": outcome["first_call_s"]}

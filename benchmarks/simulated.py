@@ -107,7 +107,7 @@ class SimulatedProcess:
 
     def finish(self) -> Outcome:
         """A measurement of all samples, or the failure."""
-        return self.outcome or _measurement(tuple(self.samples_s))
+        return self.outcome or measurement_of(tuple(self.samples_s))
 
 
 class SimulatedTrials:
@@ -151,7 +151,7 @@ def simulate(space: SearchSpace, truth: Truth, noise: Noise, *, seed: int) -> Si
     budget = Budget(num_trials=len(truth.latency_s))
     trials = SimulatedTrials(Machine(noise, seed), truth)
     with tempfile.TemporaryDirectory(prefix="autotune-simulated-") as folder:
-        study = create_study(Path(folder), _manifest(space, seed))
+        study = create_study(Path(folder), manifest_of(space, seed))
         try:
             confirmation = Tuner(study, budget, trials).run()
             number = confirmation.candidate
@@ -175,7 +175,8 @@ def space_of_variants(num_variants: int) -> SearchSpace:
     return SearchSpace(framework="fake", knobs=(execution, variant), forbid=())
 
 
-def _manifest(space: SearchSpace, seed: int) -> Manifest:
+def manifest_of(space: SearchSpace, seed: int) -> Manifest:
+    """The question of a study that runs no real process."""
     return Manifest(
         schema=2,
         id=uuid.uuid4().hex,
@@ -201,7 +202,8 @@ _WRONG = Failure(
 )
 
 
-def _measurement(samples_s: tuple[float, ...]) -> Measurement:
+def measurement_of(samples_s: tuple[float, ...]) -> Measurement:
+    """What a trial of the untuned kind with these seconds a call would have brought back."""
     return Measurement(
         samples=Samples(latency_s=samples_s, warmup_s=samples_s[:3], steady=True, ended_by="precision"),
         first_call_s=1.0,

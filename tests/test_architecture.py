@@ -21,9 +21,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("config", "measurement"),
     ("files", "workload", "objective", "timing", "statistics", "lease", "leftovers", "caches"),
     ("space", "trial", "backends", "record"),
-    ("manifest", "memory", "subject", "check", "store", "surrogate", "candidates", "importance", "tuned", "backends.*"),
-    ("reference", "forecast", "classes", "classmate"),
-    ("sampler", "effects"),
+    ("manifest", "memory", "subject", "check", "surrogate", "candidates", "importance", "tuned", "backends.*"),
+    ("reference", "forecast", "classes", "classmate", "trial_rows"),
+    ("sampler", "effects", "store"),
     ("autotune", "worker", "study"),
     ("supervisor", "postmortem", "probe"),
     ("runner",),
@@ -47,7 +47,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torchair": ("backends/torch_apply.py",),
     "triton": ("backends/torch_compile.py",),
     "mindspore": ("backends/mindspore_", "models/mindspore/"),
-    "optuna": ("study.py", "sampler.py", "importance.py", "store.py", "plan.py"),
+    "optuna": ("study.py", "sampler.py", "importance.py", "store.py", "trial_rows.py", "plan.py"),
     "scipy": ("surrogate.py", "forecast.py"),
     "sqlalchemy": ("store.py",),
     "yaml": ("files.py",),
@@ -59,7 +59,8 @@ HOMES: dict[str, tuple[str, ...]] = {
 OPTUNA_OUTSIDE_THE_STUDY: dict[str, frozenset[str]] = {
     "importance.py": frozenset({"create_study", "distributions", "importance", "trial"}),
     "sampler.py": frozenset({"samplers", "distributions", "trial", "Study"}),
-    "store.py": frozenset({"storages", "exceptions", "logging"}),
+    "store.py": frozenset({"storages", "exceptions", "logging", "trial"}),
+    "trial_rows.py": frozenset({"trial", "distributions"}),
     "plan.py": frozenset({"__version__"}),
 }
 """Making, loading, asking and telling a study is study.py's alone: here is what each other file may use."""

@@ -115,14 +115,14 @@ def export(
 @plainly
 def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
     """List the studies there are."""
-    from autotune.answer import answer_of
     from autotune.study import list_studies, open_study
 
     rows = []
     for name in list_studies(studies_dir):
         try:
             opened = open_study(studies_dir, name)
-            answer = answer_of(opened)
+            # Not the whole answer: that would read every sample of every study.
+            confirmation = opened.confirmation
             workload = opened.manifest.workload
             rows.append(
                 {
@@ -131,7 +131,7 @@ def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fal
                     "framework": workload.framework,
                     "device": workload.device,
                     "trials": opened.num_recorded(),
-                    "verdict": answer.verdict.value if answer.verdict else None,
+                    "verdict": confirmation.verdict.value if confirmation else None,
                 }
             )
         except AutotuneError as error:
