@@ -34,6 +34,8 @@ bench: setup
 	$(BIN)/python benchmarks/planted.py
 	$(BIN)/python benchmarks/aa.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/overlap.py
+	$(BIN)/python benchmarks/classes.py
 	$(BIN)/python benchmarks/same_answer.py --keep build/exports
 	$(BIN)/python benchmarks/delivered.py --from build/exports
 	$(BIN)/python benchmarks/large_study.py

@@ -179,8 +179,10 @@ def finalists(
 ) -> list[TrialRecord]:
     """Those that may be the fastest, `MAX_FINALISTS` at most and the simplest among them; and the default."""
     space = study.manifest.space
-    by_speed = sorted(candidates, key=value)
-    equals = [each for each in by_speed if value(each) <= (1 + uncertainty) * value(by_speed[0])]
+    values = {each.number: value(each) for each in candidates}
+    by_speed = sorted(candidates, key=lambda each: values[each.number])
+    fast = (1 + uncertainty) * min(values.values(), default=0.0)
+    equals = [each for each in by_speed if values[each.number] <= fast]
     nearest = sorted(equals, key=lambda each: simplicity(each, space))[:1]
     best = list(dict.fromkeys(each.config for each in [*equals[:1], *nearest, *equals]))[:MAX_FINALISTS]
     return [each for each in by_speed if each.config in best or each.config == space.default()]

@@ -36,9 +36,14 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheShelf) -> TrialR
     return request.model_copy(update={"cold": False, "compiled_before": _cold_compile(donor)})
 
 
+def from_empty_caches(request: TrialRequest) -> TrialRequest:
+    """The same trial, compiled for itself."""
+    return request.model_copy(update={"cold": True, "compiled_before": None})
+
+
 def without_reuse(request: TrialRequest) -> TrialRequest:
-    """The same trial, measured for itself from empty caches."""
-    return request.model_copy(update={"cold": True, "compiled_before": None, "known_programs": {}})
+    """The same trial, compiled and sampled for itself."""
+    return from_empty_caches(request).model_copy(update={"known_programs": {}})
 
 
 def shelve(record: TrialRecord, likely_finalists: Sequence[TrialRecord], study: Study, shelf: CacheShelf) -> None:

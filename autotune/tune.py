@@ -19,7 +19,7 @@ from autotune.events import ConfigProbed, ModelChecked, Notify, SearchStarted, T
 from autotune.measurement import Failure, Measurement, Outcome
 from autotune.noise import measure_noise_floor, read_sentinel
 from autotune.record import Confirmation, TrialRecord
-from autotune.reuse import shelve, with_reuse
+from autotune.reuse import from_empty_caches, shelve, with_reuse
 from autotune.runner import Trials
 from autotune.statistics import Verdict
 from autotune.study import Asked, Study
@@ -117,6 +117,9 @@ class Tuner:
         request = with_reuse(request, self._study, self._bench.caches).model_copy(update=self._early_stop())
         try:
             outcome = self._bench.attempt(folder, request)
+            if isinstance(outcome, Failure) and request.compiled_before is not None:
+                # Another trial's caches must not be what a config is blamed for.
+                outcome = self._bench.attempt(folder, from_empty_caches(request))
         except BaseException:
             self._study.give_back(asked)
             raise

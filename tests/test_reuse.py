@@ -360,6 +360,22 @@ class TestCaches:
                 assert each.measurement.first_call_s != first.measurement.first_call_s
                 assert each.reused_from is None, "what runs differs in its runtime knobs"
 
+    def test_a_bad_cache_is_not_the_config_s_fault(self, study_of):
+        """A trial that fails on another one's caches is run again from empty ones before its config is blamed."""
+        study = study_of(RUNTIME.replace("[300, 301]", "[300]").replace("[1, 2, 4]", "[1, 2]"))
+
+        def spoil(event):
+            if isinstance(event, TrialEnded) and event.record.number == 1:
+                for path in (study.folder / "caches" / "0001").iterdir():
+                    path.write_text("half")
+
+        search(study, notify=spoil)
+        variant = study.record(2)
+        assert variant.config["threads"] == 2
+        assert variant.state == "measured"
+        assert variant.measurement.compiled_from is None
+        assert variant.measurement.compile_s >= COLD_S
+
     @pytest.mark.parametrize("moment", [TrialEnded, ConfirmationStarted, BlockMeasured])
     def test_nothing_is_left_on_abort(self, study_of, moment):
         """Ctrl-C in the search, before the confirmation and in it."""
