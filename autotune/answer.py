@@ -9,9 +9,11 @@ from pathlib import Path
 from autotune.classes import are_one, simplest
 from autotune.effects import Effect, effects_of
 from autotune.errors import InputError
+from autotune.front import front
 from autotune.measurement import Measurement
-from autotune.record import Confirmation, NoiseFloor, Sentinel, TrialRecord, drift, fastest
-from autotune.statistics import Speedup, Verdict, break_even_calls
+from autotune.objective import Objective
+from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
+from autotune.statistics import Speedup, Verdict, break_even_calls, verdict_of
 from autotune.study import Study
 from autotune.tuned import SCHEMA, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
 
@@ -21,10 +23,12 @@ class Answer:
     """The verdict with what it rests on. `verdict` is None as long as no confirmation was made."""
 
     study: str
+    objectives: tuple[Objective, ...]
+    """The verdict is about the first."""
     records: list[TrialRecord]
     verdict: Verdict | None
     best: TrialRecord | None
-    """What to use: the confirmed winner, or the untuned model where nothing is faster; the leader if unconfirmed."""
+    """What to use: the confirmed winner, or the untuned model where nothing is better; the leader if unconfirmed."""
     untuned: TrialRecord | None
     confirmation: Confirmation | None
     break_even_calls: int | None
@@ -32,6 +36,34 @@ class Answer:
     sentinels: list[Sentinel]
     effects: list[Effect]
     """What the programs of the trials say about each knob."""
+    front: list[TrialRecord]
+    """Trials that keep every constraint and that no other one beats in each objective, by the first objective."""
+    stop_reason: StopReason | None
+    """Why the search ended."""
+    num_configs: int | None
+    """Of the space; None: too many to count."""
+
+    @property
+    def objective(self) -> Objective:
+        """What the verdict is about."""
+        return self.objectives[0]
+
+    @property
+    def closest_miss(self) -> TrialRecord | None:
+        """Where no config keeps every constraint: the one that misses them by the least."""
+        return closest_miss(self.records) if self.verdict is Verdict.INFEASIBLE else None
+
+    @property
+    def out_of_bounds(self) -> TrialRecord | None:
+        """The best of those that break a constraint, if it beats the answer."""
+        tempting = [each for each in self.records if each.state == "infeasible"]
+        best = min(tempting, key=self._value, default=None)
+        if best is None or self.best is None or self._value(best) >= self._value(self.best):
+            return None
+        return best
+
+    def _value(self, record: TrialRecord) -> float:
+        return self.objective.value(record.measurement)
 
     @property
     def speedup(self) -> Speedup | None:
@@ -57,22 +89,28 @@ def answer_of(study: Study) -> Answer:
     confirmation = study.confirmation
     verdict = None if confirmation is None else confirmation.verdict
     candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
+    manifest = study.manifest
     best = {
         None: _leader(records, study),
         Verdict.FASTER: candidate,
+        Verdict.FEASIBLE: candidate,
         Verdict.INFEASIBLE: None,
     }.get(verdict, untuned)
     return Answer(
         study=study.name,
+        objectives=manifest.objectives,
         records=records,
         verdict=verdict,
         best=best,
         untuned=untuned,
         confirmation=confirmation,
-        break_even_calls=_break_even(confirmation, candidate) if verdict is Verdict.FASTER else None,
+        break_even_calls=None if best is None else _break_even(manifest.objective, confirmation, untuned, best),
         noise_floor=study.noise_floor,
         sentinels=study.sentinels,
         effects=effects_of(records, study.manifest.space),
+        front=front(sorted(measured, key=lambda each: manifest.space.num_changes(each.config)), manifest.values),
+        stop_reason=study.stop_reason,
+        num_configs=study.num_configs(),
     )
 
 
@@ -90,31 +128,70 @@ def figures_of(record: TrialRecord) -> Figures:
     )
 
 
-def tuned_config(study: Study) -> TunedConfig:
-    """The answer as it is exported. Raises InputError while there is no verdict, or nothing usable."""
+def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
+    """The answer as it is exported, or another trial that was compared with the untuned model.
+
+    Raises InputError while there is no verdict, or nothing usable.
+    """
     answer = answer_of(study)
-    if answer.verdict is None:
+    confirmation = answer.confirmation
+    if answer.verdict is None or confirmation is None:
         raise InputError(f"study {study.name!r} has no verdict yet", tip=f"run: {study.command('resume')}")
-    if answer.best is None or answer.untuned is None:
+    if trial is not None and (answer.best is None or trial != answer.best.number):
+        return _tuned(study, answer, _chosen(study, confirmation, trial))
+    if answer.best is None:
         raise InputError(
             f"study {study.name!r} is infeasible: no config keeps every constraint, so there is nothing to export",
             tip="loosen a constraint under another --study NAME",
         )
-    measured = answer.best.measurement
-    assert answer.confirmation is not None
+    return _tuned(study, answer, _Exported(answer.best, answer.verdict, answer.speedup, confirmation.pairs))
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """What goes into the file: the answer, or what the user prefers to it."""
+
+    record: TrialRecord
+    verdict: Verdict
+    speedup: Speedup | None
+    pairs: tuple[tuple[float, float], ...]
+
+
+def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
+    """A trial that the user prefers to the answer. Raises InputError where it was not compared."""
+    record = study.record(trial)
+    speedup = confirmation.compared.get(trial)
+    if speedup is None:
+        compared = ", ".join(str(number) for number in confirmation.compared) or "none"
+        raise InputError(
+            f"trial {trial} was not compared with the untuned model in fresh processes (compared: {compared})",
+            tip=f"`{study.command('compare')} 0 {trial}` measures it; an export rests on the study's own confirmation",
+        )
+    is_faster = verdict_of(speedup, confirmation.margin) is Verdict.FASTER
+    verdict = Verdict.FASTER if is_faster else Verdict.CHOSEN
+    return _Exported(record, verdict, speedup, confirmation.pairs_of(trial))
+
+
+def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
     manifest, workload = study.manifest, study.manifest.workload
+    confirmation, record = answer.confirmation, exported.record
+    assert confirmation is not None
+    assert answer.untuned is not None
+    measured = record.measurement
+    is_answer = answer.best is not None and record.number == answer.best.number
     return TunedConfig(
         schema=SCHEMA,
         framework=workload.framework,
-        verdict=answer.verdict,
-        config=answer.best.config,
+        verdict=exported.verdict,
+        config=record.config,
         untuned=manifest.space.untuned(),
         workload=TunedWorkload(
             model=workload.model,
             arguments=workload.arguments,
             device=workload.device,
             task=workload.task,
-            objective=manifest.objective.quantity,
+            objective=manifest.objective.name,
+            constraints=tuple(each.text for each in manifest.constraints),
             seed=workload.seed,
             tolerance=manifest.tolerance,
             reference_precision=manifest.reference_precision,
@@ -124,27 +201,27 @@ def tuned_config(study: Study) -> TunedConfig:
         evidence=Evidence(
             study=study.name,
             autotune_version=manifest.autotune_version,
-            num_trials=answer.confirmation.num_trials,
-            best=figures_of(answer.best),
+            num_trials=confirmation.num_trials,
+            best=figures_of(record),
             untuned=figures_of(answer.untuned),
-            speedup=answer.speedup,
-            process_pairs_s=answer.confirmation.pairs,
+            speedup=exported.speedup,
+            process_pairs=exported.pairs,
             noise_floor=answer.noise_floor and answer.noise_floor.spread,
-            compile_warm_s=answer.confirmation.compile_warm_s,
-            break_even_calls=answer.break_even_calls,
+            compile_warm_s=confirmation.compile_warm_s if is_answer else None,
+            break_even_calls=_break_even(manifest.objective, confirmation, answer.untuned, record),
         ),
     )
 
 
-def export(study: Study, path: Path) -> TunedConfig:
-    """Write the answer to a YAML file. Raises InputError."""
-    tuned = tuned_config(study)
+def export(study: Study, path: Path, trial: int | None = None) -> TunedConfig:
+    """Write the answer, or another trial that was compared, to a YAML file. Raises InputError."""
+    tuned = tuned_config(study, trial)
     tuned.write(path)
     return tuned
 
 
 def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:
-    """The fastest so far, by the simplest name that its program has."""
+    """The best so far, by the simplest name that its program has."""
     first = fastest(records, study.manifest.objective.value)
     if first is None:
         return None
@@ -152,8 +229,18 @@ def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:
     return simplest(names or [first], study.manifest.space)
 
 
-def _break_even(confirmation: Confirmation | None, candidate: TrialRecord | None) -> int | None:
-    if confirmation is None or candidate is None:
+def _break_even(
+    objective: Objective, confirmation: Confirmation | None, untuned: TrialRecord | None, record: TrialRecord
+) -> int | None:
+    """Calls that earn back what compiling costs: by the confirmed ratio where it is one of latencies, else by the
+    search's medians.
+    """
+    if confirmation is None or untuned is None or record.number == untuned.number:
         return None
-    untuned_s, tuned_s = confirmation.latencies_s
-    return break_even_calls(candidate.measurement.compile_s, untuned_s, tuned_s)
+    speedup = confirmation.compared.get(record.number)
+    latencies_s = untuned.measurement.latency.p50, record.measurement.latency.p50
+    if speedup is not None and objective.is_latency:
+        num_items = max(record.measurement.signature.items_per_call, 1) if objective.quantity == "throughput" else 1
+        untuned_s, tuned_s = confirmation.values_at(speedup)
+        latencies_s = num_items * untuned_s, num_items * tuned_s
+    return break_even_calls(record.measurement.compile_s, *latencies_s)

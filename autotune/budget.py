@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import PositiveInt
+import re
+
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from autotune.contest import BlockPlan
+from autotune.errors import InputError
 from autotune.measurement import Record
 from autotune.timing import SamplingPlan
 from autotune.trial import Limits
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|sec|m|min|h)?")
+_SECONDS = {None: 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class Budget(Record):
     """Limits and counts are no part of the question that a study asks: they may change between runs."""
 
-    num_trials: PositiveInt = 12
-    """Trials of the whole study, earlier runs included, that say something about a config."""
+    num_trials: PositiveInt | None = 12
+    """Trials of the whole study, earlier runs included, that say something about a config. None: as many as there is
+    time for."""
+    wall_s: PositiveFloat | None = Field(None, allow_inf_nan=False)
+    """Seconds that one run may take in all, the confirmation included; None: as long as it takes."""
     limits: Limits = Limits()
     sampling: SamplingPlan = SamplingPlan()
     """Of a trial of the search."""
@@ -26,14 +35,31 @@ class Budget(Record):
     confirmation: BlockPlan = BlockPlan()
 
     def but(
-        self, *, num_trials: int | None = None, compile_s: float | None = None, total_s: float | None = None
+        self,
+        *,
+        num_trials: int | None = None,
+        wall_s: float | None = None,
+        compile_s: float | None = None,
+        total_s: float | None = None,
     ) -> Budget:
-        """The same, except for what is given."""
+        """The same, except for what is given. With a time and no number of trials, the time alone is the limit."""
         of_compile = {} if compile_s is None else {"compile": compile_s, "check": compile_s}
         of_trial = {} if total_s is None else {"total": total_s}
         return self.model_copy(
             update={
-                "num_trials": num_trials or self.num_trials,
+                "num_trials": num_trials or (None if wall_s else self.num_trials),
+                "wall_s": wall_s or self.wall_s,
                 "limits": self.limits.model_copy(update={**of_compile, **of_trial}),
             }
         )
+
+
+def duration_s(text: str) -> float | None:
+    """Seconds of `90s`, `10m`, `1.5h` or `600`; None where the text is no duration. Raises InputError for 0."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        return None
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not seconds > 0:
+        raise InputError(f"--budget {text}: that is no time", tip="give e.g. 90s, 10m or 1h")
+    return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from autotune.classes import are_one, classes_of, program_of, simplest, simplici
 from autotune.contest import Contest
 from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Measurement, Reason
+from autotune.objective import Objective
+from autotune.pace import contest_s, fresh_start_s
 from autotune.record import DRIFTING, Confirmation, TrialRecord, drift, failures_by_reason
 from autotune.space import SearchSpace
 from autotune.statistics import MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
@@ -25,6 +28,10 @@ MAX_FINALISTS = 3
 besides."""
 MAX_CONTESTS = 3
 """When every contestant fails in a fresh process, the next best ones are tried, but not for ever."""
+SAFETY = 1.25
+"""A confirmation is expected to take so many times what its parts took in the search."""
+CONFIRMATION_SHARE = 0.5
+"""Of a run's time the most that is kept for a confirmation with more than two contestants."""
 
 
 def confirm(bench: Workbench) -> Confirmation:
@@ -43,7 +50,7 @@ def confirm(bench: Workbench) -> Confirmation:
         aliases = "every other config that was measured is the untuned model under another name: the same program runs"
         return contenders.without_winner(aliases if others else "no other config gave a measurement")
     reach = max(OUT_OF_REACH, contenders.uncertainty)
-    if contenders.best_s() > (1 + reach) * bench.value(untuned.measurement):
+    if not untuned.violations and contenders.best() > (1 + reach) * bench.value(untuned.measurement):
         return contenders.without_winner(f"no other config came within {reach:.0%} of the untuned model")
     for _ in range(MAX_CONTESTS):
         confirmation = contenders.hold_contest()
@@ -75,9 +82,37 @@ def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
 
 def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
     """Share by which two single processes of the search may differ without any difference between their configs."""
-    drifted = drift(untuned, study.sentinels) or 0.0
+    drifted = drift(untuned, study.sentinels) if study.manifest.objective.is_timed else None
     spread = study.noise_floor.spread if study.noise_floor else 0.0
-    return max(EQUALLY_FAST, spread, drifted if drifted > DRIFTING else 0.0)
+    return max(EQUALLY_FAST, spread, drifted if drifted and drifted > DRIFTING else 0.0)
+
+
+def likely_contest(bench: Workbench) -> list[Measurement]:
+    """Who would take part in a confirmation held now, the untuned model first; it stands for another one too where
+    there is none yet.
+
+    In a run with a time budget no more than fits into the part of it that a confirmation may take.
+    """
+    untuned = bench.study.untuned_record()
+    assert untuned is not None, "it is the first trial"
+    feasible = [each for each in bench.study.records() if each.state == "measured"]
+    candidates = candidates_among(feasible, untuned, bench.study.manifest.space)
+    if not candidates:
+        return [untuned.measurement] * 2
+    contenders = _Contenders(bench, untuned, candidates)
+    part_s = CONFIRMATION_SHARE * (bench.budget.wall_s or math.inf)
+    chosen = contenders.that_fit(contenders.by_importance(), part_s) or contenders.by_importance()[:1]
+    return [untuned.measurement, *(each.measurement for each in chosen)]
+
+
+def expected_s(bench: Workbench, contestants: Sequence[Measurement]) -> float:
+    """Seconds that a confirmation of these is expected to take until its first look, to be on the safe side."""
+    untuned = bench.study.untuned_record()
+    assert untuned is not None, "it is the first trial"
+    floor = bench.study.noise_floor
+    start_s = floor.start_s if floor and floor.start_s is not None else fresh_start_s(untuned)
+    plan, cold = bench.budget.confirmation.fit_for(bench.objective), bench.objective.compiles_cold
+    return SAFETY * contest_s(contestants, plan, bench.budget.sampling, start_s, cold=cold)
 
 
 @dataclass
@@ -88,18 +123,44 @@ class _Contenders:
     untuned: TrialRecord
     candidates: list[TrialRecord]
     notes: list[str] = field(default_factory=list)
+    were_left_out: bool = False
 
     @property
     def uncertainty(self) -> float:
         return uncertainty_of(self.bench.study, self.untuned)
 
-    def best_s(self) -> float:
+    def best(self) -> float:
         return min(self._value(each) for each in self.candidates)
+
+    def by_importance(self) -> list[TrialRecord]:
+        """Whom to compare: the finalists, and where there are several objectives the best in each other one."""
+        study = self.bench.study
+        chosen = by_importance(study, self.candidates, self.uncertainty, self._value)
+        others = [_best_in(objective, self.candidates) for objective in study.manifest.objectives[1:]]
+        return list({each.number: each for each in [*chosen, *others]}.values())
+
+    def that_fit(self, chosen: Sequence[TrialRecord], left_s: float) -> list[TrialRecord]:
+        """As many of them as can be compared in this time, the more important ones first."""
+        fitting: list[TrialRecord] = []
+        for each in chosen:
+            more = [*fitting, each]
+            measurements = [self.untuned.measurement, *(one.measurement for one in more)]
+            if expected_s(self.bench, measurements) <= left_s:
+                fitting = more
+        return fitting
 
     def hold_contest(self) -> Confirmation | None:
         """The verdict; None if all who took part failed, which takes them out of the field."""
-        chosen = finalists(self.bench.study, self.candidates, self.uncertainty, self._value)
-        return self._contest_of(chosen) if chosen else None
+        if not self.candidates:
+            return None
+        wanted = self.by_importance()
+        chosen = self.that_fit(wanted, SAFETY * self.bench.deadline.left_s())
+        left_out = [each for each in wanted if each not in chosen]
+        if left_out:
+            self.were_left_out = True
+            names = ", ".join(f"trial {each.number}" for each in left_out)
+            self.notes.append(f"no time to compare {names}")
+        return self._contest_of(sorted(chosen, key=self._value)) if chosen else self._out_of_time()
 
     def _contest_of(self, chosen: list[TrialRecord]) -> Confirmation | None:
         bench = self.bench
@@ -111,12 +172,14 @@ class _Contenders:
         try:
             comparison = contest.run(
                 lambda comparison: is_clear(comparison.speedups, self._margin(comparison)),
-                cannot_win=lambda comparison, speedup: speedup.high <= 1 + self._margin(comparison),
+                cannot_win=lambda comparison, speedup: (
+                    not self.untuned.violations and speedup.high <= 1 + self._margin(comparison)
+                ),
             )
         finally:
             shutil.rmtree(folder / "cache", ignore_errors=True)
         if len(chosen) > 1 and any(each.reason is Reason.OUT_OF_MEMORY for each in contest.failures.values()):
-            self.notes.append(f"no room for {len(chosen) + 1} processes at once: only the fastest config was compared")
+            self.notes.append(f"no room for {len(chosen) + 1} processes at once: only the best config was compared")
             return self._contest_of([min(chosen, key=self._value)])
         if contest.base.name in contest.failures:
             raise cannot_go_on("the confirmation", contest.failures[contest.base.name])
@@ -126,72 +189,92 @@ class _Contenders:
                 self.notes.append(f"trial {each.number} failed in a fresh process: {failure.reason}: {failure.error}")
         self.notes += [_ran_otherwise(each) for each in chosen if _programs_in(contest, each) - {program_of(each)}]
         if comparison is None:
-            return None
+            return self._out_of_time() if contest.was_cut_short else None
         out = contest.failures.keys() | contest.retired.keys()
         remaining = [each for each in chosen if _name(each) not in out]
         return self._judge(contest, comparison, remaining)
 
     def without_winner(self, note: str) -> Confirmation:
         """Keep the untuned model, if it may be kept: a constraint that it breaks rules it out like any other config."""
+        if self.untuned.violations:
+            broken = f"the untuned model breaks {', '.join(self.untuned.violations)}"
+            return self._confirmation(Verdict.INFEASIBLE, "; ".join([broken, *self.notes, note]))
         return self._confirmation(Verdict.KEEP_UNTUNED, "; ".join([*self.notes, note]))
 
+    def _out_of_time(self) -> Confirmation:
+        """Nothing could be compared: undecided, unless only one of the candidates keeps what was asked for."""
+        note = "; ".join([*self.notes, "the time was used up before anything could be compared"])
+        if not self.untuned.violations:
+            return self._confirmation(Verdict.UNDECIDED, note, cut_short=True)
+        best = min(self.candidates, key=self._value)
+        return self._confirmation(Verdict.FEASIBLE, note, candidate=best.number, cut_short=True)
+
     def _judge(self, contest: Contest, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
+        """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
         margin = self._margin(comparison)
-        winner = winner_of(comparison, margin, [simplicity(each, self.bench.study.manifest.space) for each in chosen])
-        speedup = comparison.speedups[winner]
-        warm = [block[_name(chosen[winner])].compile_s for block in contest.blocks[1:]]
+        must_win = not self.untuned.violations
+        simplicities = [simplicity(each, self.bench.study.manifest.space) for each in chosen]
+        winner = winner_of(comparison, margin, simplicities, must_win=must_win)
+        verdict = verdict_of(comparison.speedups[winner], margin)
+        warm = [] if self.bench.objective.compiles_cold else contest.blocks[1:]
         return self._confirmation(
-            verdict_of(speedup, margin),
+            verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
             "; ".join(self.notes) or None,
             candidate=chosen[winner].number,
             contestants=(self.untuned.number, *(each.number for each in chosen)),
-            blocks_s=comparison.latencies_s,
+            blocks=comparison.values,
             speedups=comparison.speedups,
             retired={_number(name): speedup for name, speedup in contest.retired.items()},
             margin=margin,
-            compile_warm_s=min(warm, default=None),
+            compile_warm_s=min((block[_name(chosen[winner])].compile_s for block in warm), default=None),
+            cut_short=contest.was_cut_short or self.were_left_out,
         )
 
     def _confirmation(self, verdict: Verdict, note: str | None, **evidence: object) -> Confirmation:
-        if verdict is not Verdict.FASTER and self.untuned.violations:
-            verdict = Verdict.INFEASIBLE
-            broken = (
-                f"the untuned model breaks {', '.join(self.untuned.violations)}, and nothing that keeps all is faster"
-            )
-            note = f"{broken}; {note}" if note else broken
         content = {"verdict": verdict, "note": note, "num_trials": self.bench.study.num_recorded(), **evidence}
         return Confirmation.model_validate(content)
 
     def _margin(self, comparison: Comparison) -> float:
         floor = self.bench.study.noise_floor
-        return MARGIN if floor is None else margin_above(floor.spread, len(comparison.latencies_s))
+        return MARGIN if floor is None else margin_above(floor.spread, len(comparison.values))
 
     def _value(self, record: TrialRecord) -> float:
         return self.bench.value(record.measurement)
 
-    def _tell_block(self, latency_s: dict[str, float]) -> None:
-        others = {_number(name): s for name, s in latency_s.items() if name != "untuned"}
-        self.bench.notify(BlockMeasured(latency_s["untuned"], others))
+    def _tell_block(self, values: dict[str, float]) -> None:
+        others = {_number(name): value for name, value in values.items() if name != "untuned"}
+        self.bench.notify(BlockMeasured(values["untuned"], others))
 
 
 def finalists(
     study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
 ) -> list[TrialRecord]:
-    """Those that may be the fastest, `MAX_FINALISTS` at most and the simplest among them; and the default."""
+    """Those that may be the best, `MAX_FINALISTS` at most and the simplest among them; and the default."""
+    return sorted(by_importance(study, candidates, uncertainty, value), key=value)
+
+
+def by_importance(
+    study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
+) -> list[TrialRecord]:
+    """The finalists in the order in which they are left out last where there is no time for all."""
     space = study.manifest.space
     values = {each.number: value(each) for each in candidates}
-    by_speed = sorted(candidates, key=lambda each: values[each.number])
-    fast = (1 + uncertainty) * min(values.values(), default=0.0)
-    equals = [each for each in by_speed if values[each.number] <= fast]
+    by_value = sorted(candidates, key=lambda each: values[each.number])
+    good = (1 + uncertainty) * min(values.values(), default=0.0)
+    equals = [each for each in by_value if values[each.number] <= good]
     nearest = sorted(equals, key=lambda each: simplicity(each, space))[:1]
-    best = list(dict.fromkeys(each.config for each in [*equals[:1], *nearest, *equals]))[:MAX_FINALISTS]
-    return [each for each in by_speed if each.config in best or each.config == space.default()]
+    best = list({each.config: each for each in [*equals[:1], *nearest, *equals]}.values())[:MAX_FINALISTS]
+    default = [each for each in by_value if each.config == space.default()]
+    return best + [each for each in default if each not in best]
 
 
-def winner_of(comparison: Comparison, margin: float, simplicities: Sequence[tuple[int, float]]) -> int:
+def winner_of(
+    comparison: Comparison, margin: float, simplicities: Sequence[tuple[int, float]], *, must_win: bool = True
+) -> int:
     """Index of the config that the verdict is about: the fastest, or the simplest that is shown to be as good.
 
-    As good means: a win by itself, within 2 % of the fastest, and not shown to be slower than it.
+    As good means: a win by itself (unless the base is out of the question: `must_win` False), within 2 % of the
+    fastest, and not shown to be slower than it.
     """
     speedups = comparison.speedups
     best = max(range(len(speedups)), key=lambda index: speedups[index].median)
@@ -200,10 +283,10 @@ def winner_of(comparison: Comparison, margin: float, simplicities: Sequence[tupl
         if index == best:
             return True
         near = speedups[index].median * (1 + EQUALLY_FAST) >= speedups[best].median
-        wins = verdict_of(speedups[index], margin) is Verdict.FASTER
+        wins = not must_win or verdict_of(speedups[index], margin) is Verdict.FASTER
         return wins and near and comparison.between(index + 1, best + 1).high >= 1
 
-    if verdict_of(speedups[best], margin) is not Verdict.FASTER:
+    if must_win and verdict_of(speedups[best], margin) is not Verdict.FASTER:
         proven = [i for i, each in enumerate(speedups) if verdict_of(each, margin) is Verdict.FASTER]
         # A noisy block may leave the largest median unproven beside a smaller one that is proven.
         return max(proven, key=lambda index: speedups[index].median, default=best)
@@ -222,6 +305,10 @@ def _ran_otherwise(record: TrialRecord) -> str:
     return f"trial {record.number} did not run the same program in the confirmation as in the search"
 
 
+def _best_in(objective: Objective, candidates: Sequence[TrialRecord]) -> TrialRecord:
+    return min(candidates, key=lambda each: objective.value(each.measurement))
+
+
 def _name(record: TrialRecord) -> str:
     return f"trial-{record.number:04d}"
 
@@ -231,11 +318,7 @@ def _number(name: str) -> int:
 
 
 def _why_infeasible(records: Sequence[TrialRecord]) -> str:
-    """The closest miss among the measured trials, or the failures counted by reason."""
-    missed = [each for each in records if each.state == "infeasible"]
-    if missed:
-        closest = min(missed, key=lambda each: (len(each.violations), sum(each.violations.values())))
-        terms = ", ".join(f"{name} (missed by {amount:.4g})" for name, amount in closest.violations.items())
-        return f"closest: trial {closest.number}, {terms}"
-    counted = failures_by_reason(records)
-    return ", ".join(f"{count} {reason}" for reason, count in counted.items())
+    """How far the measured trials miss their constraints is in their records; here, the failures by reason."""
+    if any(each.state == "infeasible" for each in records):
+        return "no config keeps every constraint"
+    return ", ".join(f"{count} {reason}" for reason, count in failures_by_reason(records).items())

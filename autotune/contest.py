@@ -8,7 +8,6 @@ turns, in a random order a round: whatever the machine does meanwhile, it does t
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from autotune.deadline import NEVER, Deadline
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Record, Stage
+from autotune.objective import Objective
 from autotune.runner import LiveTrial, Trials
 from autotune.statistics import Comparison, Speedup
 from autotune.trial import TrialFolder, TrialRequest
@@ -47,6 +48,10 @@ class BlockPlan(Record):
         """After the last look."""
         return self.first_look << (self.num_looks - 1)
 
+    def fit_for(self, objective: Objective) -> BlockPlan:
+        """Where it does not matter how long steady calls take, each process has one turn a block."""
+        return self if objective.needs_turns else self.model_copy(update={"num_rounds": 1})
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -61,7 +66,9 @@ class Contest:
     """The blocks measured so far. The first contestant is the base: what it fails in, all fails in.
 
     A contestant that fails in a block is out of the contest; `failures` says why. One that cannot win any more is
-    retired at a look, with its speed-up as it was then, so that the others' blocks take less time.
+    retired at a look, with its speed-up as it was then, so that the others' blocks take less time. No block is begun
+    that the `deadline` is not likely to hold, and one in which it ended a process is dropped: `was_cut_short` then says
+    so.
     """
 
     trials: Trials
@@ -72,9 +79,12 @@ class Contest:
     seed: int = 0
     on_stage: Callable[[Stage], None] | None = None
     on_block: Callable[[dict[str, float]], None] = lambda _: None
+    deadline: Deadline = NEVER
     blocks: list[dict[str, Measurement]] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
     retired: dict[str, Speedup] = field(default_factory=dict)
+    was_cut_short: bool = False
+    _longest_block_s: float = 0.0
 
     @property
     def base(self) -> Contestant:
@@ -85,23 +95,36 @@ class Contest:
         is_clear: Callable[[Comparison], bool],
         cannot_win: Callable[[Comparison, Speedup], bool] = lambda _comparison, _speedup: False,
     ) -> Comparison | None:
-        """Measure until `is_clear` or the plan is used up. None if the base failed, or all the others did."""
-        begun = time.monotonic()
+        """Measure until `is_clear` or the plan is used up.
+
+        None if the base failed, or all the others did, or the time was up before the first look.
+        """
+        begun = self.deadline.clock()
+        comparison = None
         for look in range(self.plan.num_looks):
             while len(self.blocks) < self.plan.first_look * 2**look and not self._is_late(begun):
                 self._measure_block()
                 if len(self.contestants) < 2 or self.base.name in self.failures:
                     return None
+            if len(self.blocks) < self.plan.first_look:
+                break
             comparison = self.comparison()
-            if is_clear(comparison) or self._is_late(begun) or look == self.plan.num_looks - 1:
+            if is_clear(comparison):
+                return comparison
+            if look == self.plan.num_looks - 1 or self._is_late(begun):
                 break
             self._retire([cannot_win(comparison, each) for each in comparison.speedups], comparison)
+        self.was_cut_short = self._is_over() and len(self.blocks) < self.plan.most_blocks
         return comparison
 
     def _is_late(self, begun: float) -> bool:
-        """The time is used up, and the blocks so far can be looked at."""
+        """The contest's own time is used up, and the blocks so far can be looked at; or the run's time is."""
         is_pair = len(self.blocks) >= self.plan.first_look and len(self.blocks) % 2 == 0
-        return is_pair and time.monotonic() - begun > self.plan.max_s
+        return self._is_over() or (is_pair and self.deadline.clock() - begun > self.plan.max_s)
+
+    def _is_over(self) -> bool:
+        """The run has no time for one more block."""
+        return self.deadline.left_s() <= self._longest_block_s
 
     def comparison(self) -> Comparison:
         """Of all blocks so far, the contestants in their order."""
@@ -116,18 +139,28 @@ class Contest:
         self.contestants = [each for each in self.contestants if each.name not in self.retired]
 
     def _measure_block(self) -> None:
+        begun = self.deadline.clock()
         number = len(self.blocks) + 1
-        chance = random.Random(f"{self.seed}.{number}")
         live = self._start_all(self.folder / f"block-{number:02d}", self._starting_order(number))
-        ends = time.monotonic() + self.plan.max_sampling_s
+        is_whole = len(live) == len(self.contestants) and self._give_turns(live, random.Random(f"{self.seed}.{number}"))
+        outcomes = {name: trial.finish() for name, trial in live.items()}
+        self._longest_block_s = max(self._longest_block_s, self.deadline.clock() - begun)
+        if is_whole:
+            self._take_in(outcomes)
+
+    def _give_turns(self, live: dict[str, LiveTrial], chance: random.Random) -> bool:
+        """As many rounds as there is time for; False where the run's time was up before the fewest."""
+        ends = self.deadline.clock() + self.plan.max_sampling_s
         names = [each.name for each in self.contestants]
         for num_done in range(self.plan.num_rounds):
-            if num_done >= self.plan.fewest_rounds and time.monotonic() > ends:
+            if num_done >= self.plan.fewest_rounds and self.deadline.clock() > ends:
                 break
+            if self.deadline.left_s() <= 0:
+                return False
             chance.shuffle(names)
             for name in names:
                 live[name].turn()
-        self._take_in({name: trial.finish() for name, trial in live.items()})
+        return True
 
     def _starting_order(self, number: int) -> list[Contestant]:
         """Drawn for each pair of blocks; the second of a pair starts in the reverse order of the first."""
@@ -136,9 +169,15 @@ class Contest:
         return order if number % 2 == 1 else order[::-1]
 
     def _start_all(self, folder: Path, order: Sequence[Contestant]) -> dict[str, LiveTrial]:
-        return {each.name: self._start(TrialFolder((folder / each.name).resolve()), each.request) for each in order}
+        live: dict[str, LiveTrial] = {}
+        for each in order:
+            if live and self.deadline.left_s() <= 0:
+                break
+            live[each.name] = self._start(TrialFolder((folder / each.name).resolve()), each.request)
+        return live
 
     def _start(self, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
+        request = request.model_copy(update={"limits": self.deadline.cap(request.limits)})
         return _persistently(
             request,
             lambda: self.trials.hold(folder, request, on_stage=self.on_stage),
@@ -147,7 +186,10 @@ class Contest:
 
     def _take_in(self, outcomes: dict[str, Outcome]) -> None:
         measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measurement)}
-        self.failures |= {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
+        failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
+        if failed and self.deadline.left_s() <= 0:
+            return  # The run's time ended them: nobody is to blame.
+        self.failures |= failed
         self.contestants = [self.base, *(each for each in self.contestants[1:] if each.name not in self.failures)]
         self.blocks.append(measured)
         if self.base.name not in self.failures:

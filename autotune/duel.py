@@ -10,10 +10,11 @@ from pathlib import Path
 from autotune.budget import Budget
 from autotune.config import Config
 from autotune.contest import Contest, Contestant, attempt
+from autotune.deadline import Deadline
 from autotune.errors import HarnessError
-from autotune.measurement import Failure, Signature
+from autotune.measurement import Failure, Measurement, Signature
 from autotune.numerics import ReferencePrecision
-from autotune.objective import Objective
+from autotune.objective import LATENCY, Objective
 from autotune.plan import choose_target, make_workload
 from autotune.runner import Trials
 from autotune.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
@@ -23,7 +24,7 @@ from autotune.tuned import TunedConfig
 from autotune.workload import Workload
 
 OnBlock = Callable[[float, float], None]
-"""Hears the seconds a call of either config in a block."""
+"""Hears the objective's value of either config in a block."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def duel_of(tuned: TunedConfig, first: Config, second: Config, folder: Path) -> 
         untuned=tuned.untuned,
         first=first,
         second=second,
-        objective=Objective(quantity=wanted.objective),
+        objective=Objective.parse(wanted.objective),
         tolerance=wanted.tolerance,
         reference_precision=wanted.reference_precision,
         reference=folder / "reference.npz",
@@ -94,6 +95,10 @@ class Result:
     failure: Failure | None = None
     failed: str | None = None
     """`untuned`, `first` or `second`."""
+    objective: Objective = LATENCY
+    """What the comparison is about."""
+    second: Measurement | None = None
+    """The second config's first process, which compiled with empty caches."""
 
     @property
     def blames_config(self) -> bool:
@@ -111,20 +116,24 @@ class Result:
         return None if self.speedup is None else verdict_of(self.speedup)
 
     @property
-    def latencies_s(self) -> tuple[float, float]:
-        """Seconds a call of the first and the second, the median over all blocks. Only with a comparison."""
+    def values(self) -> tuple[float, float]:
+        """The objective's value of the first and the second, the median over all blocks. Only with a comparison."""
         assert self.comparison is not None
-        first, second = zip(*self.comparison.latencies_s, strict=True)
+        first, second = zip(*self.comparison.values, strict=True)
         return statistics.median(first), statistics.median(second)
 
 
-def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first_s, _second_s: None) -> Result:
-    """Measure until the answer is clear or the budget's blocks are used up.
+def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first, _second: None) -> Result:
+    """Measure until the answer is clear or the budget's blocks, or its time, are used up.
 
-    Raises HarnessError for another model than the one whose signature the duel names.
+    Raises HarnessError for another model than the one whose signature the duel names, and for too little time.
     """
+    deadline = Deadline.after(budget.wall_s)
     folder = TrialFolder((duel.folder / "untuned").resolve())
-    untuned = attempt(trials, folder, _request(duel, budget, duel.untuned, "untuned"))
+    request = _request(duel, budget, duel.untuned, "untuned")
+    untuned = attempt(trials, folder, request.model_copy(update={"limits": deadline.cap(request.limits)}))
+    if isinstance(untuned, Failure) and deadline.left_s() <= 0:
+        raise _too_little_time(budget)
     if isinstance(untuned, Failure):
         return Result(None, failure=untuned, failed="untuned")
     if duel.signature not in (None, untuned.signature):
@@ -136,15 +145,24 @@ def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lamb
         trials,
         duel.folder,
         [Contestant(name, _request(duel, budget, config, name)) for name, config in _sides(duel)],
-        budget.confirmation,
+        budget.confirmation.fit_for(duel.objective),
         duel.objective.value,
         seed=duel.workload.seed,
-        on_block=lambda latency_s: on_block(*latency_s.values()) if len(latency_s) == 2 else None,
+        on_block=lambda values: on_block(*values.values()) if len(values) == 2 else None,
+        deadline=deadline,
     )
     comparison = contest.run(_is_clear)
     for name, failure in contest.failures.items():
         return Result(None, failure=failure, failed=name)
-    return Result(comparison)
+    if comparison is None:
+        raise _too_little_time(budget)
+    return Result(comparison, objective=duel.objective, second=contest.blocks[0]["second"])
+
+
+def _too_little_time(budget: Budget) -> HarnessError:
+    return HarnessError(
+        f"the time of {budget.wall_s:g} s was used up before the two could be compared", tip="give more with --budget"
+    )
 
 
 def _sides(duel: Duel) -> list[tuple[str, Config]]:
@@ -161,7 +179,7 @@ def _request(duel: Duel, budget: Budget, config: Config, name: str) -> TrialRequ
         reference_precision=duel.reference_precision,
         reference=str(duel.reference.resolve()),
         cache=str((duel.folder / "cache" / name).resolve()),
-        cold=False,
+        cold=duel.objective.compiles_cold,
         sampling=budget.sampling,
         limits=budget.limits,
         variables=duel.variables,

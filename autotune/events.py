@@ -7,17 +7,23 @@ from dataclasses import dataclass
 
 from autotune.config import Config
 from autotune.measurement import Stage
-from autotune.record import NoiseFloor, Sentinel, TrialRecord
+from autotune.objective import LATENCY, Objective
+from autotune.record import NoiseFloor, Sentinel, StopReason, TrialRecord
 
 
 @dataclass(frozen=True)
 class SearchStarted:
-    """The study is open: trials recorded so far, trials wanted, configs there are (None: uncountably many)."""
+    """The study is open: trials recorded so far, trials wanted (None: as many as there is time for), configs there are
+    (None: uncountably many), the trials that a dead run had left, what is minimised, and the seconds that the run may
+    take.
+    """
 
     num_done: int
-    num_trials: int
+    num_trials: int | None
     num_configs: int | None
     given_back: list[int]
+    objective: Objective = LATENCY
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,13 @@ class ConfigProbed:
 
 
 @dataclass(frozen=True)
+class SearchEnded:
+    """No further config is tried in this run; what is left is the confirmation."""
+
+    reason: StopReason
+
+
+@dataclass(frozen=True)
 class ConfirmationStarted:
     """These are about to be compared with the untuned model in blocks of live processes."""
 
@@ -89,10 +102,10 @@ class ConfirmationStarted:
 
 @dataclass(frozen=True)
 class BlockMeasured:
-    """Seconds a call in one block of live processes: the untuned model's, and those of others by trial number."""
+    """The objective's values in one block of live processes: the untuned model's, and those of others by trial."""
 
-    untuned_s: float
-    others_s: dict[int, float]
+    untuned: float
+    others: dict[int, float]
 
 
 Event = (
@@ -106,6 +119,7 @@ Event = (
     | SentinelStarted
     | SentinelRead
     | ConfigProbed
+    | SearchEnded
     | ConfirmationStarted
     | BlockMeasured
 )

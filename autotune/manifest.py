@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, ValidationError
+from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
 from autotune.errors import StoreError
 from autotune.files import write_whole
-from autotune.measurement import Record
+from autotune.measurement import Measurement, Record
 from autotune.numerics import ReferencePrecision
 from autotune.objective import Constraint, Objective
 from autotune.space import SearchSpace
@@ -19,7 +19,7 @@ from autotune.workload import Workload
 class Manifest(Record):
     """Everything that must stay the same for two trials of one study to be comparable."""
 
-    schema_: Literal[2] = Field(2, alias="schema")
+    schema_: Literal[3] = Field(3, alias="schema")
     id: str
     """Of this very study: another one that took its name and folder has another."""
     name: str
@@ -30,12 +30,31 @@ class Manifest(Record):
     framework_version: str
     space_file: str
     space: SearchSpace
-    objective: Objective
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1)]
+    """The first is what the verdict is about."""
     constraints: tuple[Constraint, ...]
     tolerance: Annotated[PositiveFloat, Field(allow_inf_nan=False)] | None
     """None: by the precision of the model (`numerics.DEFAULT_TOLERANCES`)."""
     reference_precision: ReferencePrecision = "model"
     variables: dict[str, str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_was(cls, content: Any) -> Any:
+        """Schema 2 had one objective."""
+        if isinstance(content, dict) and content.get("schema") == 2 and "objective" in content:
+            rest = {key: value for key, value in content.items() if key != "objective"}
+            return {**rest, "schema": 3, "objectives": (content["objective"],)}
+        return content
+
+    @property
+    def objective(self) -> Objective:
+        """What the verdict is about."""
+        return self.objectives[0]
+
+    def values(self, measurement: Measurement) -> tuple[float, ...]:
+        """What is minimised, a number for each objective."""
+        return tuple(each.value(measurement) for each in self.objectives)
 
     def differences(self, other: Manifest) -> list[str]:
         """What `other` asks differently, in words; empty when their trials are comparable."""
@@ -62,8 +81,8 @@ class Manifest(Record):
             "task": workload.task,
             "seed": workload.seed,
             "search space": self.space.fingerprint,
-            "objective": self.objective.quantity,
-            "constraints": sorted((c.quantity, "==" if c.exact else "<=", c.bound) for c in self.constraints),
+            "objective": ", ".join(each.name for each in self.objectives),
+            "constraints": sorted((c.quantity, c.relation, c.bound) for c in self.constraints),
             "tolerance": self.tolerance,
             "reference": self.reference_precision,
             "environment variables": self.variables,

@@ -34,7 +34,7 @@ class Stage(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a trial failed. Every reason but `HARNESS` is the config's own doing and is learned from."""
+    """Why a trial failed. Every reason but the last two is the config's own doing and is learned from."""
 
     INVALID = "invalid"
     COMPILE_ERROR = "compile_error"
@@ -44,6 +44,8 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     CRASH = "crash"
     HARNESS = "harness"
+    OUT_OF_TIME = "out_of_time"
+    """The time of the whole run was up, which says nothing about the config: it is tried again in the next run."""
 
 
 class GraphBreak(Record):
@@ -203,7 +205,7 @@ class Failure(Record):
 
     @property
     def blames_config(self) -> bool:
-        return self.reason is not Reason.HARNESS
+        return self.reason not in (Reason.HARNESS, Reason.OUT_OF_TIME)
 
 
 Outcome = Annotated[Measurement | Failure, Field(discriminator="kind")]

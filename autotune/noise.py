@@ -6,14 +6,14 @@ import shutil
 
 from autotune.errors import HarnessError
 from autotune.events import NoiseFloorMeasured, NoiseFloorStarted, SentinelRead, SentinelStarted
-from autotune.measurement import Failure, Measurement, Reason
+from autotune.measurement import Failure, Measurement, Reason, Stage
 from autotune.record import NoiseFloor, Sentinel
 from autotune.statistics import spread_of_pairs
 from autotune.workbench import Workbench, cannot_go_on
 
 
-def measure_noise_floor(bench: Workbench) -> NoiseFloor:
-    """The untuned model in two live processes, in two blocks, the starting order swapped.
+def measure_noise_floor(bench: Workbench) -> NoiseFloor | None:
+    """The untuned model in two live processes, in two blocks, the starting order swapped; None if the time was up.
 
     What the two differ by is what a single pair of processes of any config shows by chance. Their outputs are compared
     with the reference as well: what differs here is the model's own nondeterminism. Raises HarnessError.
@@ -28,14 +28,18 @@ def measure_noise_floor(bench: Workbench) -> NoiseFloor:
         comparison = contest.run(is_clear=lambda _: True)
     finally:
         shutil.rmtree(folder / "cache", ignore_errors=True)
-    if comparison is None:
+    if contest.failures:
         raise _failed(next(iter(contest.failures.values())))
-    pairs = tuple((row[0], row[1]) for row in comparison.latencies_s)
-    errors = [each.relative_error for block in contest.blocks for each in block.values()]
+    if comparison is None:
+        return None
+    pairs = tuple((row[0], row[1]) for row in comparison.values)
+    processes = [each for block in contest.blocks for each in block.values()]
+    errors = [each.relative_error for each in processes]
     floor = NoiseFloor(
         pairs=pairs,
         spread=spread_of_pairs(pairs),
         relative_error=max((error for error in errors if error is not None), default=0.0),
+        start_s=max(each.stage_s.get(Stage.START, 0.0) + each.stage_s.get(Stage.BUILD, 0.0) for each in processes),
     )
     bench.notify(NoiseFloorMeasured(floor))
     return floor

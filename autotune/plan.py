@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import optuna
 
@@ -24,7 +24,7 @@ from autotune.errors import HarnessError, InputError, MissingDeviceError, Missin
 from autotune.manifest import Manifest
 from autotune.measurement import Record
 from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
-from autotune.objective import Constraint, Objective
+from autotune.objective import Constraint, parse_objectives
 from autotune.probe import find_devices
 from autotune.space import Circumstances, Preset, load_space
 from autotune.workload import Device, Workload, file_reference, split_reference
@@ -46,7 +46,7 @@ class Wish(Record):
     device: str = "auto"
     study: str | None = None
     space: Path | None = None
-    objective: Literal["latency", "p90", "p99"] = "latency"
+    objectives: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     tolerance: float | None = None
     reference_precision: ReferencePrecision = "model"
@@ -69,7 +69,7 @@ def make_manifest(wish: Wish) -> Manifest:
     version = framework_version(framework)
     space_file = wish.space or bundled_space(framework)
     return Manifest(
-        schema=2,
+        schema=3,
         id=uuid.uuid4().hex,
         name=wish.study or f"{_short_name(wish.model)}-{framework}-{device}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -79,7 +79,7 @@ def make_manifest(wish: Wish) -> Manifest:
         framework_version=version,
         space_file=str(space_file),
         space=load_space(space_file, framework=framework, circumstances=_circumstances(wish, version, device)),
-        objective=Objective(quantity=wish.objective),
+        objectives=parse_objectives(wish.objectives),
         constraints=tuple(Constraint.parse(text) for text in wish.constraints),
         tolerance=wish.tolerance,
         reference_precision=wish.reference_precision,

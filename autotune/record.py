@@ -7,28 +7,45 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Literal
 
+from pydantic import AliasChoices, Field
+
 from autotune.config import Config
-from autotune.measurement import Failure, Measurement, Outcome, Record
+from autotune.measurement import Failure, Measurement, Outcome, Reason, Record
+from autotune.objective import Miss
 from autotune.statistics import MARGIN, Speedup, Verdict
 
 DRIFTING = 0.05
 """The untuned model's latency changed by more than this share during the search: worth a warning."""
 
 
+class StopReason(StrEnum):
+    """Why a search ended."""
+
+    EXHAUSTED = "exhausted"
+    """Every config of the space was tried."""
+    TRIALS = "trials"
+    """As many trials as were asked for."""
+    TIME = "time"
+    """The rest of the time belongs to the confirmation."""
+
+
 class NoiseFloor(Record):
     """The untuned model against itself: what this machine shows as a difference where there is none."""
 
     pairs: tuple[tuple[float, float], ...]
-    """Seconds a call in pairs of live processes."""
+    """The objective's values (seconds or bytes) of pairs of live processes."""
     spread: float
     """Root mean square of the pairs' log ratios: the share by which two processes of one config differ."""
     relative_error: float
     """Largest error of these processes' outputs against the reference: the model's own nondeterminism."""
+    start_s: float | None = None
+    """What a fresh process of the model took until it could compile: importing the framework, building the model."""
 
 
 class Sentinel(Record):
@@ -41,14 +58,15 @@ class Sentinel(Record):
 
 
 class Confirmation(Record):
-    """The verdict and what it rests on: latencies in seconds, a row for each block of live processes."""
+    """The verdict and what it rests on: values of the objective, a row for each block of live processes."""
 
     verdict: Verdict
     candidate: int | None = None
     """Number of the trial that the verdict is about: the winner, or what came closest."""
     contestants: tuple[int, ...] = ()
     """Trial numbers, a column each; the untuned model's first."""
-    blocks_s: tuple[tuple[float, ...], ...] = ()
+    blocks: tuple[tuple[float, ...], ...] = Field((), validation_alias=AliasChoices("blocks", "blocks_s"))
+    """Seconds (of a call, an item, the first call or the whole job) or bytes."""
     speedups: tuple[Speedup, ...] = ()
     """Of each contestant but the first over the untuned model; the intervals hold for all at once."""
     retired: dict[int, Speedup] = {}
@@ -60,11 +78,13 @@ class Confirmation(Record):
     num_trials: int
     """Trials recorded when it was made: more of them make it outdated."""
     note: str | None = None
+    cut_short: bool = False
+    """The time was used up before it was done: it is made again when the study goes on."""
 
     @property
     def speedup(self) -> Speedup | None:
         """The candidate's."""
-        return None if self.candidate is None else self.speedups[self._column - 1]
+        return None if self.candidate is None else self.compared.get(self.candidate)
 
     @property
     def compared(self) -> dict[int, Speedup]:
@@ -73,21 +93,27 @@ class Confirmation(Record):
 
     @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
-        """Untuned and candidate seconds a call, block by block."""
-        return () if self.candidate is None else tuple((row[0], row[self._column]) for row in self.blocks_s)
+        """The untuned model's and the candidate's value, block by block."""
+        return () if self.candidate is None else self.pairs_of(self.candidate)
+
+    def pairs_of(self, trial: int) -> tuple[tuple[float, float], ...]:
+        """The same of any trial; empty for one that did not take part to the end."""
+        if trial not in self.contestants:
+            return ()
+        column = self.contestants.index(trial)
+        return tuple((row[0], row[column]) for row in self.blocks)
 
     @property
-    def latencies_s(self) -> tuple[float, float]:
-        """Untuned and tuned seconds a call, as the verdict has them: the untuned median, and that over the speed-up."""
+    def values(self) -> tuple[float, float]:
+        """The untuned and the tuned value, as the verdict has them: the untuned median, and that over the speed-up."""
         if self.speedup is None:
             raise ValueError("nothing was compared")
-        untuned_s = statistics.median(row[0] for row in self.blocks_s)
-        return untuned_s, untuned_s / self.speedup.median
+        return self.values_at(self.speedup)
 
-    @property
-    def _column(self) -> int:
-        assert self.candidate is not None
-        return self.contestants.index(self.candidate)
+    def values_at(self, speedup: Speedup) -> tuple[float, float]:
+        """The untuned median, and that over any of the speed-ups."""
+        untuned = statistics.median(row[0] for row in self.blocks)
+        return untuned, untuned / speedup.median
 
 
 @dataclass(frozen=True)
@@ -97,8 +123,8 @@ class TrialRecord:
     number: int
     config: Config
     outcome: Outcome | None
-    violations: dict[str, float]
-    """Constraint -> by how much it is missed; only those that are."""
+    violations: Mapping[str, Miss]
+    """Constraint, as it was written -> how it is missed; only those that are."""
     started: datetime | None
     ended: datetime | None
     running: bool
@@ -129,6 +155,16 @@ class TrialRecord:
             isinstance(self.outcome, Failure) and self.outcome.blames_config
         )
 
+    @property
+    def was_cut_off(self) -> bool:
+        """The run's time was up before the trial was over: it says nothing."""
+        return isinstance(self.outcome, Failure) and self.outcome.reason is Reason.OUT_OF_TIME
+
+    @property
+    def missed_share(self) -> float:
+        """By how much its constraints are missed in all, in shares of their bounds."""
+        return sum(each.share for each in self.violations.values())
+
 
 def drift(untuned: TrialRecord, sentinels: Sequence[Sentinel]) -> float | None:
     """Share by which the untuned model's median changed during the search; None as long as there is no sentinel."""
@@ -147,3 +183,14 @@ def fastest(records: Iterable[TrialRecord], value: Callable[[Measurement], float
 def failures_by_reason(records: Iterable[TrialRecord]) -> Counter[str]:
     """How many trials failed for each reason."""
     return Counter(each.outcome.reason.value for each in records if isinstance(each.outcome, Failure))
+
+
+def closest_miss(records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Of the trials that break constraints the one that misses them by the least; None where there is none."""
+    missed = (each for each in records if each.state == "infeasible")
+    return min(missed, key=lambda each: each.missed_share, default=None)
+
+
+def exclusions(records: Iterable[TrialRecord]) -> Counter[str]:
+    """Constraint -> how many measured trials break it."""
+    return Counter(name for each in records if each.state == "infeasible" for name in each.violations)

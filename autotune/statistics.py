@@ -1,4 +1,4 @@
-"""From latencies to a verdict. Pure functions of numbers; nothing here measures.
+"""From latencies, or whatever else is minimised, to a verdict. Pure functions of numbers; nothing here measures.
 
 The unit of evidence is the process: samples within one agree far better with each other than with those of the next,
 so an interval over samples would claim a certainty that is not there (docs/measurement.md). Processes are compared
@@ -30,18 +30,26 @@ BLOCKS_PER_OUTLIER = 6
 
 
 class Verdict(StrEnum):
-    """What the study says. Only `FASTER` makes an export compile anything."""
+    """What the study says. `COMPILED` are those that make an export compile anything."""
 
     FASTER = "faster"
+    """In terms of the objective: it may need less memory, or give its first result sooner."""
     TIE = "tie"
     KEEP_UNTUNED = "keep_untuned"
     UNDECIDED = "undecided"
-    """The machine is too noisy to tell."""
+    """The machine is too noisy to tell, or the time was used up."""
+    FEASIBLE = "feasible"
+    """The untuned model breaks a constraint; this config keeps them all, and need not be faster."""
     INFEASIBLE = "infeasible"
+    CHOSEN = "chosen"
+    """Of an export only: the user took another trial than the study's answer."""
+
+
+COMPILED = frozenset({Verdict.FASTER, Verdict.FEASIBLE, Verdict.CHOSEN})
 
 
 class Speedup(Record):
-    """The base's latency divided by the config's, with its 98 % interval. Above 1: the config is faster."""
+    """The base's value divided by the config's, with its 98 % interval. Above 1: the config is better."""
 
     median: float
     low: float
@@ -50,7 +58,8 @@ class Speedup(Record):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Blocks of latencies, in seconds: one row a block, the base in the first column, the configs in the others.
+    """Blocks of what is minimised (latencies in seconds, or bytes): one row a block, the base in the first column, the
+    configs in the others.
 
     A config's interval is `centre -+ q * scale` of its log ratios over blocks. Centre and scale are a trimmed mean and
     its standard error: from six blocks on, the most extreme ones on either side are set aside, since on a shared
@@ -62,7 +71,7 @@ class Comparison:
     (docs/decisions/0005-verdict-in-blocks.md).
     """
 
-    latencies_s: tuple[tuple[float, ...], ...]
+    values: tuple[tuple[float, ...], ...]
     num_looks: int = 1
     """How often the same data may be looked at in all; each look gets an equal share of the error (Bonferroni)."""
     num_retired: int = 0
@@ -71,20 +80,20 @@ class Comparison:
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
         """Of each config over the base, in the order of the columns. Needs at least two blocks (ValueError)."""
-        latencies_s = self._array()
-        logs = np.log(latencies_s[:, :1] / latencies_s[:, 1:])
+        values = self._array()
+        logs = np.log(values[:, :1] / values[:, 1:])
         return _simultaneous(logs, ERROR / self.num_looks, self.num_retired)
 
     def between(self, config: int, other: int) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with an interval of its own."""
-        latencies_s = self._array()
-        logs = np.log(latencies_s[:, [other]] / latencies_s[:, [config]])
+        values = self._array()
+        logs = np.log(values[:, [other]] / values[:, [config]])
         return _simultaneous(logs, ERROR / self.num_looks, num_more=0)[0]
 
     def _array(self) -> NDArray[np.float64]:
-        if len(self.latencies_s) < 2:
-            raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(self.latencies_s)}")
-        return np.asarray(self.latencies_s, dtype=float)
+        if len(self.values) < 2:
+            raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(self.values)}")
+        return np.asarray(self.values, dtype=float)
 
 
 def _simultaneous(logs: NDArray[np.float64], error: float, num_more: int) -> tuple[Speedup, ...]:

@@ -1,23 +1,26 @@
 """`Study`: a named, resumable run. The only module that uses Optuna's study API.
 
 How outcomes are told to Optuna (docs/decisions/0003-study-storage.md): a failure that the config caused is told as a
-completed trial with the worst value so far and the constraint `ok` violated, so that samplers learn to avoid it; a
-failure of the harness is told as FAIL and its config may be tried again. Every trial carries the same constraints.
+completed trial with the worst values so far and the constraint `ok` violated, so that samplers learn to avoid it; a
+failure of the harness is told as FAIL and its config may be tried again. Every trial carries the same constraints, each
+told as the share by which its bound is missed.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune import store
@@ -26,8 +29,9 @@ from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
 from autotune.leftovers import kill_marked
 from autotune.manifest import Manifest, read_manifest
-from autotune.measurement import Measurement, Outcome
-from autotune.record import Confirmation, NoiseFloor, Sentinel, TrialRecord
+from autotune.measurement import Failure, Measurement, Outcome, Reason
+from autotune.objective import Constraint
+from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.sampler import OK, TAKEN, EnumSampler
 from autotune.trial import TrialFolder, parse_outcome
 
@@ -36,6 +40,7 @@ MAX_HARNESS_FAILURES = 2
 
 _RESULT, _LEASE, _QUEUE = "result", "lease", "queue"
 _CONFIRMATION, _BUDGET, _NOISE_FLOOR, _SENTINELS = "confirmation", "budget", "noise_floor", "sentinels"
+_STOP = "stop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 DEFAULT_STUDIES_DIR = Path("studies")
@@ -107,7 +112,7 @@ class Study:
     def untuned_record(self) -> TrialRecord | None:
         """The trial of the untuned model: the measured one, else the last that failed, else None."""
         config = self.manifest.space.untuned()
-        tried = [each for each in self.records() if each.config == config and each.outcome is not None]
+        tried = [each for each in self.records() if each.config == config and each.outcome and not each.was_cut_off]
         measured = [each for each in tried if isinstance(each.outcome, Measurement)]
         return measured[0] if measured else tried[-1] if tried else None
 
@@ -170,7 +175,7 @@ class Study:
             # Last but one: where the result stands, the constraints do, and a dead run's trial can still be told.
             asked.handle.set_user_attr(_RESULT, {"outcome": outcome.model_dump(mode="json")})
             if blamed:
-                self._optuna.tell(asked.handle, self._value(outcome))
+                self._optuna.tell(asked.handle, self._values(outcome))
             else:
                 self._optuna.tell(asked.handle, state=TrialState.FAIL)
 
@@ -210,6 +215,15 @@ class Study:
         self._keep(_SENTINELS, [each.model_dump(mode="json") for each in (*self.sentinels, sentinel)])
 
     @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the last search ended; None before, and while one is under way."""
+        stored = self._kept(_STOP)
+        return None if stored is None else StopReason(stored)
+
+    def remember_stop(self, reason: StopReason | None) -> None:
+        self._keep(_STOP, reason)
+
+    @property
     def budget(self) -> dict[str, Any] | None:
         """The budget that the study was last run with, as plain data."""
         budget: dict[str, Any] | None = self._kept(_BUDGET)
@@ -241,7 +255,7 @@ class Study:
     def _record_of(self, trial: FrozenTrial) -> TrialRecord:
         """A finished trial never changes, and its samples are long: each is parsed once."""
         if trial.number not in self._finished:
-            record = _record(trial)
+            record = _record(trial, self.manifest.constraints)
             if not trial.state.is_finished():
                 return record
             self._finished[trial.number] = record
@@ -267,7 +281,7 @@ class Study:
             record = self._record_of(trial)
             with store.storage_errors(self._database):
                 if record.counts and record.outcome is not None:
-                    self._optuna.tell(trial.number, self._value(record.outcome))
+                    self._optuna.tell(trial.number, self._values(record.outcome))
                 else:
                     self._optuna.tell(trial.number, state=TrialState.FAIL)
                     lost.append(trial.number)
@@ -297,16 +311,22 @@ class Study:
 
         return Asked(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
 
-    def _value(self, outcome: Outcome) -> float:
-        return self.manifest.objective.value(outcome) if isinstance(outcome, Measurement) else self._penalty()
+    def _values(self, outcome: Outcome) -> list[float]:
+        """One for each objective; what the framework cannot tell is as bad as a failure."""
+        if not isinstance(outcome, Measurement):
+            return self._penalties()
+        values = self.manifest.values(outcome)
+        if all(map(math.isfinite, values)):
+            return list(values)
+        return [v if math.isfinite(v) else worst for v, worst in zip(values, self._penalties(), strict=True)]
 
-    def _penalty(self) -> float:
-        """The worst value so far: finite and of the right size, so that no model of the values is bent by it."""
-        values = (trial.value for trial in self._trials() if trial.state is TrialState.COMPLETE)
-        return max((value for value in values if value is not None), default=1.0)
+    def _penalties(self) -> list[float]:
+        """The worst values so far: finite and of the right size, so that no model of the values is bent by them."""
+        told = [trial.values for trial in self._trials() if trial.state is TrialState.COMPLETE]
+        return [max(column) for column in zip(*told, strict=True)] or [1.0] * len(self.manifest.objectives)
 
     def _violations(self, outcome: Outcome) -> dict[str, float]:
-        """Constraint -> amount by which it is missed (0 or less: kept); for a failure only `ok` is known."""
+        """Constraint -> share by which it is missed (0 or less: kept); for a failure only `ok` is known."""
         measured = outcome if isinstance(outcome, Measurement) else None
         told = {OK: 1.0 if measured is None else -1.0}
         for each in self.manifest.constraints:
@@ -331,7 +351,8 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
         )
     storage = store.open_storage(folder / "study.db", create=True)
     with store.storage_errors(folder / "study.db"):
-        optuna.create_study(storage=storage, study_name=manifest.name, direction="minimize")
+        directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
+        optuna.create_study(storage=storage, study_name=manifest.name, directions=directions)
     # The manifest comes last: a folder without one is not yet a study.
     try:
         manifest.write(folder / "manifest.json")
@@ -406,19 +427,24 @@ def _check_name(name: str) -> None:
 
 
 def _failed_through_harness(trial: FrozenTrial) -> bool:
-    """It was told, and as a failure that says nothing about its config."""
-    return trial.state is TrialState.FAIL and _RESULT in trial.user_attrs
+    """It was told, and as a failure that says nothing about its config; the end of a run's time is nobody's fault."""
+    return trial.state is TrialState.FAIL and _RESULT in trial.user_attrs and not _was_cut_off(trial)
 
 
-def _record(trial: FrozenTrial) -> TrialRecord:
+def _was_cut_off(trial: FrozenTrial) -> bool:
+    outcome = _parse(trial.user_attrs[_RESULT], trial.number)
+    return isinstance(outcome, Failure) and outcome.reason is Reason.OUT_OF_TIME
+
+
+def _record(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRecord:
     result = trial.user_attrs.get(_RESULT)
     outcome = None if result is None else _parse(result, trial.number)
-    measured = isinstance(outcome, Measurement)
+    misses = [each.miss(outcome) for each in constraints] if isinstance(outcome, Measurement) else []
     return TrialRecord(
         number=trial.number,
         config=Config(trial.params),
         outcome=outcome,
-        violations={name: value for name, value in trial.constraints.items() if measured and value > 0},
+        violations={miss.constraint.text: miss for miss in misses if miss is not None},
         started=trial.datetime_start,
         ended=trial.datetime_complete,
         running=trial.state is TrialState.RUNNING,

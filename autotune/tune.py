@@ -5,6 +5,8 @@ Nothing here prints: what happens is told through one callback, as events, and t
 
 from __future__ import annotations
 
+import math
+
 from autotune.breaker import (
     ERRORS_IN_A_ROW,
     ERRORS_WITHOUT_SUCCESS,
@@ -14,15 +16,17 @@ from autotune.breaker import (
 )
 from autotune.budget import Budget
 from autotune.confirm import confirm, likely_finalists
+from autotune.deadline import Deadline
 from autotune.errors import HarnessError, NoUsableTrialError
-from autotune.events import ConfigProbed, ModelChecked, Notify, SearchStarted, TrialEnded, TrialStarted
-from autotune.measurement import Failure, Measurement, Outcome
+from autotune.events import ConfigProbed, ModelChecked, Notify, SearchEnded, SearchStarted, TrialEnded, TrialStarted
+from autotune.measurement import Failure, Measurement, Outcome, Reason
 from autotune.noise import measure_noise_floor, read_sentinel
-from autotune.record import Confirmation, TrialRecord
+from autotune.record import Confirmation, StopReason, TrialRecord
 from autotune.reuse import from_empty_caches, shelve, with_reuse
 from autotune.runner import Trials
 from autotune.statistics import Verdict
 from autotune.study import Asked, Study
+from autotune.timekeeper import Timekeeper
 from autotune.trial import TrialFolder
 from autotune.workbench import Workbench, trial_request
 
@@ -33,13 +37,24 @@ HARNESS_FAILURES_IN_A_ROW = 2
 
 
 class Tuner:
-    """The loop over one study: `run` searches up to the budget, confirms the winner and records the verdict."""
+    """The loop over one study: `run` searches up to the budget, confirms the winner and records the verdict.
 
-    def __init__(self, study: Study, budget: Budget, trials: Trials, notify: Notify = lambda _: None) -> None:
+    A time budget counts from when this was made, or as the `deadline` says.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        budget: Budget,
+        trials: Trials,
+        notify: Notify = lambda _: None,
+        deadline: Deadline | None = None,
+    ) -> None:
         self._study = study
         self._budget = budget
         self._notify = notify
-        self._bench = Workbench(study, budget, trials, notify)
+        self._bench = Workbench(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
+        self._time = Timekeeper(self._bench)
         self._excused: set[str] = set()
         """Errors that were shown to be the configs' own."""
 
@@ -51,29 +66,62 @@ class Tuner:
         study = self._study
         with study.writing() as given_back, self._bench.caches.open():
             study.remember_budget(self._budget.model_dump(mode="json"))
-            self._notify(SearchStarted(study.num_recorded(), self._budget.num_trials, study.num_configs(), given_back))
-            self._search()
+            study.remember_stop(None)
+            self._notify(self._start(given_back))
+            reason = self._search()
+            study.remember_stop(reason)
+            self._notify(SearchEnded(reason))
+            if reason is StopReason.TIME:
+                self._time.require_a_config()
             earlier = study.confirmation
             if earlier is not None and _stands(earlier, study):
                 return earlier
             confirmation = confirm(self._bench)
+            if earlier is not None and confirmation.cut_short and not confirmation.blocks:
+                return earlier  # Outdated, and better than none.
             study.confirm(confirmation)
             return confirmation
 
-    def _search(self) -> None:
-        """Run trials until the study has as many as wanted or no untried config is left."""
-        if self._study.reference.exists() and self._study.num_recorded() < self._budget.num_trials:
+    def _start(self, given_back: list[int]) -> SearchStarted:
+        study, budget = self._study, self._budget
+        return SearchStarted(
+            study.num_recorded(),
+            budget.num_trials,
+            study.num_configs(),
+            given_back,
+            study.manifest.objective,
+            budget.wall_s,
+        )
+
+    def _search(self) -> StopReason:
+        """Run trials until there is a reason to stop; the untuned model has been measured then, time permitting."""
+        if self._study.reference.exists() and self._wants_more():
             self._require_same_model()
+        reason = self._try_configs()
+        _require_baseline(self._study)
+        if reason is not StopReason.TIME:
+            self._watch_the_machine()
+        return reason
+
+    def _wants_more(self) -> bool:
+        return self._budget.num_trials is None or self._study.num_recorded() < self._budget.num_trials
+
+    def _try_configs(self) -> StopReason:
         harness_failures = 0
-        while self._study.num_recorded() < self._budget.num_trials:
+        while self._wants_more():
             _require_baseline(self._study)
             self._watch_the_machine()
+            longest_s = self._time.next_trial_s()
+            if longest_s is None:
+                return StopReason.TIME
             asked = self._study.ask(longest_s=self._budget.limits.total)
             if asked is None:
-                break
-            outcome = self._run_asked(asked)
+                return StopReason.EXHAUSTED
+            outcome = self._run_asked(asked, longest_s)
             record = self._study.record(asked.number)
             self._notify(TrialEnded(record))
+            if record.was_cut_off:
+                return StopReason.TIME
             harness_failures = harness_failures + 1 if _is_harness(outcome) else 0
             if isinstance(outcome, Failure) and harness_failures >= HARNESS_FAILURES_IN_A_ROW:
                 raise HarnessError(
@@ -81,14 +129,13 @@ class Tuner:
                     tip=f"the whole story: {outcome.evidence}",
                 )
             self._break_if_hopeless(record)
-        _require_baseline(self._study)
-        self._watch_the_machine()
+        return StopReason.TRIALS
 
     def _require_same_model(self) -> None:
         """A model whose imports, weights or machine changed computes something else: no config must be blamed."""
         self._notify(ModelChecked())
         outcome = self._bench.attempt(*self._bench.untuned_again("untuned"))
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
             raise HarnessError(
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
                 tip="undo what changed (its imports, weights, the machine), or start another study with --study NAME",
@@ -100,26 +147,28 @@ class Tuner:
         untuned = study.untuned_record()
         if untuned is None:
             return
-        if study.noise_floor is None:
-            study.remember_noise_floor(measure_noise_floor(self._bench))
+        if study.noise_floor is None and self._time.has_time_for_noise_floor():
+            floor = measure_noise_floor(self._bench)
+            if floor is not None:
+                study.remember_noise_floor(floor)
         last = max((each.after for each in study.sentinels), default=untuned.number)
         newest = study.records()[-1].number
-        if newest - last >= self._budget.trials_per_sentinel:
+        if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_sentinel():
             sentinel = read_sentinel(self._bench, newest, first_s=untuned.measurement.latency.p50)
             if sentinel is not None:
                 study.add_sentinel(sentinel)
 
-    def _run_asked(self, asked: Asked) -> Outcome:
-        """Run and record one trial. If it is interrupted, nothing of it is left running in the study."""
+    def _run_asked(self, asked: Asked, longest_s: float) -> Outcome:
+        """Run and record one trial, of `longest_s` at most. An interrupted one is not left running in the study."""
         self._notify(TrialStarted(asked.number, asked.config))
         folder = self._study.trial_folder(asked.number)
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
         request = with_reuse(request, self._study, self._bench.caches).model_copy(update=self._early_stop())
         try:
-            outcome = self._bench.attempt(folder, request)
-            if isinstance(outcome, Failure) and request.compiled_before is not None:
+            outcome = self._bench.attempt(folder, request, longest_s)
+            if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
                 # Another trial's caches must not be what a config is blamed for.
-                outcome = self._bench.attempt(folder, from_empty_caches(request))
+                outcome = self._bench.attempt(folder, from_empty_caches(request), longest_s)
         except BaseException:
             self._study.give_back(asked)
             raise
@@ -128,14 +177,20 @@ class Tuner:
         return outcome
 
     def _early_stop(self) -> dict[str, object]:
-        """The latency to beat, and how much slower is clearly slower on a machine as noisy as this one."""
+        """The latency to beat, and how much slower is clearly slower on a machine as noisy as this one.
+
+        None where something else than the latency is wanted, or something else as well: a slow config may have that.
+        """
         fastest, floor = self._bench.fastest(), self._study.noise_floor
-        if fastest is None or floor is None:
+        if fastest is None or floor is None or len(self._study.manifest.objectives) > 1:
+            return {}
+        incumbent_s = self._bench.objective.incumbent_s(fastest.measurement)
+        if incumbent_s is None:
             return {}
         plan = self._budget.sampling
         clearly = max(plan.clearly_slower, CLEARLY_BEYOND_NOISE * floor.spread)
         return {
-            "incumbent_s": self._bench.value(fastest.measurement),
+            "incumbent_s": incumbent_s,
             "sampling": plan.model_copy(update={"clearly_slower": clearly}),
         }
 
@@ -173,14 +228,18 @@ class Tuner:
 
 
 def _stands(confirmation: Confirmation, study: Study) -> bool:
-    """No trial came since, and the machine was quiet enough to decide."""
-    return confirmation.num_trials == study.num_recorded() and confirmation.verdict is not Verdict.UNDECIDED
+    """No trial came since, there was time for it, and the machine was quiet enough to decide."""
+    is_done = not confirmation.cut_short and confirmation.verdict is not Verdict.UNDECIDED
+    return is_done and confirmation.num_trials == study.num_recorded()
 
 
 def _require_baseline(study: Study) -> None:
     """Without the untuned model there is nothing to compare with: stop at once, with the child's own error."""
     untuned = study.untuned_record()
-    if untuned is None or isinstance(untuned.outcome, Measurement):
+    if untuned is None:
+        return
+    if isinstance(untuned.outcome, Measurement):
+        _require_values(study, untuned.outcome)
         return
     failure = untuned.outcome
     assert isinstance(failure, Failure)
@@ -191,5 +250,15 @@ def _require_baseline(study: Study) -> None:
     )
 
 
+def _require_values(study: Study, untuned: Measurement) -> None:
+    """What cannot be measured here cannot be made less."""
+    for objective in study.manifest.objectives:
+        if not math.isfinite(objective.value(untuned)):
+            raise HarnessError(
+                f"--objective {objective.name}: it cannot be measured here",
+                tip="choose another objective under another --study NAME",
+            )
+
+
 def _is_harness(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failure) and not outcome.blames_config
+    return isinstance(outcome, Failure) and outcome.reason is Reason.HARNESS

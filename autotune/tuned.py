@@ -12,9 +12,9 @@ import json
 import logging
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from autotune.backends import framework_version, load_backend
 from autotune.config import Config, Scalar
@@ -23,7 +23,8 @@ from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml, write_yaml
 from autotune.measurement import Latency, Record, Signature
 from autotune.numerics import ReferencePrecision
-from autotune.statistics import Speedup, Verdict
+from autotune.objective import GOAL_PATTERN
+from autotune.statistics import COMPILED, Speedup, Verdict
 from autotune.workload import Device
 
 SCHEMA = 1
@@ -37,8 +38,11 @@ class TunedWorkload(Record):
     arguments: dict[str, Scalar]
     device: Device
     task: str
-    objective: Literal["latency", "p90", "p99"]
-    """What was made faster: a call's median, 90th or 99th percentile."""
+    objective: Annotated[str, Field(pattern=GOAL_PATTERN)]
+    """What was made less: a call's median, 90th or 99th percentile, the seconds of an item (`throughput`), the peak
+    memory, the time to the first result (`compile`), or that of the first N calls (`total:N`)."""
+    constraints: tuple[str, ...] = ()
+    """What the config had to keep besides, as the user wrote it."""
     seed: int
     tolerance: float | None
     """Largest relative error of an output that counts as right; None: by the precision of the model."""
@@ -74,9 +78,12 @@ class Evidence(Record):
     best: Figures
     untuned: Figures
     speedup: Speedup | None
-    """Untuned latency over tuned latency, over blocks of live processes; None if nothing was worth comparing."""
-    process_pairs_s: tuple[tuple[float, float], ...]
-    """(untuned, tuned) seconds a call in each block."""
+    """Untuned value of the objective over the tuned one, over blocks of live processes; None if nothing was worth
+    comparing."""
+    process_pairs: Annotated[
+        tuple[tuple[float, float], ...], Field(validation_alias=AliasChoices("process_pairs", "process_pairs_s"))
+    ]
+    """(untuned, tuned) values of the objective in each block, in seconds or bytes."""
     noise_floor: float | None
     """Share by which two processes of the untuned model differed on that machine."""
     compile_warm_s: float | None
@@ -84,7 +91,10 @@ class Evidence(Record):
 
 
 class TunedConfig(Record):
-    """The exported answer. Unless `verdict` is `faster`, `config` is the untuned model and `apply` changes nothing."""
+    """The exported answer.
+
+    Unless `verdict` is `faster`, `feasible` or `chosen`, `config` is the untuned model and `apply` changes nothing.
+    """
 
     schema_: Literal[1] = Field(alias="schema")
     framework: str
@@ -98,7 +108,7 @@ class TunedConfig(Record):
 
     @property
     def is_untuned(self) -> bool:
-        return self.verdict is not Verdict.FASTER
+        return self.verdict not in COMPILED
 
     def apply(self, model: Any) -> Any:
         """The model compiled as it was measured, or the very same model if nothing was faster than leaving it.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from autotune.budget import Budget
 from autotune.duel import Duel, OnBlock, Result, duel_of, measure
 from autotune.errors import HarnessError, InputError
+from autotune.objective import LATENCY, Constraint, Objective
 from autotune.runner import Trials
 from autotune.statistics import Speedup, Verdict
 from autotune.tuned import TunedConfig
@@ -23,6 +24,8 @@ class Verification:
     promised: Speedup | None
     result: Result | None
     """None where there was nothing to measure: the exported answer is the untuned model."""
+    objective: Objective = LATENCY
+    """What was promised."""
 
     @property
     def exit_code(self) -> int:
@@ -34,20 +37,43 @@ def verify(tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budget
 
     Raises HarnessError where the untuned model cannot be measured or is not the one that was tuned.
     """
+    found = _verify(tuned, duel, trials, budget, on_block)
+    return replace(found, objective=Objective.parse(tuned.workload.objective))
+
+
+def _verify(tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budget, on_block: OnBlock) -> Verification:
     promised = tuned.evidence.speedup
     if duel is None:
         return Verification("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
     result = measure(duel, trials, budget, on_block)
     if result.failure is not None:
         return _of_failure(result, promised)
+    assert result.second is not None
+    misses = [Constraint.parse(text).miss(result.second) for text in tuned.workload.constraints]
+    broken = ", ".join(miss.constraint.text for miss in misses if miss is not None)
+    if broken:
+        return Verification("regressed", f"it does not keep {broken} any more", promised, result)
+    return Verification(*_judgement(tuned, result), promised=promised, result=result)
+
+
+def _judgement(tuned: TunedConfig, result: Result) -> tuple[Literal["holds", "regressed", "unclear"], str]:
+    """`faster` was promised, or else only what was measured: that it is no worse than it was then."""
     assert result.verdict is not None
-    return Verification(*_JUDGEMENTS[result.verdict], promised=promised, result=result)
+    assert result.speedup is not None
+    better, worse = ("faster", "slower") if result.objective.is_latency else ("better", "worse")
+    if tuned.verdict is Verdict.FASTER:
+        outcome, why = _JUDGEMENTS[result.verdict]
+        return outcome, why.format(better=better, worse=worse)
+    promised = tuned.evidence.speedup
+    if promised is not None and result.speedup.high < promised.low:
+        return "regressed", "against the untuned model it is worse than it was"
+    return "holds", "it keeps what was asked of it, and is no worse against the untuned model than it was"
 
 
 _JUDGEMENTS: dict[Verdict, tuple[Literal["holds", "regressed", "unclear"], str]] = {
-    Verdict.FASTER: ("holds", "it is faster than the untuned model here too"),
-    Verdict.TIE: ("regressed", "it is not shown to be faster than the untuned model any more"),
-    Verdict.KEEP_UNTUNED: ("regressed", "it is slower than the untuned model"),
+    Verdict.FASTER: ("holds", "it is {better} than the untuned model here too"),
+    Verdict.TIE: ("regressed", "it is not shown to be {better} than the untuned model any more"),
+    Verdict.KEEP_UNTUNED: ("regressed", "it is {worse} than the untuned model"),
     Verdict.UNDECIDED: ("unclear", "this machine is too noisy to tell; let nothing else run beside it"),
 }
 

@@ -11,9 +11,11 @@ from autotune.budget import Budget
 from autotune.caches import CacheShelf
 from autotune.config import Config
 from autotune.contest import BlockPlan, Contest, Contestant, attempt
+from autotune.deadline import NEVER, Deadline
 from autotune.errors import HarnessError
 from autotune.events import Notify, StageEntered
-from autotune.measurement import Failure, Measurement, Outcome, Stage
+from autotune.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.objective import Objective
 from autotune.record import TrialRecord, fastest
 from autotune.runner import Trials
 from autotune.study import Study
@@ -28,6 +30,12 @@ class Workbench:
     budget: Budget
     trials: Trials
     notify: Notify
+    deadline: Deadline = NEVER
+
+    @property
+    def objective(self) -> Objective:
+        """What the verdict is about."""
+        return self.study.manifest.objective
 
     @property
     def caches(self) -> CacheShelf:
@@ -35,12 +43,20 @@ class Workbench:
         return CacheShelf(self.study.folder / "caches")
 
     def value(self, measurement: Measurement) -> float:
-        """What the study minimises, in seconds."""
-        return self.study.manifest.objective.value(measurement)
+        """What the study minimises first, in seconds or bytes."""
+        return self.objective.value(measurement)
 
-    def attempt(self, folder: TrialFolder, request: TrialRequest) -> Outcome:
-        """Run once; an untuned model that crashes gets further processes."""
-        return attempt(self.trials, folder, request, on_stage=self.tell_stage)
+    def attempt(self, folder: TrialFolder, request: TrialRequest, longest_s: float | None = None) -> Outcome:
+        """Run once, within the run's time; an untuned model that crashes gets further processes.
+
+        What the end of that time (or `longest_s`) ended is a failure of its own kind, which blames nobody.
+        """
+        limits = self.deadline.cap(request.limits, longest_s)
+        begun = self.deadline.clock()
+        capped = request.model_copy(update={"limits": limits})
+        outcome = attempt(self.trials, folder, capped, on_stage=self.tell_stage)
+        was_cut = limits.total < request.limits.total and self.deadline.clock() - begun >= limits.total
+        return _cut_off(outcome) if was_cut else outcome
 
     def untuned_again(self, name: str) -> tuple[TrialFolder, TrialRequest]:
         """Folder and request of a run of the untuned model that is no trial of the study."""
@@ -54,28 +70,31 @@ class Workbench:
         plan: BlockPlan,
         on_block: Callable[[dict[str, float]], None],
     ) -> Contest:
-        """A contest of `(name, trial number, config)`, the base first. Compile caches are kept from block to block.
+        """A contest of `(name, trial number, config)`, the base first.
 
-        They begin as copies of the trials' own, so far as those are on the shelf. What an earlier contest left in the
-        folder is removed first: a cache of a killed process may be half written.
+        Compile caches are kept from block to block, and begin as copies of the trials' own so far as those are on the
+        shelf, unless the objective is about what compiling costs. What an earlier contest left in the folder is removed
+        first: a cache of a killed process may be half written.
         """
         shutil.rmtree(folder, ignore_errors=True)
         contestants = []
         for name, number, config in entries:
             request = trial_request(self.study, number, config, TrialFolder(folder / name), self.budget)
-            cache = (folder / "cache" / name).resolve()
-            self.caches.copy(number, cache)
-            kept = {"cache": str(cache), "cold": False}
+            cache, cold = (folder / "cache" / name).resolve(), self.objective.compiles_cold
+            if not cold:
+                self.caches.copy(number, cache)
+            kept = {"cache": str(cache), "cold": cold}
             contestants.append(Contestant(name, request.model_copy(update=kept)))
         return Contest(
             self.trials,
             folder,
             contestants,
-            plan,
+            plan.fit_for(self.objective),
             self.value,
             seed=self.study.manifest.workload.seed,
             on_stage=self.tell_stage,
             on_block=on_block,
+            deadline=self.deadline,
         )
 
     def tell_stage(self, stage: Stage) -> None:
@@ -103,6 +122,14 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         limits=budget.limits,
         variables=manifest.variables,
     )
+
+
+def _cut_off(outcome: Outcome) -> Outcome:
+    """A process that the end of the run's time ended. One that failed by itself just then is tried again as well."""
+    if isinstance(outcome, Measurement) or outcome.reason not in (Reason.TIMEOUT, Reason.HARNESS):
+        return outcome
+    error = "stopped: the run's time was used up"
+    return outcome.model_copy(update={"reason": Reason.OUT_OF_TIME, "error": error})
 
 
 def cannot_go_on(doing: str, failure: Failure) -> HarnessError:

@@ -178,7 +178,7 @@ def space_of_variants(num_variants: int) -> SearchSpace:
 def manifest_of(space: SearchSpace, seed: int) -> Manifest:
     """The question of a study that runs no real process."""
     return Manifest(
-        schema=2,
+        schema=3,
         id=uuid.uuid4().hex,
         name="simulated",
         created="2026-01-01T00:00:00+00:00",
@@ -190,7 +190,7 @@ def manifest_of(space: SearchSpace, seed: int) -> Manifest:
         framework_version="0",
         space_file="simulated",
         space=space,
-        objective=Objective(),
+        objectives=(Objective(),),
         constraints=(),
         tolerance=1e-3,
         variables={},

@@ -188,7 +188,7 @@ def run_trial(tmp_path: Path, make_request: Callable[..., TrialRequest]) -> Call
 def make_manifest(workload: Workload, space: SearchSpace) -> Callable[..., Manifest]:
     def make(name: str = "s", **overrides: object) -> Manifest:
         fields: dict[str, object] = {
-            "schema": 2,
+            "schema": 3,
             "id": uuid.uuid4().hex,
             "name": name,
             "created": "2026-01-01T00:00:00+00:00",
@@ -198,7 +198,7 @@ def make_manifest(workload: Workload, space: SearchSpace) -> Callable[..., Manif
             "framework_version": "0",
             "space_file": "fake_space.yaml",
             "space": space,
-            "objective": Objective(),
+            "objectives": (Objective(),),
             "constraints": (),
             "tolerance": 1e-3,
             "variables": {},

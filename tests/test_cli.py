@@ -60,7 +60,7 @@ class TestTheMainJob:
         assert document["drift"] >= 0
         confirmation = document["confirmation"]
         assert confirmation["contestants"][0] == 0
-        assert {len(row) for row in confirmation["blocks_s"]} == {len(confirmation["contestants"])}
+        assert {len(row) for row in confirmation["blocks"]} == {len(confirmation["contestants"])}
         assert len(confirmation["speedups"]) == len(confirmation["contestants"]) - 1
         assert len(document["trials"][0]["outcome"]["samples"]["latency_s"]) >= 5
         assert sum(document["failures"].values()) == sum(each["state"] == "failed" for each in document["trials"])

@@ -222,7 +222,7 @@ class TestConfirmation:
         assert [each.median for each in confirmation.speedups] == pytest.approx([2, 10 / 9])
         assert confirmation.speedup == confirmation.speedups[0]
         assert confirmation.pairs == ((0.010, 0.005),) * 4
-        assert confirmation.latencies_s == pytest.approx((0.010, 0.005))
+        assert confirmation.values == pytest.approx((0.010, 0.005))
 
     def test_one_that_is_no_faster_when_confirmed_does_not_win(self, study, tune):
         """The search's figures choose who takes part, and decide nothing."""
@@ -245,7 +245,7 @@ class TestConfirmation:
         assert default not in confirmation.contestants
         assert set(confirmation.compared) == {default, confirmation.candidate}
         assert len([name for name, _, _ in tune.held if name == f"trial-{default:04d}"]) == 4
-        assert len(confirmation.blocks_s) > 4
+        assert len(confirmation.blocks) > 4
 
     def test_the_noise_floor_raises_the_margin(self, study, tune):
         """A gain of 4 % on a machine that shows 10 % between two processes of one config is a tie."""

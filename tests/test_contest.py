@@ -115,11 +115,11 @@ class TestBlocks:
                 assert len(measured.samples.turns) == 3
                 assert sum(measured.samples.turns) == len(measured.samples.latency_s)
                 assert min(measured.samples.turns) >= 2
-        assert comparison.latencies_s == tuple(
+        assert comparison.values == tuple(
             tuple(block[name].latency.p50 for name in ("untuned", "fast", "same")) for block in held.blocks
         )
         assert told == [{name: m.latency.p50 for name, m in block.items()} for block in held.blocks]
-        fast, same = (comparison.latencies_s[0][0] / s for s in comparison.latencies_s[0][1:])
+        fast, same = (comparison.values[0][0] / s for s in comparison.values[0][1:])
         assert fast > 2
         assert same < fast
         assert not held.failures
@@ -178,7 +178,7 @@ class TestFailures:
         assert list(held.failures) == ["bad"]
         assert [set(block) for block in held.blocks] == [{"untuned", "fast"}] * 2
         assert [each.name for each in held.contestants] == ["untuned", "fast"]
-        assert [len(row) for row in comparison.latencies_s] == [2, 2]
+        assert [len(row) for row in comparison.values] == [2, 2]
 
     def test_one_that_fails_in_a_later_block_loses_its_earlier_ones(self, contest, tmp_path, model_file):
         """The comparison speaks of those alone who are in every block."""
@@ -192,7 +192,7 @@ class TestFailures:
         comparison = held.run(lambda _: True)
         assert "too late" in held.failures["bad"].error
         assert [set(block) for block in held.blocks] == [{"untuned", "bad", "fast"}, {"untuned", "fast"}]
-        assert [len(row) for row in comparison.latencies_s] == [2, 2]
+        assert [len(row) for row in comparison.values] == [2, 2]
 
     def test_the_base_failing_ends_it(self, contest):
         """Without the untuned model there is nothing to compare with."""
@@ -253,7 +253,7 @@ class TestFailures:
         assert (failure.reason, failure.stage) == (Reason.CRASH, Stage.WAIT)
         assert "SIGKILL" in failure.error
         if victim == "fast":
-            assert [len(row) for row in comparison.latencies_s] == [2, 2]
+            assert [len(row) for row in comparison.values] == [2, 2]
         else:
             assert comparison is None
 
@@ -302,7 +302,7 @@ class TestLimits:
         comparison = held.run(lambda _: True)
         assert (held.failures["bad"].reason, held.failures["bad"].stage) == (Reason.TIMEOUT, Stage.RUN)
         assert "stage run" in held.failures["bad"].error
-        assert [len(row) for row in comparison.latencies_s] == [2, 2]
+        assert [len(row) for row in comparison.values] == [2, 2]
 
 
 class TestSeveralAtOnce:
@@ -401,18 +401,18 @@ class TestPlan:
         looked = []
 
         def is_clear(comparison):
-            looked.append(len(comparison.latencies_s))
+            looked.append(len(comparison.values))
             return looked[-1] >= clear_at
 
         comparison = contest.run(is_clear)
-        assert len(comparison.latencies_s) == len(contest.blocks) == num_blocks
+        assert len(comparison.values) == len(contest.blocks) == num_blocks
         assert looked == [each for each in (4, 8, 16) if each <= num_blocks]
         assert comparison.num_looks == 3
 
     def test_after_its_time_no_further_look_is_begun(self, make_request, measurement):
         """The first look always comes; those after it only within the contest's time."""
         _, contest = self.contest(make_request, measurement, {"untuned": 8, "a": 4}, first_look=2, max_s=1e-9)
-        assert len(contest.run(lambda _: False).latencies_s) == 2
+        assert len(contest.run(lambda _: False).values) == 2
 
     @pytest.mark.parametrize(("max_sampling_s", "num_turns"), [(60.0, 7), (1e-9, 4)])
     def test_rounds_are_cut_short_by_time_but_never_below_the_fewest(
@@ -432,7 +432,7 @@ class TestPlan:
         assert list(contest.retired) == ["slow"]
         assert contest.retired["slow"].median == pytest.approx(0.5)
         assert [len(block) for block in contest.blocks] == [3, 3] + [2] * 6
-        assert [len(row) for row in comparison.latencies_s] == [2] * 8
+        assert [len(row) for row in comparison.values] == [2] * 8
         assert comparison.num_retired == 1
         assert not contest.failures
 
@@ -456,7 +456,7 @@ class TestPlan:
         """A study of the 99th percentile compares 99th percentiles."""
         trials = ScriptedTrials(lambda *_: with_latency(measurement, 0.008))
         held = contest({"a": {}}, trials=trials, reference=False, value=lambda m: m.latency.p99 * 1000)
-        assert held.run(lambda _: True).latencies_s == ((8.0, 8.0),) * 2
+        assert held.run(lambda _: True).values == ((8.0, 8.0),) * 2
 
     @pytest.mark.parametrize("first_look", [0, 1])
     def test_one_block_is_no_look(self, first_look):

@@ -17,7 +17,10 @@ from optuna.trial import TrialState
 from autotune import store
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
+from autotune.manifest import read_manifest
 from autotune.measurement import Failure, Reason, Stage
+from autotune.objective import Constraint, Objective
+from autotune.record import StopReason
 from autotune.space import Circumstances, load_space
 from autotune.study import create_study, list_studies, open_or_create, open_study
 from tests.conftest import REPOSITORY, with_latency
@@ -93,13 +96,120 @@ def test_one_user_attribute_holds_the_whole_outcome(make_study, measurement):
 
 
 def test_an_infeasible_measurement_says_by_how_much(make_study, measurement):
-    """A constraint that is missed makes the trial `infeasible`, with the amount, not a failure."""
-    study = make_study(constraints=("latency <= 1us",))
+    """A missed constraint makes the trial `infeasible`, with the amount, not a failure; Optuna hears the share."""
+    study = make_study(constraints=("latency <= 200ms", "graph_breaks == 0", "throughput >= 1"))
     ask_all(study, lambda _: with_latency(measurement, 0.5), limit=1)
     record = study.records()[0]
     assert record.state == "infeasible"
-    assert record.violations == {"latency <= 1us": pytest.approx(0.5 - 1e-6)}
+    assert {name: miss.amount for name, miss in record.violations.items()} == {"latency <= 200ms": pytest.approx(0.3)}
+    assert record.missed_share == pytest.approx(1.5)
     assert record.counts
+    told = optuna_trials(study)[0].constraints
+    assert told == {
+        "ok": -1.0, "latency <= 200ms": pytest.approx(1.5), "graph_breaks == 0": 0.0,
+        "throughput >= 1": pytest.approx(1 - measurement.signature.items_per_call / 0.5),
+    }  # fmt: skip
+
+
+def test_a_quantity_that_is_unknown_counts_as_missed(make_study, measurement):
+    """What the framework does not tell keeps no promise."""
+    study = make_study(constraints=("peak_memory <= 1GiB",))
+    ask_all(study, lambda _: with_latency(measurement, 0.5, peak_memory_bytes=None), limit=1)
+    record = study.records()[0]
+    assert (record.state, record.violations["peak_memory <= 1GiB"].amount) == ("infeasible", None)
+    assert optuna_trials(study)[0].constraints["peak_memory <= 1GiB"] == 1
+
+
+class TestSeveralObjectives:
+    """One value each, the first being the verdict's."""
+
+    @pytest.fixture
+    def study(self, make_study):
+        return make_study(objectives=(Objective(), Objective.parse("memory")))
+
+    def test_each_is_told(self, study, measurement):
+        """Optuna has a direction for each; a failure is as bad as the worst so far in each."""
+        outcomes = iter([
+            with_latency(measurement, 0.1, peak_memory_bytes=2**20),
+            with_latency(measurement, 0.3, peak_memory_bytes=2**19),
+            failure(),
+        ])  # fmt: skip
+        ask_all(study, lambda _: next(outcomes), limit=3)
+        assert [each.values for each in optuna_trials(study)] == [
+            pytest.approx([0.1, 2**20]), pytest.approx([0.3, 2**19]), pytest.approx([0.3, 2**20]),
+        ]  # fmt: skip
+
+    def test_what_cannot_be_measured_is_told_as_the_worst(self, study, measurement):
+        """Infinity would bend every model of the values."""
+        outcomes = iter([
+            with_latency(measurement, 0.1, peak_memory_bytes=2**20),
+            with_latency(measurement, 0.3, peak_memory_bytes=None),
+        ])  # fmt: skip
+        ask_all(study, lambda _: next(outcomes), limit=2)
+        assert optuna_trials(study)[1].values == pytest.approx([0.3, 2**20])
+
+    def test_it_goes_on_where_it_stopped(self, study, measurement, tmp_path):
+        """Opened anew, it asks the same question and goes on; with other objectives it is another question."""
+        ask_all(study, lambda _: measurement, limit=3)
+        study.close()
+        again = open_study(tmp_path / "studies", "s")
+        assert len(ask_all(again, lambda _: measurement)) == 12
+        other = study.manifest.model_copy(update={"objectives": (Objective(),)})
+        with pytest.raises(StoreError, match="objective: latency, memory -> latency"):
+            open_or_create(tmp_path / "studies", other)
+
+    def test_a_large_space_is_sampled(self, tmp_path, make_manifest, measurement):
+        """What TPE repeats is answered from the record with both values."""
+        knobs = "".join(f"\n  k{i}: {{doc: 'https://e.org/x', values: [a, b, c, d], default: a}}" for i in range(7))
+        path = tmp_path / "large.yaml"
+        path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}\n")
+        space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+        objectives = (Objective(), Objective.parse("memory"))
+        study = create_study(tmp_path / "studies", make_manifest(space=space, objectives=objectives))
+        asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=25)
+        assert len({each.config for each in asked}) == 25
+
+
+def cut_off():
+    return Failure(reason=Reason.OUT_OF_TIME, stage=Stage.COMPILE, error="stopped: the run's time was used up")
+
+
+def test_a_trial_that_the_end_of_the_time_cut_off_is_asked_again_and_again(make_study):
+    """It says nothing about its config, however often it happens; and it counts as no trial."""
+    study = make_study()
+    asked = ask_all(study, lambda _: cut_off(), limit=4)
+    assert len({each.config for each in asked}) == 1
+    assert [each.state for each in optuna_trials(study)] == [TrialState.FAIL] * 4
+    assert study.num_recorded() == 0
+    assert study.untuned_record() is None
+
+
+def test_why_a_search_ended_is_kept(make_study, tmp_path):
+    """A noun on record, until the next search begins."""
+    study = make_study()
+    assert study.stop_reason is None
+    study.remember_stop(StopReason.TIME)
+    study.close()
+    again = open_study(tmp_path / "studies", "s")
+    assert again.stop_reason is StopReason.TIME
+    again.remember_stop(None)
+    assert again.stop_reason is None
+
+
+def test_a_manifest_with_one_objective_is_read(make_manifest, tmp_path):
+    """Schema 2 named one, with constraints that knew two relations."""
+    constraints = (Constraint.parse("graph_breaks == 0"), Constraint.parse("compile <= 60s"))
+    manifest = make_manifest(objectives=(Objective(quantity="p99"),), constraints=constraints)
+    content = json.loads(manifest.model_dump_json(by_alias=True))
+    older = {key: value for key, value in content.items() if key != "objectives"}
+    older.update(schema=2, objective={"quantity": "p99"})
+    for each in older["constraints"]:
+        each["exact"] = each.pop("relation") == "=="
+    for each in older["constraints"] + [older["objective"]]:
+        each.pop("num_calls", None)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(older))
+    assert read_manifest(path) == manifest
 
 
 def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study, measurement, tmp_path):
@@ -172,6 +282,9 @@ def begun(make_study, measurement):
     ("change", "words"),
     [
         ({"tolerance": 0.5}, "tolerance: 0.001 -> 0.5"),
+        ({"objectives": (Objective.parse("memory"),)}, "objective: latency -> memory"),
+        ({"objectives": (Objective(), Objective.parse("total:9"))}, "objective: latency -> latency, total:9"),
+        ({"constraints": (Constraint.parse("throughput >= 9"),)}, "constraints: [] -> [('throughput', '>=', 9.0)]"),
         ({"reference_precision": "float64"}, "reference: model -> float64"),
         ({"framework_version": "9"}, "framework: fake 0 -> fake 9"),
         ({"variables": {"A": "1"}}, "environment variables"),

@@ -54,7 +54,7 @@ def test_a_faster_config_is_found_confirmed_and_exported(make_study):
     assert confirmation.verdict is answer.verdict is Verdict.FASTER
     assert answer.best.config["latency_ms"] == 2
     assert answer.best.config.get("behaviour", "right") in ("right", "breaks")
-    assert len(confirmation.blocks_s) == QUICK_BUDGET.confirmation.first_look
+    assert len(confirmation.blocks) == QUICK_BUDGET.confirmation.first_look
     assert answer.speedup.low > 1.5
     assert answer.break_even_calls is not None
     assert {each.outcome.reason for each in answer.records if each.state == "failed"} == {
@@ -368,7 +368,7 @@ class TestTheMachineIsWatched:
         answer = answer_of(study)
         assert answer.drift > 1
         assert "latency changed by" in summary_of(study)
-        untuned_s, tuned_s = answer.confirmation.latencies_s
+        untuned_s, tuned_s = answer.confirmation.values
         assert min(untuned_s, tuned_s) > 0.04, "both sides of the comparison were measured on today's machine"
 
     def test_a_quiet_machine_is_not_reported(self, make_study, tmp_path):
@@ -431,5 +431,5 @@ def test_the_default_compile_is_confirmed_beside_the_winner(make_study):
     assert confirmation.candidate != default.number
     assert default.number in confirmation.contestants
     column = confirmation.contestants.index(default.number)
-    assert all(row[column] >= 0.006 for row in confirmation.blocks_s)
+    assert all(row[column] >= 0.006 for row in confirmation.blocks)
     assert f"trial {default.number}" in summary_of(study)

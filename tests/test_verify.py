@@ -89,7 +89,7 @@ class TestVerify:
         assert (found.outcome, found.exit_code) == (outcome, code)
         assert words in found.why
         assert found.promised.median == pytest.approx(3.9, abs=0.01)
-        assert len(blocks) == len(found.result.comparison.latencies_s)
+        assert len(blocks) == len(found.result.comparison.values)
         document = json.loads(json.dumps(verification_document(found)))
         assert set(document) == {"outcome", "why", "promised", "today"}
         assert (document["today"]["first"], document["today"]["second"]) == ("untuned", "tuned")
@@ -178,13 +178,13 @@ class TestCompare:
         tuned = load_tuned(export())
         result = measure(duel_of(tuned, tuned.untuned, tuned.config, tmp_path), scripted(first, second), Budget())
         assert result.verdict is verdict
-        assert len(result.comparison.latencies_s) == num_blocks
+        assert len(result.comparison.values) == num_blocks
         lines = comparison_lines(result, ("a", "long name"))
         assert lines[0].startswith(f"long name against a: {word}, ")
         assert len(lines) == 3
         document = json.loads(json.dumps(comparison_document(result, ("a", "b"))))
         assert (document["verdict"], document["failed"], document["failure"]) == (word, None, None)
-        assert len(document["blocks_s"]) == num_blocks
+        assert len(document["blocks"]) == num_blocks
 
     @pytest.mark.parametrize(
         ("failing", "who"), [({"first": failure()}, "one"), ({"second": failure()}, "two"),
@@ -255,7 +255,7 @@ class TestOnTheCommandLine:
         assert document["outcome"] == "holds"
         assert document["promised"]["low"] > 1.01
         assert document["today"]["speedup"]["low"] > 1.01
-        assert len(result.stderr.splitlines()) == len(document["today"]["blocks_s"])
+        assert len(result.stderr.splitlines()) == len(document["today"]["blocks"])
         assert list(scratch.iterdir()) == [], "nothing is left of the measuring"
 
     def test_an_answer_that_has_become_slower(self, export, command, scratch):
@@ -399,7 +399,7 @@ class TestOnTheCommandLine:
         assert document["verdict"] == "faster"
         assert document["speedup"]["low"] > 2
         assert document["latency_s"][0] > 0.02 > document["latency_s"][1]
-        assert len(document["blocks_s"]) == 4
+        assert len(document["blocks"]) == 4
 
     def test_mistakes_in_what_to_compare(self, study, export, command):
         """One sentence and exit status 2: what was not understood, is not there, or cannot be compared."""

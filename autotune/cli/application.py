@@ -31,8 +31,11 @@ app = typer.Typer(
 P = ParamSpec("P")
 StudiesDir = Annotated[Path, typer.Option("--studies-dir", help="Folder that holds the studies.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-BudgetFile = Annotated[
-    Path | None, typer.Option("--budget", help="YAML file that says how much to measure (docs/measurement.md).")
+BudgetFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--budget", help="Time for all of it, e.g. 90s, 10m, 1h; or a YAML file that says how much to measure."
+    ),
 ]
 
 DEFAULT_STUDIES_DIR = Path("studies")
@@ -63,12 +66,24 @@ def plainly(command: Callable[P, int | None]) -> Callable[P, None]:
     return run
 
 
-def budget_of(file: Path | None) -> Budget:
-    """What the file asks for, the usual for the rest."""
-    from autotune.budget import Budget
+def budget_of(given: str | None, usual: Budget | None = None) -> Budget:
+    """The usual within the given time, or what the file of that name asks for. Raises InputError."""
+    from autotune.budget import Budget, duration_s
+    from autotune.errors import InputError
     from autotune.files import parse_as, read_yaml
 
-    return Budget() if file is None else parse_as(Budget, read_yaml(file), file)
+    usual = usual or Budget()
+    if given is None:
+        return usual
+    wall_s = duration_s(given)
+    if wall_s is not None:
+        return usual.but(wall_s=wall_s)
+    if not Path(given).exists():
+        raise InputError(
+            f"--budget {given}: neither a time nor a file",
+            tip="give a time, e.g. 90s, 10m or 1h, or a YAML file (docs/measurement.md)",
+        )
+    return parse_as(Budget, read_yaml(Path(given)), Path(given))
 
 
 def print_document(study: Study, answer: Answer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ import typer
 from autotune.cli.application import (
     DEFAULT_STUDIES_DIR,
     AsJson,
-    BudgetFile,
+    BudgetFlag,
     StudiesDir,
     app,
     budget_of,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @plainly
 def verify(
     file: Annotated[Path, typer.Argument(help="An exported YAML file.")],
-    budget: BudgetFile = None,
+    budget: BudgetFlag = None,
     as_json: AsJson = False,
 ) -> int:
     """Measure an exported answer again, here and today. Exit status: 0 it holds, 1 regressed or wrong, 2 unclear."""
@@ -45,7 +46,8 @@ def verify(
     with _scratch() as folder:
         duel = duel_with_untuned(tuned, folder)
         with _runner(tuned.framework, tuned.environment.variables, folder) as runner:
-            verification = verify_tuned(tuned, duel, runner, budget_of(budget), _say_block)
+            say_block = partial(_say_block, tuned.workload.objective)
+            verification = verify_tuned(tuned, duel, runner, budget_of(budget), say_block)
     if as_json:
         typer.echo(json.dumps(verification_document(verification), indent=2))
     else:
@@ -58,7 +60,7 @@ def verify(
 @plainly
 def compare(
     things: Annotated[list[str], typer.Argument(help="STUDY A B (numbers of two trials), or two exported YAML files.")],
-    budget: BudgetFile = None,
+    budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
@@ -70,7 +72,7 @@ def compare(
     with _scratch() as folder:
         duel, names = _duel_of(things, studies_dir, folder)
         with _runner(duel.workload.framework, duel.variables, folder) as runner:
-            result = measure(duel, runner, budget_of(budget), _say_block)
+            result = measure(duel, runner, budget_of(budget), partial(_say_block, duel.objective.name))
     if as_json:
         typer.echo(json.dumps(comparison_document(result, names), indent=2))
     else:
@@ -127,7 +129,10 @@ def _runner(framework: str, variables: dict[str, str], folder: Path) -> Runner:
     return Runner(framework, variables, preload=False, log=folder / "supervisor.log")
 
 
-def _say_block(first_s: float, second_s: float) -> None:
-    from autotune.report.units import seconds, times
+def _say_block(objective: str, first: float, second: float) -> None:
+    from autotune.objective import Objective
+    from autotune.report.goals import shown
+    from autotune.report.units import times
 
-    say(f"  {seconds(first_s)} / {seconds(second_s)} = {times(first_s / second_s)}")
+    one, other = (shown(Objective.parse(objective), value) for value in (first, second))
+    say(f"  {one} / {other} = {times(first / second)}")

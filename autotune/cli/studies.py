@@ -24,7 +24,8 @@ def show(
     from rich.console import Console
 
     from autotune.answer import answer_of
-    from autotune.report.terminal import summary, trials_table
+    from autotune.report.goals import ratio_footnote
+    from autotune.report.terminal import front_table, summary, trials_table
     from autotune.study import open_study, studies_dir_flag
 
     opened = open_study(studies_dir, study)
@@ -36,8 +37,12 @@ def show(
     console = Console(width=None if sys.stdout.isatty() else 240, soft_wrap=not sys.stdout.isatty())
     console.print(trials_table(answer))
     console.print(
-        "* times as fast as trial 0, one process each; the verdict rests on fresh processes side by side", style="dim"
+        f"{ratio_footnote(answer.objective)}, one process each; the verdict rests on fresh processes side by side",
+        style="dim",
     )
+    front = front_table(answer)
+    if front is not None:
+        console.print(front)
     console.print(summary(answer, studies_dir_flag(studies_dir)))
 
 
@@ -99,13 +104,16 @@ def run(
 def export(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="YAML file to write.")] = Path("best.yaml"),
+    trial: Annotated[
+        int | None, typer.Option("--trial", min=0, help="Another trial that was compared with the untuned model.")
+    ] = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> None:
     """Write the answer as the YAML file that a job loads in two lines."""
     from autotune import answer
     from autotune.study import open_study
 
-    tuned = answer.export(open_study(studies_dir, study), output)
+    tuned = answer.export(open_study(studies_dir, study), output, trial)
     typer.echo(f"{output}: {tuned.verdict.value}; {tuned.config}")
     if tuned.is_untuned:
         typer.echo("apply() will return the model untouched")

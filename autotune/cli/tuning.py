@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from autotune.cli.application import (
     DEFAULT_STUDIES_DIR,
     AsJson,
-    BudgetFile,
+    BudgetFlag,
     StudiesDir,
     app,
     budget_of,
@@ -53,9 +54,17 @@ def tune(
     fixed_precision: Annotated[
         bool, typer.Option("--fixed-precision", help="Leave out whatever changes the numerics.")
     ] = False,
-    objective: Annotated[str, typer.Option("--objective", help="latency (the median), p90 or p99.")] = "latency",
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--objective",
+            help="latency (the median), p90, p99, throughput, memory, compile or total:CALLS; repeatable: the verdict "
+            "is about the first, a Pareto front about all. [latency]",
+        ),
+    ] = None,
     constraint: Annotated[
-        list[str] | None, typer.Option("--constraint", help='E.g. "peak_memory <= 2GiB"; repeatable.')
+        list[str] | None,
+        typer.Option("--constraint", help='E.g. "peak_memory <= 2GiB" or "throughput >= 100"; repeatable.'),
     ] = None,
     tolerance: Annotated[
         float | None,
@@ -76,11 +85,12 @@ def tune(
     trial_timeout: Annotated[
         float | None, typer.Option("--trial-timeout", min=1, max=1e6, help="Seconds one trial may take in all. [900]")
     ] = None,
-    budget: BudgetFile = None,
+    budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
+    begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.plan import Wish, make_manifest
     from autotune.space import PRESETS
     from autotune.study import open_or_create
@@ -92,7 +102,7 @@ def tune(
         device=device,
         study=study,
         space=space,
-        objective=_one_of("--objective", objective, "latency", "p90", "p99"),
+        objectives=tuple(objective or ()),
         constraints=tuple(constraint or ()),
         tolerance=tolerance,
         reference_precision=_one_of("--reference", reference, "model", "float32", "float64"),
@@ -102,7 +112,7 @@ def tune(
         fixed_precision=fixed_precision,
     )
     wanted = budget_of(budget).but(num_trials=trials, compile_s=compile_timeout, total_s=trial_timeout)
-    return _tune(open_or_create(studies_dir, make_manifest(wish)), wanted, studies_dir, as_json)
+    return _tune(open_or_create(studies_dir, make_manifest(wish)), wanted, studies_dir, as_json, begun)
 
 
 @app.command()
@@ -112,24 +122,28 @@ def resume(
     trials: Annotated[
         int | None, typer.Option("--trials", min=1, help="Trials of the whole study. [as before]")
     ] = None,
+    budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
-    """Go on with a study where it stopped; everything but the budget is read from it."""
+    """Go on with a study where it stopped; everything but the budget is read from it. A time counts anew."""
+    begun = time.monotonic()
     from autotune.budget import Budget
     from autotune.plan import require_same_question
     from autotune.study import open_study
 
     opened = open_study(studies_dir, study)
     require_same_question(opened.manifest)
-    return _tune(opened, Budget.model_validate(opened.budget or {}).but(num_trials=trials), studies_dir, as_json)
+    wanted = budget_of(budget, Budget.model_validate(opened.budget or {})).but(num_trials=trials)
+    return _tune(opened, wanted, studies_dir, as_json, begun)
 
 
-def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int:
+def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool, begun: float) -> int:
     """Run the loop with a display, then print the verdict."""
     from rich.console import Console
 
     from autotune.answer import answer_of
+    from autotune.deadline import Deadline
     from autotune.report.live import LiveDisplay
     from autotune.report.terminal import failure_lines, summary
     from autotune.runner import Runner
@@ -149,7 +163,7 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool) -> int
                 log=study.folder / "supervisor.log",
             ) as runner,
         ):
-            Tuner(study, budget, runner, display).run()
+            Tuner(study, budget, runner, display, Deadline.after(budget.wall_s, begun)).run()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
         say("interrupted; nothing recorded is lost. Go on with:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +10,8 @@ from autotune.answer import Answer, figures_of
 from autotune.duel import Result
 from autotune.manifest import Manifest
 from autotune.measurement import Measurement
-from autotune.record import TrialRecord, failures_by_reason
+from autotune.objective import Objective
+from autotune.record import TrialRecord, exclusions, failures_by_reason
 from autotune.report.units import ABOUT_THE_SECOND
 from autotune.verify import Verification
 
@@ -25,6 +27,9 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "framework_version": manifest.framework_version,
         "device": manifest.workload.device,
         "reference": manifest.reference_precision,
+        "objectives": [each.name for each in answer.objectives],
+        "constraints": [each.text for each in manifest.constraints],
+        "stop_reason": answer.stop_reason and answer.stop_reason.value,
         "verdict": answer.verdict and answer.verdict.value,
         "best": _figures(answer.best),
         "baseline": _figures(answer.untuned),
@@ -35,6 +40,9 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "drift": answer.drift,
         "confirmation": confirmation and confirmation.model_dump(mode="json"),
         "confirmation_outdated": answer.is_outdated,
+        "front": [_member(each, answer.objectives) for each in answer.front],
+        "closest_miss": answer.closest_miss and _misses(answer.closest_miss),
+        "excluded_by": dict(exclusions(answer.records)),
         "failures": dict(failures_by_reason(answer.records)),
         "effects": [{**asdict(each), "verdict": each.verdict} for each in answer.effects],
         "trials": [_trial(each) for each in answer.records],
@@ -52,11 +60,29 @@ def _trial(record: TrialRecord) -> dict[str, Any]:
         "number": record.number,
         "state": record.state,
         "config": record.config.root,
-        "violations": record.violations,
+        "violations": {name: miss.amount for name, miss in record.violations.items()},
         "started": record.started and record.started.isoformat(),
         "ended": record.ended and record.ended.isoformat(),
         **_derived(record),
         "outcome": record.outcome and record.outcome.model_dump(mode="json"),
+    }
+
+
+def _member(record: TrialRecord, objectives: Sequence[Objective]) -> dict[str, Any]:
+    """A trial of the front, with what is minimised."""
+    values = {each.name: each.value(record.measurement) for each in objectives}
+    return {"trial": record.number, "config": record.config.root, "values": values}
+
+
+def _misses(record: TrialRecord) -> dict[str, Any]:
+    """A trial with how far it misses what was asked for."""
+    return {
+        "trial": record.number,
+        "config": record.config.root,
+        "misses": [
+            {"constraint": name, "value": miss.value, "amount": miss.amount, "share": miss.share}
+            for name, miss in record.violations.items()
+        ],
     }
 
 
@@ -80,9 +106,10 @@ def comparison_document(result: Result, names: tuple[str, str]) -> dict[str, Any
         "first": names[0],
         "second": names[1],
         "verdict": None if verdict is None else ABOUT_THE_SECOND[verdict],
+        "objective": result.objective.name,
         "speedup": result.speedup and result.speedup.model_dump(),
-        "latency_s": None if result.comparison is None else list(result.latencies_s),
-        "blocks_s": None if result.comparison is None else result.comparison.latencies_s,
+        "values": None if result.comparison is None else list(result.values),
+        "blocks": None if result.comparison is None else result.comparison.values,
         "failed": result.failed,
         "failure": result.failure and result.failure.model_dump(mode="json"),
     }

@@ -20,6 +20,7 @@ from autotune.events import (
     ModelChecked,
     NoiseFloorMeasured,
     NoiseFloorStarted,
+    SearchEnded,
     SearchStarted,
     SentinelRead,
     SentinelStarted,
@@ -28,8 +29,10 @@ from autotune.events import (
     TrialStarted,
 )
 from autotune.measurement import Failure, Measurement, Stage
+from autotune.objective import LATENCY, Objective
 from autotune.record import TrialRecord
-from autotune.report.units import percent, seconds, times
+from autotune.report.goals import shown, stopped
+from autotune.report.units import missed, percent, seconds, times
 
 _DOING = {
     Stage.START: "starting",
@@ -47,11 +50,13 @@ class LiveDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self._done = self._wanted = 0
-        self._first_done = 0
+        self._done = self._first_done = 0
+        self._wanted: int | None = None
+        self._objective = LATENCY
+        self._wall_s: float | None = None
         self._started = time.monotonic()
         self._doing = ""
-        self._best_s: float | None = None
+        self._best: float | None = None
         self._block = self._num_blocks = 0
 
     def __enter__(self) -> LiveDisplay:
@@ -76,7 +81,7 @@ class LiveDisplay:
                 self._show(f"{self._doing}: {_DOING[event.stage]}")
             case TrialEnded():
                 self._done += event.record.counts
-                self._leave(_line(event.record))
+                self._leave(_line(event.record, self._objective))
                 self._note_best(event.record)
             case NoiseFloorMeasured():
                 spread = percent(event.noise_floor.spread)
@@ -84,6 +89,8 @@ class LiveDisplay:
             case SentinelRead():
                 now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
                 self._leave(f"sentinel    {seconds(now_s)}, {change:+.1%} since the start")
+            case SearchEnded():
+                self._leave(f"the search ends: {stopped(event.reason)}")
             case ConfirmationStarted():
                 self._begin_confirmation(event)
             case BlockMeasured():
@@ -91,9 +98,12 @@ class LiveDisplay:
 
     def _begin(self, event: SearchStarted) -> None:
         self._done = self._first_done = event.num_done
-        self._wanted = min(event.num_trials, event.num_configs or event.num_trials)
+        self._objective, self._wall_s = event.objective, event.wall_s
+        self._wanted = min((each for each in (event.num_trials, event.num_configs) if each), default=None)
         space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
-        self._leave(f"{space}; {event.num_done} trials recorded, up to {self._wanted}")
+        limits = [] if self._wanted is None else [f"up to {self._wanted}"]
+        limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
+        self._leave(f"{space}; {event.num_done} trials recorded, {', '.join(limits)}")
         if event.given_back:
             self._leave(f"trials left running by a run that died are tried again: {event.given_back}")
 
@@ -104,28 +114,29 @@ class LiveDisplay:
         self._doing = f"confirming, block 1 of at most {self._num_blocks}"
 
     def _leave_block(self, event: BlockMeasured) -> None:
-        others = [f"trial {number} {times(event.untuned_s / s)}" for number, s in event.others_s.items()]
-        self._leave(f"  block {self._block:>2}: untuned {seconds(event.untuned_s)}; {', '.join(others)}")
+        others = [f"trial {number} {times(event.untuned / value)}" for number, value in event.others.items()]
+        self._leave(f"  block {self._block:>2}: untuned {shown(self._objective, event.untuned)}; {', '.join(others)}")
         self._block += 1
         self._doing = f"confirming, block {self._block} of at most {self._num_blocks}"
 
     def _note_best(self, record: TrialRecord) -> None:
         if record.state == "measured" and isinstance(record.outcome, Measurement):
-            median_s = record.outcome.latency.p50
-            self._best_s = median_s if self._best_s is None else min(self._best_s, median_s)
+            value = self._objective.value(record.outcome)
+            self._best = value if self._best is None else min(self._best, value)
 
     def _show(self, doing: str) -> None:
         assert self._live is not None
-        best = f", best {seconds(self._best_s)}" if self._best_s is not None else ""
-        self._live.update(Text(f"{self._done}/{self._wanted} trials{best}{self._eta()} | {doing}"), refresh=True)
+        best = f", best {shown(self._objective, self._best)}" if self._best is not None else ""
+        of = "" if self._wanted is None else f"/{self._wanted}"
+        self._live.update(Text(f"{self._done}{of} trials{best}{self._eta()} | {doing}"), refresh=True)
 
     def _eta(self) -> str:
-        """From the pace of this run's own trials; nothing to say before the second."""
-        num_here = self._done - self._first_done
-        if num_here < 2 or self._done >= self._wanted:
-            return ""
-        pace_s = (time.monotonic() - self._started) / num_here
-        return f", about {seconds(pace_s * (self._wanted - self._done))} to go"
+        """From the pace of this run's own trials, nothing before the second; and no more than there is time for."""
+        gone_s, num_here = time.monotonic() - self._started, self._done - self._first_done
+        to_go_s = [] if self._wall_s is None else [max(self._wall_s - gone_s, 0.0)]
+        if num_here >= 2 and self._wanted is not None and self._done < self._wanted:
+            to_go_s.append(gone_s / num_here * (self._wanted - self._done))
+        return f", about {seconds(min(to_go_s))} to go" if to_go_s else ""
 
     def _leave(self, line: str) -> None:
         self._console.print(Text(line))
@@ -154,11 +165,14 @@ def _how(figures: Measurement) -> str:
     return f"compiled in {seconds(figures.compile_s)}{payer}{alias}"
 
 
-def _line(record: TrialRecord) -> str:
+def _line(record: TrialRecord, objective: Objective) -> str:
     if isinstance(record.outcome, Measurement):
         figures = record.outcome
         result = f"{seconds(figures.latency.p50):>8}, {_how(figures)}"
-        mark = " (infeasible)" if record.violations else ""
+        if objective.quantity != "latency":
+            result += f", {objective.name} {shown(objective, objective.value(figures))}"
+        misses = ", ".join(map(missed, record.violations.values()))
+        mark = f" (infeasible: {misses})" if misses else ""
         return f"trial {record.number:>3}  {result}{mark}  {record.config}"
     if isinstance(record.outcome, Failure):
         return f"trial {record.number:>3}  {record.outcome.reason}: {record.outcome.error[:90]}  {record.config}"

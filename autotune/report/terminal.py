@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -10,9 +12,11 @@ from rich.text import Text
 from autotune.answer import Answer
 from autotune.duel import Result
 from autotune.measurement import Failure, GraphBreak, Measurement
-from autotune.record import DRIFTING, Confirmation, TrialRecord, failures_by_reason
-from autotune.report.units import ABOUT_THE_SECOND, count, error, interval, num_bytes, percent, seconds, times
-from autotune.statistics import MARGIN, TOO_WIDE, Verdict
+from autotune.objective import Objective
+from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, exclusions, failures_by_reason
+from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
+from autotune.report.units import ABOUT_THE_SECOND, count, error, missed, num_bytes, percent, seconds, times
+from autotune.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.verify import Verification
 
 MAX_BREAKS_SHOWN = 5
@@ -25,7 +29,28 @@ def trials_table(answer: Answer) -> Table:
         table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=name not in _TEXTS)
     for record in answer.records:
         is_best = answer.best is not None and record.number == answer.best.number
-        table.add_row(*_row(record, answer.untuned), style="green" if is_best else _STYLES.get(record.state))
+        table.add_row(*_row(record, answer), style="green" if is_best else _STYLES.get(record.state))
+    return table
+
+
+def front_table(answer: Answer) -> Table | None:
+    """Of several objectives the trials that no other one beats in each, the best of each objective marked."""
+    if len(answer.objectives) < 2 or not answer.front:
+        return None
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, title="not beaten in every objective", title_justify="left"
+    )
+    for name in ("", *(each.name for each in answer.objectives)):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("config")
+    rows = [[each.value(record.measurement) for each in answer.objectives] for record in answer.front]
+    best = [min(column) for column in zip(*rows, strict=True)]
+    for record, row in zip(answer.front, rows, strict=True):
+        cells = [
+            shown(objective, value) + (" best" if value == least else "     ")
+            for objective, value, least in zip(answer.objectives, row, best, strict=True)
+        ]
+        table.add_row(str(record.number), *cells, escape(str(record.config)))
     return table
 
 
@@ -57,12 +82,14 @@ def comparison_lines(result: Result, names: tuple[str, str]) -> list[str]:
         return [f"{who} fails ({result.failure.reason} at {result.failure.stage}): {result.failure.error}"]
     assert result.verdict is not None
     assert result.speedup is not None
-    first_s, second_s = result.latencies_s
+    objective, values = result.objective, result.values
     width = max(len(first), len(second))
+    word = ABOUT_THE_SECOND[result.verdict]
+    if not objective.is_latency:
+        word = {"faster": "better", "slower": "worse"}.get(word, word)
     return [
-        f"{second} against {first}: {ABOUT_THE_SECOND[result.verdict]}, {interval(result.speedup)}",
-        f"  {first:<{width}}  {seconds(first_s)} a call",
-        f"  {second:<{width}}  {seconds(second_s)} a call",
+        f"{second} against {first}: {word}, {gain(objective, result.speedup)}",
+        *(f"  {name:<{width}}  {_one(objective, value)}" for name, value in zip(names, values, strict=True)),
     ]
 
 
@@ -70,13 +97,21 @@ def verification_lines(verification: Verification) -> list[str]:
     """Whether an exported answer still holds, with the figures of then and of today."""
     lines = [f"{verification.outcome}: {verification.why}"]
     if verification.promised is not None:
-        lines.append(f"  promised  {interval(verification.promised)}")
+        lines.append(f"  promised  {gain(verification.objective, verification.promised)}")
     result = verification.result
     if result is not None and result.speedup is not None:
-        untuned_s, tuned_s = result.latencies_s
-        lines.append(f"  today     {interval(result.speedup)}")
-        lines.append(f"  untuned   {seconds(untuned_s)} a call, tuned {seconds(tuned_s)}")
+        untuned, tuned = (_one(result.objective, value) for value in result.values)
+        lines.append(f"  today     {gain(result.objective, result.speedup)}")
+        lines.append(f"  untuned   {untuned}, tuned {tuned}")
     return lines
+
+
+def _one(objective: Objective, value: float) -> str:
+    return (
+        f"{shown(objective, value)} a call"
+        if objective.quantity in ("latency", "p90", "p99")
+        else shown(objective, value)
+    )
 
 
 _COLUMNS = ("", "state", "median", "p99", "x*", "memory", "compile", "breaks", "error", "config")
@@ -84,7 +119,7 @@ _TEXTS = ("state", "config")
 _STYLES = {"failed": "dim", "lost": "dim", "infeasible": "yellow"}
 
 
-def _row(record: TrialRecord, untuned: TrialRecord | None) -> list[str]:
+def _row(record: TrialRecord, answer: Answer) -> list[str]:
     outcome = record.outcome
     config = escape(str(record.config))
     if not isinstance(outcome, Measurement):
@@ -95,12 +130,13 @@ def _row(record: TrialRecord, untuned: TrialRecord | None) -> list[str]:
         _state(record),
         seconds(outcome.latency.p50),
         seconds(outcome.latency.p99),
-        _ratio(outcome, untuned),
+        _ratio(outcome, answer),
         num_bytes(outcome.peak_memory_bytes),
         seconds(outcome.compile_s),
         count(outcome.diagnosis.num_graph_breaks),
         error(outcome.relative_error),
-        config + (f"  ({escape(outcome.diagnosis.note)})" if outcome.diagnosis.note else ""),
+        config
+        + "".join(f"  ({escape(each)})" for each in (*map(missed, record.violations.values()), *_notes(outcome))),
     ]
 
 
@@ -112,37 +148,98 @@ def _state(record: TrialRecord) -> str:
     return alias if record.state == "measured" else f"{record.state} ({alias})"
 
 
-def _ratio(outcome: Measurement, untuned: TrialRecord | None) -> str:
-    if untuned is None or not isinstance(untuned.outcome, Measurement):
+def _notes(outcome: Measurement) -> list[str]:
+    return [outcome.diagnosis.note] if outcome.diagnosis.note else []
+
+
+def _ratio(outcome: Measurement, answer: Answer) -> str:
+    """How much less of the objective than the untuned model's."""
+    if answer.untuned is None:
         return "-"
-    return times(untuned.outcome.latency.p50 / outcome.latency.p50)
+    value = answer.objective.value(outcome)
+    return times(answer.objective.value(answer.untuned.measurement) / value) if math.isfinite(value) else "-"
 
 
 def _headline(answer: Answer) -> str:
     if answer.verdict is None:
         return "no verdict yet: the winner was not confirmed in fresh processes"
     if answer.verdict is Verdict.INFEASIBLE:
-        note = answer.confirmation.note if answer.confirmation else None
-        return f"infeasible: no config is usable; {escape(note or '')}"
+        return escape(f"infeasible: {_why_infeasible(answer)}")
+    if answer.verdict is Verdict.FEASIBLE:
+        return escape(_feasible(answer))
     if answer.verdict is Verdict.FASTER and answer.speedup is not None:
-        return f"faster: {interval(answer.speedup)}"
+        return faster(answer.objective, answer.speedup)
+    return _why_untuned(answer)
+
+
+def _why_untuned(answer: Answer) -> str:
+    objective, confirmation = answer.objective, answer.confirmation
     if answer.verdict is Verdict.TIE:
-        margin = answer.confirmation.margin if answer.confirmation else MARGIN
-        return f"tie: no config is shown to be more than {margin:.1%} faster than the untuned model; keep it untuned"
+        better = to_be_better(objective, f"{confirmation.margin if confirmation else MARGIN:.1%}")
+        return f"tie: no config is shown to {better} the untuned model; keep it untuned"
     if answer.verdict is Verdict.UNDECIDED:
-        return "undecided: this machine is too noisy to tell; the model is kept untuned"
-    return "keep untuned: nothing is faster than leaving the model as it is"
+        was_cut = confirmation is not None and confirmation.cut_short
+        why = "the time was used up before the confirmation could tell" if was_cut else _TOO_NOISY
+        return f"undecided: {why}; the model is kept untuned"
+    if objective.quantity == "latency":
+        return "keep untuned: nothing is faster than leaving the model as it is"
+    return f"keep untuned: nothing is shown to {to_be_better(objective)} leaving the model as it is"
+
+
+_TOO_NOISY = "this machine is too noisy to tell"
+
+
+def _feasible(answer: Answer) -> str:
+    """The untuned model is out of the question, so the best of the others it is, whatever it costs."""
+    assert answer.best is not None
+    compared = f"; {gain(answer.objective, answer.speedup)} against it" if answer.speedup else ""
+    return f"feasible: trial {answer.best.number} keeps every constraint, the untuned model does not{compared}"
+
+
+def _why_infeasible(answer: Answer) -> str:
+    """The trial that comes closest to what was asked for, or what went wrong with all."""
+    closest = answer.closest_miss
+    if closest is None:
+        return (answer.confirmation.note if answer.confirmation else None) or "no config works"
+    return f"no config keeps every constraint; closest is trial {closest.number}: {_misses(closest)}"
+
+
+def _misses(record: TrialRecord) -> str:
+    return ", ".join(map(missed, record.violations.values()))
 
 
 def _figures(answer: Answer) -> list[str]:
     lines = []
     if answer.best is not None:
         lines.append(f"config      trial {answer.best.number}: {answer.best.config}")
-    if answer.verdict is Verdict.FASTER and answer.confirmation is not None:
+    if answer.verdict in COMPILED and answer.confirmation is not None and answer.speedup is not None:
         lines += _confirmed_figures(answer, answer.confirmation)
     elif answer.speedup is not None and answer.confirmation is not None:
-        lines.append(f"closest     trial {answer.confirmation.candidate}: {interval(answer.speedup)}")
-    return lines + _others(answer) + _noise(answer) + _idle_knobs(answer)
+        lines.append(f"closest     trial {answer.confirmation.candidate}: {gain(answer.objective, answer.speedup)}")
+    return lines + _others(answer) + _constraints(answer) + _noise(answer) + _search(answer) + _idle_knobs(answer)
+
+
+def _constraints(answer: Answer) -> list[str]:
+    """What the constraints exclude, and what they cost."""
+    lines = []
+    if answer.untuned is not None and answer.untuned.violations:
+        lines.append(f"untuned     breaks a constraint: {_misses(answer.untuned)}")
+    tempting = answer.out_of_bounds
+    if tempting is not None:
+        value = shown(answer.objective, answer.objective.value(tempting.measurement))
+        lines.append(f"infeasible  trial {tempting.number} has {value}, but {_misses(tempting)}")
+    lines += [f"excluded    {number} of the trials by {name}" for name, number in exclusions(answer.records).items()]
+    return lines
+
+
+def _search(answer: Answer) -> list[str]:
+    """How far the search went, and why no further."""
+    if answer.stop_reason is None:
+        return []
+    num_tried = sum(each.counts for each in answer.records)
+    of_all = "" if answer.num_configs is None else f" of {answer.num_configs}"
+    more = "; `resume` goes on" if answer.stop_reason is StopReason.TIME else ""
+    return [f"searched    {num_tried}{of_all} configs: {stopped(answer.stop_reason)}{more}"]
 
 
 def _others(answer: Answer) -> list[str]:
@@ -151,7 +248,7 @@ def _others(answer: Answer) -> list[str]:
         return []
     configs = {each.number: each.config for each in answer.records}
     return [
-        f"{'also':<11} trial {number}: {interval(speedup)}  {configs[number]}"
+        f"{'also':<11} trial {number}: {gain(answer.objective, speedup)}  {configs[number]}"
         for number, speedup in answer.confirmation.compared.items()
         if number != answer.confirmation.candidate
     ]
@@ -179,17 +276,15 @@ def _noise(answer: Answer) -> list[str]:
 
 
 def _confirmed_figures(answer: Answer, confirmation: Confirmation) -> list[str]:
-    """Latencies of the confirmation's fresh processes; memory and cold compile time of the search's trial."""
-    untuned_s, tuned_s = confirmation.latencies_s
+    """The objective's values in the confirmation's fresh processes; the rest as the search's trial measured it."""
+    untuned, tuned = confirmation.values
     lines = []
-    for name, record, median_s in (("untuned", answer.untuned, untuned_s), ("tuned", answer.best, tuned_s)):
+    for name, record, value in (("untuned", answer.untuned, untuned), ("tuned", answer.best, tuned)):
         assert record is not None
-        lines.append(f"{name:<11} {seconds(median_s)} a call, memory {num_bytes(record.measurement.peak_memory_bytes)}")
+        lines.append(f"{name:<11} {described(answer.objective, value, record)}")
         cold_s = record.measurement.compile_s
-    lines.append(
-        f"compile     {seconds(cold_s)} cold, {seconds(confirmation.compile_warm_s)} with caches; "
-        f"calls that earn it back: {count(answer.break_even_calls)}"
-    )
+    warm = "" if answer.objective.compiles_cold else f", {seconds(confirmation.compile_warm_s)} with caches"
+    lines.append(f"compile     {seconds(cold_s)} cold{warm}; calls that earn it back: {count(answer.break_even_calls)}")
     return lines
 
 
@@ -203,6 +298,8 @@ def _obstacles(answer: Answer) -> list[str]:
         lines.append(f"note        {answer.confirmation.note}")
     if answer.is_outdated:
         lines.append("note        trials were added after this verdict; `resume` confirms again")
+    elif answer.confirmation is not None and answer.confirmation.cut_short:
+        lines.append("note        the time was used up before the confirmation was done; `resume` confirms again")
     return lines
 
 
@@ -224,10 +321,11 @@ def _next_steps(answer: Answer, studies_dir_flag: str) -> list[str]:
     if answer.verdict is None:
         return [f"{command} resume {answer.study}{studies_dir_flag}"]
     if answer.verdict is Verdict.UNDECIDED:
-        return [f"{command} resume {answer.study}{studies_dir_flag}     (confirms again, on a quieter machine)"]
+        when = "with more time" if answer.confirmation and answer.confirmation.cut_short else "on a quieter machine"
+        return [f"{command} resume {answer.study}{studies_dir_flag}     (confirms again, {when})"]
     if answer.verdict is Verdict.INFEASIBLE:
         return ["loosen a constraint or give more time under another --study NAME"]
     steps = [f"{command} export {answer.study} -o best.yaml{studies_dir_flag}"]
-    if answer.verdict is Verdict.FASTER:
+    if answer.verdict in COMPILED:
         steps.append('model = autotune.load("best.yaml").apply(model)')
     return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.objective import Miss
 from autotune.statistics import Speedup, Verdict
 
 ABOUT_THE_SECOND = {
@@ -46,8 +47,8 @@ def count(value: int | None) -> str:
 
 
 def times(value: float) -> str:
-    """A ratio, e.g. `1.53x`."""
-    return f"{value:.2f}x"
+    """A ratio, e.g. `1.53x`; a small one keeps two digits."""
+    return f"{value:.2f}x" if value >= 0.095 or value <= 0 else f"{value:.2g}x"
 
 
 def error(value: float | None) -> str:
@@ -63,3 +64,35 @@ def percent(share: float) -> str:
 def interval(speedup: Speedup) -> str:
     """A speed-up with its interval."""
     return f"{times(speedup.median)} (98 % interval {times(speedup.low)} to {times(speedup.high)})"
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A value in seconds (`s`), bytes (`B`), items a second (`/s`) or none; a dash for None."""
+    if value is None:
+        return "-"
+    if unit == "s":
+        return seconds(value)
+    if unit == "B":
+        return num_bytes(round(value))
+    return f"{_three_digits(value)}/s" if unit == "/s" else f"{value:.4g}"
+
+
+def missed(miss: Miss) -> str:
+    """What a constraint forbids and how far it is missed, e.g. `peak_memory 2.31 GiB, 15 % over 2GiB`."""
+    constraint = miss.constraint
+    bound = constraint.text.partition(constraint.relation[0])[2].lstrip("= ")
+    if miss.value is None or miss.amount is None:
+        return f"{constraint.quantity} unknown here, {constraint.text} was asked for"
+    measured = f"{constraint.quantity} {amount(miss.value, constraint.unit)}"
+    if constraint.relation == "==":
+        return f"{measured} instead of {bound}"
+    side = "under" if constraint.relation == ">=" else "over"
+    if constraint.bound <= 0:
+        return f"{measured}, {side} {bound}"
+    return f"{measured}, {_share(miss.share)} {side} {bound}"
+
+
+def _share(share: float) -> str:
+    if share >= 10:
+        return f"{share:,.0f} times"
+    return f"{100 * share:.0f} %" if share >= 0.1 else percent(share)

@@ -1,0 +1,93 @@
+"""What trials and confirmations will take, from what trials took."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from autotune.config import Config
+from autotune.contest import BlockPlan
+from autotune.measurement import Failure, Samples
+from autotune.pace import WARM_SHARE, contest_s, fresh_start_s, live_process_s, sampling_s, trial_s, typical_trial_s
+from autotune.record import TrialRecord
+from autotune.timing import SamplingPlan
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def spent(measurement):
+    """A measurement of a call of 10 ms with so many seconds in each stage, and half a second of warm-up."""
+
+    def make(**stage_s):
+        samples = Samples(latency_s=(0.01,) * 3, warmup_s=(0.25, 0.25), steady=True, ended_by="time")
+        return measurement.model_copy(update={"samples": samples, "stage_s": stage_s, "first_call_s": 7.0})
+
+    return make
+
+
+def record(outcome, took_s=0.0):
+    return TrialRecord(
+        number=0, config=Config({}), outcome=outcome, violations={}, started=BEGAN,
+        ended=BEGAN + timedelta(seconds=took_s), running=False,
+    )  # fmt: skip
+
+
+def failure(reason="crash"):
+    return Failure(reason=reason, stage="compile", error="gone")
+
+
+def test_a_trial_takes_what_its_child_counted(spent):
+    """All stages together; a child that left no count took what lies between asking and telling."""
+    assert trial_s(record(spent(start=1, build=2, compile=30, check=3, run=4), took_s=99)) == 40
+    assert trial_s(record(failure(), took_s=12)) == 12
+    assert trial_s(record(spent(), took_s=12)) == 12
+
+
+def test_the_typical_trial_is_the_median(spent):
+    """Failures that say something about their config count as well; one that was cut off does not."""
+    records = [record(spent(run=each)) for each in (10, 20, 90)]
+    assert typical_trial_s(records) == 20
+    assert typical_trial_s([*records, record(failure(), took_s=5)]) == 15
+    assert typical_trial_s([*records, record(failure("out_of_time"), took_s=5)]) == 20
+
+
+def test_a_fresh_start_imports_the_framework(spent):
+    """The first trial's child was forked; what lies between asking and telling holds the import all the same."""
+    untuned = spent(start=0.1, build=1, compile=2, check=1, run=4)
+    assert fresh_start_s(record(untuned, took_s=17)) == 10
+    assert fresh_start_s(record(untuned, took_s=0)) == pytest.approx(1.1)
+
+
+def test_a_live_process_starts_compiles_checks_and_warms_up(spent):
+    """Compiling and checking are cheaper with the caches of an earlier process."""
+    measured = spent(start=0.1, compile=20, check=4, run=9)
+    assert live_process_s(measured, 3, 1.0) == pytest.approx(3 + 24 + 0.5)
+    assert live_process_s(measured, 3, 0.5) == pytest.approx(3 + 12 + 0.5)
+
+
+PLAN = BlockPlan(num_rounds=8, fewest_rounds=3, max_sampling_s=15, first_look=4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sampling", "expected"),
+    [
+        (PLAN, SamplingPlan(turn_s=0.1), 8 * 2 * 0.11),
+        (PLAN, SamplingPlan(turn_s=2), 15),
+        (PLAN, SamplingPlan(turn_s=5), 3 * 2 * 5.01),
+        (PLAN, SamplingPlan(turn_s=0.001, fewest_in_turn=4), 8 * 2 * 0.05),
+    ],
+)
+def test_turns_take_their_rounds_within_the_block_s_time(spent, plan, sampling, expected):
+    """Up to the block's time, but never fewer than the fewest rounds; each turn has one call that is not counted."""
+    assert sampling_s([spent(), spent()], plan, sampling) == pytest.approx(expected)
+
+
+def test_a_contest_compiles_cold_once_or_in_each_block(spent):
+    """Four blocks up to the first look; where compiling is what is compared, every one of them compiles anew."""
+    pair = [spent(compile=0.0), spent(compile=20.0)]
+    turns_s = 4 * sampling_s(pair, PLAN, SamplingPlan())
+    warm_s = contest_s(pair, PLAN, SamplingPlan(), 3, cold=False)
+    assert warm_s == pytest.approx(turns_s + 4 * 2 * 3.5 + (1 + 3 * WARM_SHARE) * 20)
+    assert contest_s(pair, PLAN, SamplingPlan(), 3, cold=True) == pytest.approx(turns_s + 4 * 2 * 3.5 + 4 * 20)
