@@ -23,6 +23,6 @@ def run_again(study: Study, number: int) -> tuple[Outcome, str]:
     except (OSError, ValueError):
         # The evidence was deleted; the study still knows the config.
         request = trial_request(study, number, record.config, folder, Budget())
-    manifest = study.manifest
-    with Runner(manifest.workload.framework, manifest.variables, preload=False, log=None) as runner:
+    framework = request.workload.framework
+    with Runner(framework, study.manifest.variables, preload=False, log=None) as runner:
         return runner.run(folder, request, fresh=True), repeat_command(folder, request)

@@ -10,12 +10,14 @@ from autotune.classes import are_one, simplest
 from autotune.effects import Effect, effects_of
 from autotune.errors import InputError
 from autotune.front import front
+from autotune.joint import plain
+from autotune.manifest import Manifest
 from autotune.measurement import Measurement
 from autotune.objective import Objective
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
 from autotune.statistics import Speedup, Verdict, break_even_calls, verdict_of
 from autotune.study import Study
-from autotune.tuned import SCHEMA, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
+from autotune.tuned import SCHEMA, Baseline, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,10 @@ def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
 
 
 def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
-    manifest, workload = study.manifest, study.manifest.workload
+    manifest = study.manifest
     confirmation, record = answer.confirmation, exported.record
+    target, config = manifest.target_of(record.config)
+    workload = target.workload
     assert confirmation is not None
     assert answer.untuned is not None
     measured = record.measurement
@@ -183,8 +187,9 @@ def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
         schema=SCHEMA,
         framework=workload.framework,
         verdict=exported.verdict,
-        config=record.config,
-        untuned=manifest.space.untuned(),
+        config=config,
+        untuned=plain(manifest.space.untuned(workload.framework)),
+        baseline=None if workload == manifest.workload else _baseline(manifest, answer.untuned),
         workload=TunedWorkload(
             model=workload.model,
             arguments=workload.arguments,
@@ -197,7 +202,7 @@ def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
             reference_precision=manifest.reference_precision,
             signature=measured.signature,
         ),
-        environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),
+        environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=target.framework_version),
         evidence=Evidence(
             study=study.name,
             autotune_version=manifest.autotune_version,
@@ -210,6 +215,17 @@ def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
             compile_warm_s=confirmation.compile_warm_s if is_answer else None,
             break_even_calls=_break_even(manifest.objective, confirmation, answer.untuned, record),
         ),
+    )
+
+
+def _baseline(manifest: Manifest, untuned: TrialRecord) -> Baseline:
+    """The untuned model of the study's first framework."""
+    return Baseline(
+        framework=manifest.workload.framework,
+        framework_version=manifest.framework_version,
+        model=manifest.workload.model,
+        config=plain(untuned.config),
+        signature=untuned.measurement.signature,
     )
 
 

@@ -68,6 +68,11 @@ def _require_tensors(request: TrialRequest, seen: list[list[Any]]) -> None:
 
 
 def _errors(tolerance: float, reference: list[list[Any]], seen: list[list[Any]]) -> tuple[float, ...]:
+    if len(seen) != len(reference):
+        given, wanted = len(seen) - 1, len(reference) - 1
+        raise WrongResultError(
+            f"{given} sets of inputs instead of {wanted}: the outputs cannot be paired", float("inf")
+        )
     worst: dict[int, float] = {}
     for number, (expected, got) in enumerate(zip(reference, seen, strict=True), start=1):
         if any(np.isnan(each).any() for each in expected):

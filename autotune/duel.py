@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.budget import Budget
@@ -28,14 +28,23 @@ OnBlock = Callable[[float, float], None]
 
 
 @dataclass(frozen=True)
+class Side:
+    """A config, and what it is a config of."""
+
+    workload: Workload
+    config: Config
+    signature: Signature | None = None
+    """What the model must look like; None: as it is."""
+
+
+@dataclass(frozen=True)
 class Duel:
     """`second` is measured against `first`; the outputs of both against those of the `untuned` model."""
 
-    workload: Workload
+    untuned: Side
+    first: Side
+    second: Side
     variables: dict[str, str]
-    untuned: Config
-    first: Config
-    second: Config
     objective: Objective
     tolerance: float | None
     reference_precision: ReferencePrecision
@@ -43,41 +52,59 @@ class Duel:
     """Outputs of the untuned model; measured first where the file does not exist."""
     folder: Path
     """For requests, outcomes and caches."""
-    signature: Signature | None = None
-    """What the model must look like; None: as it is."""
 
 
-def duel_of(tuned: TunedConfig, first: Config, second: Config, folder: Path) -> Duel:
-    """Two configs of an exported file's workload, here and today.
+def tuned_side(tuned: TunedConfig) -> Side:
+    """An exported config of its workload, here and today.
 
     Raises InputError, MissingFrameworkError or MissingDeviceError where the workload is not to be had here.
     """
+    return _side(tuned, tuned.framework, tuned.workload.model, tuned.config, tuned.workload.signature)
+
+
+def untuned_side(tuned: TunedConfig) -> Side:
+    """The untuned model that an exported file's evidence compares with. Raises like `tuned_side`."""
+    base = tuned.baseline
+    if base is None:
+        return replace(tuned_side(tuned), config=tuned.untuned)
+    return _side(tuned, base.framework, base.model, base.config, base.signature)
+
+
+def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signature: Signature) -> Side:
     wanted = tuned.workload
-    framework, device = choose_target(tuned.framework, wanted.device)
+    framework, device = choose_target(framework, wanted.device)
+    return Side(make_workload(model, wanted.arguments, framework, device, wanted.seed), config, signature)
+
+
+def duel_of(tuned: TunedConfig, first: Side, second: Side, folder: Path) -> Duel:
+    """Two configs under the terms of an exported file, and against its untuned model."""
+    wanted = tuned.workload
     return Duel(
-        workload=make_workload(wanted.model, wanted.arguments, framework, device, wanted.seed),
-        variables=tuned.environment.variables,
-        untuned=tuned.untuned,
+        untuned=untuned_side(tuned),
         first=first,
         second=second,
+        variables=tuned.environment.variables,
         objective=Objective.parse(wanted.objective),
         tolerance=wanted.tolerance,
         reference_precision=wanted.reference_precision,
         reference=folder / "reference.npz",
         folder=folder,
-        signature=wanted.signature,
     )
 
 
 def duel_of_trials(study: Study, first: int, second: int, folder: Path) -> Duel:
     """The configs of two trials of a study. Raises InputError for an unknown trial."""
     manifest = study.manifest
+
+    def side(config: Config) -> Side:
+        target, plain_config = manifest.target_of(config)
+        return Side(target.workload, plain_config)
+
     return Duel(
-        workload=manifest.workload,
+        untuned=side(manifest.space.untuned()),
+        first=side(study.record(first).config),
+        second=side(study.record(second).config),
         variables=manifest.variables,
-        untuned=manifest.space.untuned(),
-        first=study.record(first).config,
-        second=study.record(second).config,
         objective=manifest.objective,
         tolerance=manifest.tolerance,
         reference_precision=manifest.reference_precision,
@@ -126,7 +153,7 @@ class Result:
 def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first, _second: None) -> Result:
     """Measure until the answer is clear or the budget's blocks, or its time, are used up.
 
-    Raises HarnessError for another model than the one whose signature the duel names, and for too little time.
+    Raises HarnessError for another model than the one whose signature a side names, and for too little time.
     """
     deadline = Deadline.after(budget.wall_s)
     folder = TrialFolder((duel.folder / "untuned").resolve())
@@ -136,18 +163,14 @@ def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lamb
         raise _too_little_time(budget)
     if isinstance(untuned, Failure):
         return Result(None, failure=untuned, failed="untuned")
-    if duel.signature not in (None, untuned.signature):
-        raise HarnessError(
-            f"{duel.workload.model} is not the model that was tuned: its parameters or inputs differ",
-            tip="tune it again, and export again",
-        )
+    _require_same_model(duel.untuned, untuned)
     contest = Contest(
         trials,
         duel.folder,
-        [Contestant(name, _request(duel, budget, config, name)) for name, config in _sides(duel)],
+        [Contestant(name, _request(duel, budget, side, name)) for name, side in _sides(duel).items()],
         budget.confirmation.fit_for(duel.objective),
         duel.objective.value,
-        seed=duel.workload.seed,
+        seed=duel.untuned.workload.seed,
         on_block=lambda values: on_block(*values.values()) if len(values) == 2 else None,
         deadline=deadline,
     )
@@ -156,6 +179,8 @@ def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lamb
         return Result(None, failure=failure, failed=name)
     if comparison is None:
         raise _too_little_time(budget)
+    for name, side in _sides(duel).items():
+        _require_same_model(side, contest.blocks[0][name])
     return Result(comparison, objective=duel.objective, second=contest.blocks[0]["second"])
 
 
@@ -165,16 +190,24 @@ def _too_little_time(budget: Budget) -> HarnessError:
     )
 
 
-def _sides(duel: Duel) -> list[tuple[str, Config]]:
-    return [("first", duel.first), ("second", duel.second)]
+def _sides(duel: Duel) -> dict[str, Side]:
+    return {"first": duel.first, "second": duel.second}
 
 
-def _request(duel: Duel, budget: Budget, config: Config, name: str) -> TrialRequest:
+def _require_same_model(side: Side, measured: Measurement) -> None:
+    if side.signature not in (None, measured.signature):
+        raise HarnessError(
+            f"{side.workload.model} is not the model that was tuned: its parameters or inputs differ",
+            tip="tune it again, and export again",
+        )
+
+
+def _request(duel: Duel, budget: Budget, side: Side, name: str) -> TrialRequest:
     return TrialRequest(
         number=0,
-        workload=duel.workload,
-        config=config,
-        untuned=config == duel.untuned,
+        workload=side.workload,
+        config=side.config,
+        untuned=(side.workload, side.config) == (duel.untuned.workload, duel.untuned.config),
         tolerance=duel.tolerance,
         reference_precision=duel.reference_precision,
         reference=str(duel.reference.resolve()),

@@ -7,13 +7,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
+from autotune.config import FRAMEWORK, Config
 from autotune.errors import StoreError
 from autotune.files import write_whole
+from autotune.joint import plain
 from autotune.measurement import Measurement, Record
 from autotune.numerics import ReferencePrecision
 from autotune.objective import Constraint, Objective
 from autotune.space import SearchSpace
 from autotune.workload import Workload
+
+
+class Target(Record):
+    """What is tuned in one framework: the model as it is built there, the release, and the file of its space."""
+
+    workload: Workload
+    framework_version: str
+    space_file: str
 
 
 class Manifest(Record):
@@ -27,9 +37,13 @@ class Manifest(Record):
     autotune_version: str
     optuna_version: str
     workload: Workload
+    """In a study of several frameworks that of the first, whose untuned model all configs are compared with."""
     framework_version: str
     space_file: str
+    others: tuple[Target, ...] = ()
+    """The same model in further frameworks."""
     space: SearchSpace
+    """Of all frameworks together (see `joint`)."""
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1)]
     """The first is what the verdict is about."""
     constraints: tuple[Constraint, ...]
@@ -56,6 +70,22 @@ class Manifest(Record):
         """What is minimised, a number for each objective."""
         return tuple(each.value(measurement) for each in self.objectives)
 
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """One for each framework, the base of the study first."""
+        base = Target(workload=self.workload, framework_version=self.framework_version, space_file=self.space_file)
+        return base, *self.others
+
+    @property
+    def framework(self) -> str:
+        """All of them, e.g. `torch` or `torch+mindspore`."""
+        return "+".join(each.workload.framework for each in self.targets)
+
+    def target_of(self, config: Config) -> tuple[Target, Config]:
+        """What a config of the study's space is a config of, and the config as that framework knows it."""
+        chosen = config.get(FRAMEWORK, self.workload.framework)
+        return next(each for each in self.targets if each.workload.framework == chosen), plain(config)
+
     def differences(self, other: Manifest) -> list[str]:
         """What `other` asks differently, in words; empty when their trials are comparable."""
         mine, theirs = self._question(), other._question()
@@ -71,12 +101,12 @@ class Manifest(Record):
             )
 
     def _question(self) -> dict[str, Any]:
-        workload = self.workload
+        workload, targets = self.workload, self.targets
         return {
-            "model": workload.reference,
+            "model": " + ".join(each.workload.reference for each in targets),
             "model arguments": workload.arguments,
-            "the model's source file (SHA-256)": (workload.source_sha256 or "")[:12],
-            "framework": f"{workload.framework} {self.framework_version}",
+            "the model's source file (SHA-256)": " + ".join((t.workload.source_sha256 or "")[:12] for t in targets),
+            "framework": " + ".join(f"{each.workload.framework} {each.framework_version}" for each in targets),
             "device": workload.device,
             "task": workload.task,
             "seed": workload.seed,

@@ -17,16 +17,18 @@ import optuna
 
 import autotune
 from autotune import models
+from autotune.assignment import models_of, spaces_of
 from autotune.backends import entry_of, framework_names, framework_version
 from autotune.config import Scalar
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
-from autotune.manifest import Manifest
+from autotune.joint import join
+from autotune.manifest import Manifest, Target
 from autotune.measurement import Record
 from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.objective import Constraint, parse_objectives
 from autotune.probe import find_devices
-from autotune.space import Circumstances, Preset, load_space
+from autotune.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.workload import Device, Workload, file_reference, split_reference
 
 PREFERRED: dict[str, tuple[str, ...]] = {
@@ -35,17 +37,20 @@ PREFERRED: dict[str, tuple[str, ...]] = {
     "ascend": ("mindspore", "torch"),
 }
 """Device -> the frameworks to use for it, the first being what it is without `--framework`."""
+BOTH = "both"
+"""`--framework both`: every framework, in one study; the preferred one's untuned model is what all is compared with."""
 
 
 class Wish(Record):
     """What the user asked for, as typed; None where left out."""
 
-    model: str
+    models: tuple[str, ...]
+    """One for all frameworks, or FRAMEWORK=MODEL for each."""
     model_arguments: tuple[str, ...] = ()
     framework: str | None = None
     device: str = "auto"
     study: str | None = None
-    space: Path | None = None
+    spaces: tuple[Path, ...] = ()
     objectives: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     tolerance: float | None = None
@@ -58,33 +63,48 @@ class Wish(Record):
 
 def make_manifest(wish: Wish) -> Manifest:
     """The question that the wish comes to on this machine. Raises an AutotuneError with a sentence."""
-    framework, device = choose_target(wish.framework, wish.device)
-    workload = make_workload(
-        wish.model,
-        {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()},
-        framework,
-        device,
-        wish.seed,
-    )
-    version = framework_version(framework)
-    space_file = wish.space or bundled_space(framework)
+    frameworks, device = choose_targets(wish.framework, wish.device)
+    base, *others = _targets(wish, frameworks, device)
+    spaces = [_space_of(each, wish) for each in (base, *others)]
     return Manifest(
         schema=3,
         id=uuid.uuid4().hex,
-        name=wish.study or f"{_short_name(wish.model)}-{framework}-{device}",
+        name=wish.study or "-".join([_short_name(base.workload.model), *frameworks, device]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         autotune_version=autotune.__version__,
         optuna_version=optuna.__version__,
-        workload=workload,
-        framework_version=version,
-        space_file=str(space_file),
-        space=load_space(space_file, framework=framework, circumstances=_circumstances(wish, version, device)),
+        workload=base.workload,
+        framework_version=base.framework_version,
+        space_file=base.space_file,
+        others=tuple(others),
+        space=join(spaces) if others else spaces[0],
         objectives=parse_objectives(wish.objectives),
         constraints=tuple(Constraint.parse(text) for text in wish.constraints),
         tolerance=wish.tolerance,
         reference_precision=wish.reference_precision,
         variables=_pairs("--env", wish.variables),
     )
+
+
+def _targets(wish: Wish, frameworks: tuple[str, ...], device: Device) -> list[Target]:
+    """The model in each framework. All take the same arguments and the same seed."""
+    arguments = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
+    wanted, files = models_of(wish.models, frameworks), spaces_of(wish.spaces, frameworks)
+    return [
+        Target(
+            workload=make_workload(wanted[name], arguments, name, device, wish.seed),
+            framework_version=framework_version(name),
+            space_file=str(files.get(name) or bundled_space(name)),
+        )
+        for name in frameworks
+    ]
+
+
+def _space_of(target: Target, wish: Wish) -> SearchSpace:
+    """The space of one framework as it holds here."""
+    workload = target.workload
+    circumstances = _circumstances(wish, target.framework_version, workload.device)
+    return load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
 
 
 def _circumstances(wish: Wish, version: str, device: Device) -> Circumstances:
@@ -113,6 +133,34 @@ def make_workload(model: str, arguments: dict[str, Scalar], framework: str, devi
         search_path=str(search_path),
         source_sha256=digest,
     )
+
+
+def choose_targets(framework: str | None, device: str) -> tuple[tuple[str, ...], Device]:
+    """Frameworks, the base of the study first, and the device that all of them use. Raises like `choose_target`.
+
+    `both` puts the one that is preferred for the device first, `A+B` the one that was written first.
+    """
+    names = _named(framework or "")
+    if len(names) == 1:
+        name, chosen = choose_target(framework, device)
+        return (name,), chosen
+    (chosen,) = {_common_device(names)} if device == "auto" else {choose_target(name, device)[1] for name in names}
+    return tuple(sorted(names, key=PREFERRED[chosen].index)) if framework == BOTH else names, chosen
+
+
+def _named(framework: str) -> tuple[str, ...]:
+    """The frameworks that a value of `--framework` stands for."""
+    names = framework_names() if framework == BOTH else tuple(framework.split("+"))
+    if len(set(names)) < len(names):
+        raise InputError(f"--framework {framework}: names one twice")
+    return names
+
+
+def _common_device(names: tuple[str, ...]) -> Device:
+    """A GPU if all of these frameworks find one, else an Ascend card, else the CPU."""
+    found = [find_devices(name).devices for name in names]
+    accelerators: tuple[Device, ...] = ("gpu", "ascend")
+    return next((device for device in accelerators if all(device in each for each in found)), "cpu")
 
 
 def choose_target(framework: str | None, device: str) -> tuple[str, Device]:
@@ -149,37 +197,48 @@ def bundled_space(framework: str) -> Path:
 
 
 def require_same_question(manifest: Manifest) -> None:
-    """Raises StoreError if the framework's release or the model's file is not what the study was made with."""
-    workload = manifest.workload
-    version = framework_version(workload.framework)
-    _, digest = _resolve_model(workload.model, workload.framework, Path(workload.search_path))
+    """Raises StoreError if a framework's release or a model's file is not what the study was made with."""
+    base, *others = (_as_it_is_now(each) for each in manifest.targets)
     now = manifest.model_copy(
-        update={"framework_version": version, "workload": workload.model_copy(update={"source_sha256": digest})}
+        update={"framework_version": base.framework_version, "workload": base.workload, "others": tuple(others)}
     )
     manifest.require_same(now)
 
 
-def describe_spaces(device: str) -> list[dict[str, Any]]:
-    """The bundled spaces of the installed frameworks, narrowed to their releases and to `device`, as plain data."""
+def _as_it_is_now(target: Target) -> Target:
+    workload = target.workload
+    _, digest = _resolve_model(workload.model, workload.framework, Path(workload.search_path))
+    return target.model_copy(
+        update={
+            "framework_version": framework_version(workload.framework),
+            "workload": workload.model_copy(update={"source_sha256": digest}),
+        }
+    )
+
+
+def describe_spaces(device: str, framework: str | None = None) -> list[dict[str, Any]]:
+    """The bundled spaces, narrowed to the installed releases and to `device`, as plain data.
+
+    Of each installed framework, or of those that are named as in `--framework`: several are one space.
+    """
     if device not in get_args(Device):
         raise InputError(f"--device {device}: unknown", tip="choose cpu, gpu or ascend")
-    described = []
-    for path in bundled_spaces():
-        framework = path.stem
-        if not _is_installed(framework):
-            continue
-        version = framework_version(framework)
-        space = load_space(path, framework=framework, circumstances=Circumstances(version=version, device=device))  # type: ignore[arg-type]
-        described.append(
-            {
-                "file": str(path),
-                "framework": framework,
-                "version": version,
-                "num_configs": sum(1 for _ in space.configs()),
-                "knobs": [knob.model_dump(mode="json") for knob in space.knobs],
-            }
-        )
-    return described
+    names = _named(framework) if framework else tuple(sorted(filter(_is_installed, framework_names())))
+    spaces = []
+    for name in names:
+        here = Circumstances(version=framework_version(name), device=device)  # type: ignore[arg-type]
+        spaces.append(load_space(bundled_space(name), framework=name, circumstances=here))
+    return [_described(each) for each in ([join(spaces)] if framework and len(spaces) > 1 else spaces)]
+
+
+def _described(space: SearchSpace) -> dict[str, Any]:
+    return {
+        "file": " + ".join(str(bundled_space(name)) for name in space.frameworks),
+        "framework": space.framework,
+        "version": " + ".join(framework_version(name) for name in space.frameworks),
+        "num_configs": sum(1 for _ in space.configs()),
+        "knobs": [knob.model_dump(mode="json") for knob in space.knobs],
+    }
 
 
 def _best_target(framework: str | None) -> tuple[str, Device]:

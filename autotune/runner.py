@@ -11,7 +11,8 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -43,7 +44,7 @@ class LiveTrial(Protocol):
 
 
 class Trials(Protocol):
-    """Whatever can run trials: `Runner` does in processes."""
+    """Whatever can run trials: `Runner` and `Runners` do in processes."""
 
     def run(
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
@@ -158,6 +159,8 @@ class Runner:
             folder=str(folder.path),
             fresh=fresh,
             live=live,
+            # Not measured with a device's driver in the process.
+            stops=live and request.workload.device == "cpu",
             echo=self._log is None,
             limits=request.limits.model_dump(),
         )
@@ -191,6 +194,41 @@ class Runner:
         finally:
             if stderr is not None:
                 stderr.close()
+
+
+class Runners:
+    """Runs trials of any framework: a `Runner` for each, made when the first trial of it comes. A context manager.
+
+    Arguments as of `Runner`; their supervisors share the log.
+    """
+
+    def __init__(self, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
+        self._make = partial(Runner, variables=variables, preload=preload, log=log)
+        self._runners: dict[str, Runner] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Runners:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close them all, whatever becomes of one."""
+        self._stack.close()
+
+    def run(
+        self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
+    ) -> Outcome:
+        return self._of(request).run(folder, request, fresh=fresh, on_stage=on_stage)
+
+    def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
+        return self._of(request).hold(folder, request, on_stage=on_stage)
+
+    def _of(self, request: TrialRequest) -> Runner:
+        framework = request.workload.framework
+        if framework not in self._runners:
+            self._runners[framework] = self._stack.enter_context(self._make(framework))
+        return self._runners[framework]
 
 
 class _Process:

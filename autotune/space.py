@@ -18,7 +18,7 @@ from typing import Annotated, Literal, get_args
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, Field, HttpUrl, NonNegativeFloat, PositiveInt
 
-from autotune.config import Config, Scalar
+from autotune.config import FRAMEWORK, Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
@@ -141,8 +141,13 @@ class SearchSpace(Record):
     """Ordered knobs and forbidden combinations, as they hold under the circumstances of a study."""
 
     framework: str
+    """Several that are searched together are joined by a plus, the one to compare with first (see `joint`)."""
     knobs: tuple[Knob, ...]
     forbid: tuple[tuple[Pattern, str], ...]
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        return tuple(self.framework.split("+"))
 
     @property
     def fingerprint(self) -> str:
@@ -151,13 +156,18 @@ class SearchSpace(Record):
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
-    def untuned(self) -> Config:
-        """The model as it is, nothing compiled."""
-        return self.walk(lambda name, _: self._knob(name).untuned)
+    def untuned(self, framework: str | None = None) -> Config:
+        """The model as it is, nothing compiled; of several frameworks the first one's, or that of the named one."""
+        return self._start(framework, lambda knob: knob.untuned)
 
-    def default(self) -> Config:
-        """The framework's compile as it does by default."""
-        return self.walk(lambda name, _: self._knob(name).default)
+    def default(self, framework: str | None = None) -> Config:
+        """The framework's compile as it does by default; of several frameworks the first one's, or the named one's."""
+        return self._start(framework, lambda knob: knob.default)
+
+    def anchors(self) -> tuple[Config, ...]:
+        """What is always tried first, in this order: the untuned and the default of each framework."""
+        starts = ((self.untuned(name), self.default(name)) for name in self.frameworks)
+        return tuple(dict.fromkeys(config for pair in starts for config in pair))
 
     def walk(self, choose: Choose) -> Config:
         """One config, by asking `choose(knob, values)` for each knob that is active, in order."""
@@ -168,8 +178,8 @@ class SearchSpace(Record):
         return Config(settings)
 
     def configs(self) -> Iterator[Config]:
-        """Every allowed config once, lazily: the untuned and the default first, then in the file's order."""
-        first = dict.fromkeys(config for config in (self.untuned(), self.default()) if not self.forbidden(config))
+        """Every allowed config once, lazily: the anchors first, then in the file's order."""
+        first = dict.fromkeys(config for config in self.anchors() if not self.forbidden(config))
         yield from first
         yield from (config for config in self._expand({}, self.knobs) if config not in first)
 
@@ -195,8 +205,12 @@ class SearchSpace(Record):
         return Config({name: value for name, value in config.root.items() if name not in runtime})
 
     def num_changes(self, config: Config) -> int:
-        """How many knobs differ from the framework's default compile; the simpler of two equals has fewer."""
-        return len(config.differing(self.default()))
+        """How many knobs differ from the framework's default compile; the simpler of two equals has fewer.
+
+        Another framework than the first is one change more.
+        """
+        framework = str(config.get(FRAMEWORK, self.frameworks[0]))
+        return len(config.differing(self.default(framework))) + (framework != self.frameworks[0])
 
     def _expand(self, settings: dict[str, Scalar], remaining: tuple[Knob, ...]) -> Iterator[Config]:
         if not remaining:
@@ -211,13 +225,22 @@ class SearchSpace(Record):
         for value in knob.values:
             yield from self._expand({**settings, knob.name: value}, tuple(later))
 
+    def _start(self, framework: str | None, value_of: Callable[[Knob], Scalar]) -> Config:
+        chosen = {} if framework is None else {FRAMEWORK: framework}
+        return self.walk(lambda name, _: chosen.get(name, value_of(self._knob(name))))
+
     def _knob(self, name: str) -> Knob:
         return next(knob for knob in self.knobs if knob.name == name)
 
 
+def read_space_file(path: Path) -> SpaceFile:
+    """A space file as written. Raises InputError with file and key."""
+    return parse_as(SpaceFile, read_yaml(path), path)
+
+
 def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> SearchSpace:
     """Read a space file and keep what is on offer here. Raises InputError with file and key."""
-    file = parse_as(SpaceFile, read_yaml(path), path)
+    file = read_space_file(path)
     if file.framework != framework:
         raise InputError(f"{path}: key framework: is {file.framework!r}, but the study uses {framework!r}")
     _check_references(file, path)
@@ -269,6 +292,8 @@ def _check_references(file: SpaceFile, path: Path) -> None:
     before: dict[str, tuple[Scalar, ...]] = {}
     for name, entry in file.knobs.items():
         place = f"{path}: key knobs.{name}"
+        if name == FRAMEWORK:
+            raise InputError(f"{place}: the name is taken by the knob that chooses between frameworks")
         if len(set(values[name])) < len(values[name]):
             raise InputError(f"{place}.values: a value is given twice (1, 1.0 and true count as one)")
         for key in {"default", "untuned"} & entry.model_fields_set:

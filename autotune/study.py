@@ -291,7 +291,7 @@ class Study:
         """All trials, after the sampler was told what is planned and what is out of the question."""
         trials = self._trials()
         space = self.manifest.space
-        self._sampler.planned = [space.untuned(), space.default(), *self.queue]
+        self._sampler.planned = [*space.anchors(), *self.queue]
         fruitless = Counter(Config(each.params) for each in trials if _failed_through_harness(each))
         self._given_up = frozenset(each for each, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
         return trials

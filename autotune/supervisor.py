@@ -5,7 +5,9 @@ It listens on stdin for orders, one JSON line each, and answers on stdout with e
 reason (the parent ended, was interrupted, was killed with -9), it kills the whole process tree of every trial and ends.
 
 A trial runs to its end by itself, or is `live`: it stops before its samples are taken, and takes some at each order
-`turn`, until the order `finish`. Several live ones are held at once; only one of them runs at a time.
+`turn`, until the order `finish`. Several live ones are held at once; only one of them runs at a time. Between its
+turns such a process is stopped if the order to start it said so: a runtime's threads may go on spinning for a while
+after the last call, in the next one's time (docs/decisions/0006-stopped-between-turns.md).
 
 It can import a framework ahead and fork trials from there, which saves the import's seconds. That is safe only while
 the importing process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
@@ -56,6 +58,8 @@ class Child:
     stages: int
     turns: int | None
     """None: it takes its samples without being told to."""
+    stops: bool
+    """Stopped while it waits for its turn."""
     limits: dict[str, float]
     stage: str = Stage.START.value
     stage_started: float = field(default_factory=time.monotonic)
@@ -75,6 +79,17 @@ class Child:
             self.busy_s += now - self.stage_started
         self.stage = stage
         self.stage_started = now
+        if stage == Stage.WAIT:
+            self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Let its threads run again."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self.stops:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def let_go(self) -> None:
         """Close the pipe of its turns: it finishes."""
@@ -147,6 +162,7 @@ class Supervisor:
         held = self._children.get(order["folder"])
         if held is None or held.turns is None:
             return  # It has ended; the parent has been told, or is about to be.
+        held.wake()
         if order["order"] == "finish":
             held.let_go()
             return
@@ -168,7 +184,7 @@ class Supervisor:
             pid = _spawn_worker(folder, order, for_child)
         for descriptor in for_child.values():
             os.close(descriptor)
-        return Child(folder=order["folder"], pid=pid, stages=stages, turns=turns, limits=order["limits"])
+        return Child(order["folder"], pid, stages, turns, stops=order["stops"], limits=order["limits"])
 
     def _pass_stages_on(self, child: Child) -> bool:
         """Tell the parent what the child told. False when the pipe is closed."""

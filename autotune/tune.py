@@ -16,6 +16,7 @@ from autotune.breaker import (
 )
 from autotune.budget import Budget
 from autotune.confirm import confirm, likely_finalists
+from autotune.counterparts import require_same_function, require_unchanged
 from autotune.deadline import Deadline
 from autotune.errors import HarnessError, NoUsableTrialError
 from autotune.events import ConfigProbed, ModelChecked, Notify, SearchEnded, SearchStarted, TrialEnded, TrialStarted
@@ -99,6 +100,7 @@ class Tuner:
             self._require_same_model()
         reason = self._try_configs()
         _require_baseline(self._study)
+        require_same_function(self._study)
         if reason is not StopReason.TIME:
             self._watch_the_machine()
         return reason
@@ -110,6 +112,7 @@ class Tuner:
         harness_failures = 0
         while self._wants_more():
             _require_baseline(self._study)
+            require_same_function(self._study)
             self._watch_the_machine()
             longest_s = self._time.next_trial_s()
             if longest_s is None:
@@ -140,6 +143,7 @@ class Tuner:
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
                 tip="undo what changed (its imports, weights, the machine), or start another study with --study NAME",
             )
+        require_unchanged(self._bench)
 
     def _watch_the_machine(self) -> None:
         """The noise floor as soon as the untuned model is known to work; then a sentinel every few trials."""

@@ -57,6 +57,16 @@ class TunedEnvironment(Environment):
     framework_version: str
 
 
+class Baseline(Record):
+    """An untuned model in another framework than the answer's: what a study of several frameworks compares with."""
+
+    framework: str
+    framework_version: str
+    model: str
+    config: Config
+    signature: Signature
+
+
 class Figures(Record):
     """What a trial measured. Seconds, bytes, counts; None where the framework cannot tell."""
 
@@ -102,6 +112,8 @@ class TunedConfig(Record):
     config: Config
     untuned: Config
     """The config that leaves the model as it is."""
+    baseline: Baseline | None = None
+    """What the evidence compares with; None: the untuned model in the answer's own framework."""
     workload: TunedWorkload
     environment: TunedEnvironment
     evidence: Evidence
@@ -123,7 +135,7 @@ class TunedConfig(Record):
         backend = load_backend(self.framework)
         problem = backend.check_model(model)
         if problem is not None:
-            raise InputError(f"this config was tuned for {self.framework}; apply() was given {problem}")
+            raise InputError(f"this config was tuned for {self._tuned_for()}; apply() was given {problem}")
         self._note_other_version()
         return backend.compile(model, self.config)
 
@@ -131,6 +143,11 @@ class TunedConfig(Record):
         """Write the YAML file. Raises InputError if it cannot be written."""
         content = self.model_dump(mode="json", by_alias=True)
         write_yaml(path, content, comment=_HEADING.format(verdict=self.verdict.value))
+
+    def _tuned_for(self) -> str:
+        if self.baseline is None:
+            return self.framework
+        return f"{self.framework}, which was faster than {self.baseline.framework}"
 
     def _note_other_version(self) -> None:
         now, then = framework_version(self.framework), self.environment.framework_version

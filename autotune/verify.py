@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from autotune.budget import Budget
-from autotune.duel import Duel, OnBlock, Result, duel_of, measure
+from autotune.duel import Duel, OnBlock, Result, duel_of, measure, tuned_side, untuned_side
 from autotune.errors import HarnessError, InputError
 from autotune.objective import LATENCY, Constraint, Objective
 from autotune.runner import Trials
@@ -90,20 +90,22 @@ def _of_failure(result: Result, promised: Speedup | None) -> Verification:
 
 def duel_with_untuned(tuned: TunedConfig, folder: Path) -> Duel | None:
     """The exported config against the untuned model; None if they are the same."""
-    return None if tuned.is_untuned else duel_of(tuned, tuned.untuned, tuned.config, folder)
+    return None if tuned.is_untuned else duel_of(tuned, untuned_side(tuned), tuned_side(tuned), folder)
 
 
 def duel_of_answers(first: TunedConfig, second: TunedConfig, folder: Path) -> Duel:
     """Two exported configs of the same workload against each other. Raises InputError if they are not of one."""
-    for key in ("model", "arguments", "device", "task", "objective"):
+    # Each framework has its own function for the model; that both compute the same is measured.
+    must_agree = ["arguments", "device", "task", "objective"]
+    if first.framework == second.framework:
+        must_agree.insert(0, "model")
+    for key in must_agree:
         one, other = getattr(first.workload, key), getattr(second.workload, key)
         if one != other:
             raise InputError(
                 f"the two files are not comparable: {key} is {one} in the first and {other} in the second",
                 tip="compare exports of one model with the same arguments, device and objective",
             )
-    if first.framework != second.framework:
-        raise InputError(f"the two files are not comparable: {first.framework} and {second.framework}")
     if first.environment.variables != second.environment.variables:
         raise InputError("the two files were tuned under different --env variables, which decide as much as a config")
-    return duel_of(first, first.config, second.config, folder)
+    return duel_of(first, tuned_side(first), tuned_side(second), folder)

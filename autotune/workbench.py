@@ -58,10 +58,11 @@ class Workbench:
         was_cut = limits.total < request.limits.total and self.deadline.clock() - begun >= limits.total
         return _cut_off(outcome) if was_cut else outcome
 
-    def untuned_again(self, name: str) -> tuple[TrialFolder, TrialRequest]:
-        """Folder and request of a run of the untuned model that is no trial of the study."""
+    def untuned_again(self, name: str, framework: str | None = None) -> tuple[TrialFolder, TrialRequest]:
+        """Folder and request of a run of the untuned model, of a named framework's if given, that is no trial."""
         folder = TrialFolder((self.study.folder / "again" / name).resolve())
-        return folder, trial_request(self.study, 0, self.study.manifest.space.untuned(), folder, self.budget)
+        untuned = self.study.manifest.space.untuned(framework)
+        return folder, trial_request(self.study, 0, untuned, folder, self.budget)
 
     def contest(
         self,
@@ -108,10 +109,11 @@ class Workbench:
 def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:
     """The request of a trial with empty caches of its own."""
     manifest = study.manifest
+    target, plain_config = manifest.target_of(config)
     return TrialRequest(
         number=number,
-        workload=manifest.workload,
-        config=config,
+        workload=target.workload,
+        config=plain_config,
         untuned=config == manifest.space.untuned(),
         tolerance=manifest.tolerance,
         reference_precision=manifest.reference_precision,

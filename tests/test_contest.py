@@ -273,6 +273,25 @@ class TestLimits:
         assert len(outcome.samples.turns) == 1
         assert outcome.stage_s[Stage.WAIT] > 5
 
+    def test_one_that_waits_uses_no_processor(self, runner, tmp_path, make_request, model_file):
+        """A runtime's threads may go on spinning after a call: not in the others' turns, the process is stopped."""
+        spin = "import threading\n\ndef spin():\n    while True:\n        pass\n\n"
+        spin += "threading.Thread(target=spin, daemon=True).start()\n"
+        model_file.write_text(spin + model_file.read_text())
+        live = runner.hold(TrialFolder(tmp_path / "live"), make_request({"latency_ms": 1}, untuned=True))
+        (process,) = live_children("live")
+
+        def used_s():
+            return sum(process.cpu_times()[:2])
+
+        time.sleep(0.1)
+        before_s = used_s()
+        time.sleep(0.5)
+        assert used_s() == before_s
+        live.turn()
+        assert used_s() > before_s
+        assert isinstance(live.finish(), Measurement)
+
     def test_a_turn_that_hangs_is_stopped_and_the_others_go_on(self, contest, tmp_path, model_file):
         """The limit of the stage `run` holds in each turn; a hanging contestant is out."""
         flag = tmp_path / "hang"

@@ -10,16 +10,17 @@ import sys
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from autotune.environment import installed_packages
+from tests.conftest import QUICK_BUDGET, REPOSITORY
 
 BUDGET = "confirmation: {first_look: 2, num_looks: 1, num_rounds: 3}"
 
 
-def studied(cli, tmp_path, *arguments):
+def studied(cli, tmp_path, *arguments, budget=BUDGET):
     """Tune with a short list of trials and return the document; a verdict of any kind will do."""
-    budget = tmp_path / "budget.yaml"
-    budget.write_text(BUDGET)
-    quickly = ("--budget", str(budget))
+    path = tmp_path / "budget.yaml"
+    path.write_text(budget)
+    quickly = ("--budget", str(path))
     result = cli("tune", "--device", "cpu", "--study", "s", "--json", *quickly, *arguments, timeout=600)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
@@ -95,13 +96,57 @@ print(json.dumps({"error": float(abs(expected - got).max()), "config": tuned.con
 """
 
 
+SMALL_SPACES = {
+    "torch": """
+  execution: {doc: "https://e.org/x", values: [eager, compile], untuned: eager, default: compile}
+  backend: {doc: "https://e.org/x", when: {execution: compile}, values: [inductor], default: inductor}
+""",
+    "mindspore": """
+  execution: {doc: "https://e.org/x", values: [jit, pynative], untuned: pynative, default: jit}
+  capture: {doc: "https://e.org/x", when: {execution: jit}, values: [ast], default: ast}
+""",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.mindspore
+def test_a_study_of_both_frameworks_ends_in_a_job(cli, tmp_path):
+    """PyNative is the base, both frameworks are searched and compared with it, and torch, far faster here, wins."""
+    if not {"torch", "mindspore"} <= installed_packages().keys():
+        pytest.skip("torch or mindspore is not installed")
+    arguments = ["--model", "tanh_matmul", "--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4"]
+    for framework, knobs in SMALL_SPACES.items():
+        path = tmp_path / f"{framework}.yaml"
+        path.write_text(f"schema: 1\nframework: {framework}\nknobs:{knobs}")
+        arguments += ["--space", str(path)]
+    budget = QUICK_BUDGET.model_dump_json(exclude={"num_trials", "limits"})
+    document = studied(cli, tmp_path, "--framework", "mindspore+torch", *arguments, budget=budget)
+    assert [t["config"]["framework"] for t in document["trials"]] == ["mindspore"] * 2 + ["torch"] * 2
+    assert [t["state"] for t in document["trials"]] == ["measured"] * 4
+    for trial in document["trials"][1:]:
+        assert trial["outcome"]["relative_error"] < 1e-4
+    assert (document["verdict"], document["best"]["config"]["framework"]) == ("faster", "torch")
+    assert cli("export", "s", "-o", "best.yaml").returncode == 0
+    said = job(TANH_JOB, tmp_path / "best.yaml")
+    assert said["error"] < 1e-3
+    assert said["framework"] == "torch"
+
+
+TANH_JOB = """
+import json, sys, torch, autotune
+from autotune.models.torch.tanh_matmul import tanh_matmul
+model, inputs = tanh_matmul(size=64, repeats=10)
+tuned = autotune.load(sys.argv[1])
+with torch.no_grad():
+    error = float((tuned.apply(model)(*inputs) - model(*inputs)).abs().max())
+print(json.dumps({"error": error, "framework": tuned.framework}))
+"""
+
+
 @pytest.mark.mindspore
 def test_a_mindspore_study_ends_in_a_job(cli, tmp_path):
     """PyNative and compiled configs are measured side by side, and the exported answer holds in a fresh job."""
-    pytest.importorskip("packaging")
-    from autotune.environment import package_version
-
-    if package_version("mindspore") is None:
+    if "mindspore" not in installed_packages():
         pytest.skip("mindspore is not installed")
     arguments = ("--model", "tanh_matmul", "--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4")
     document = studied(cli, tmp_path, "--framework", "mindspore", *arguments)

@@ -11,7 +11,7 @@ import yaml
 
 from autotune.budget import Budget
 from autotune.config import Config
-from autotune.duel import duel_of, measure
+from autotune.duel import duel_of, measure, tuned_side, untuned_side
 from autotune.errors import HarnessError, InputError
 from autotune.measurement import Failure, Signature, TensorSpec
 from autotune.report.document import comparison_document, verification_document
@@ -154,9 +154,11 @@ class TestVerify:
 
         tuned = load_tuned(export(change))
         duel = duel_with_untuned(tuned, tmp_path)
-        assert (duel.first, duel.second, duel.untuned) == (Config(SLOW), Config(FAST), Config(SLOW))
+        assert [each.config for each in (duel.first, duel.second)] == [Config(SLOW), Config(FAST)]
+        assert duel.untuned == duel.first
+        assert {each.signature for each in (duel.first, duel.second)} == {tuned.workload.signature}
         assert (duel.tolerance, duel.objective.quantity, duel.variables) == (0.25, "p99", {"A": "1"})
-        assert (duel.workload.seed, duel.workload.arguments) == (7, {"rows": 6})
+        assert (duel.second.workload.seed, duel.second.workload.arguments) == (7, {"rows": 6})
 
 
 class TestCompare:
@@ -176,7 +178,9 @@ class TestCompare:
     ):
         """Neither need be the untuned model; it ends as soon as either is proven faster, or that they are equal."""
         tuned = load_tuned(export())
-        result = measure(duel_of(tuned, tuned.untuned, tuned.config, tmp_path), scripted(first, second), Budget())
+        result = measure(
+            duel_of(tuned, untuned_side(tuned), tuned_side(tuned), tmp_path), scripted(first, second), Budget()
+        )
         assert result.verdict is verdict
         assert len(result.comparison.values) == num_blocks
         lines = comparison_lines(result, ("a", "long name"))
@@ -194,7 +198,7 @@ class TestCompare:
         """Which of the two failed, or the untuned model whose outputs both are compared with; and why."""
         tuned = load_tuned(export())
         trials = scripted(**{"first": 8, "second": 2, **failing})
-        result = measure(duel_of(tuned, tuned.untuned, tuned.config, tmp_path), trials, Budget())
+        result = measure(duel_of(tuned, untuned_side(tuned), tuned_side(tuned), tmp_path), trials, Budget())
         assert result.comparison is result.verdict is None
         assert comparison_lines(result, ("one", "two")) == [f"{who} fails (wrong_result at check): relative error 3"]
         assert comparison_document(result, ("one", "two"))["failed"] == next(iter(failing))
@@ -204,13 +208,12 @@ class TestCompare:
         (lambda c: c["workload"].update(arguments={"rows": 2}), "arguments"),
         (lambda c: c["workload"].update(objective="p99"), "objective"),
         (lambda c: c["workload"].update(device="gpu"), "device"),
-        (lambda c: c.update(framework="torch"), "torch"),
         (lambda c: c["environment"].update(variables={"A": "1"}), "--env"),
     ]
 
     @pytest.mark.parametrize(("change", "words"), CHANGES, ids=[words for _, words in CHANGES])
     def test_files_of_two_workloads_are_not_comparable(self, tmp_path, export, change, words):
-        """Another model, shape, device, objective, framework or environment: refused with what differs."""
+        """Another model, shape, device, objective or environment: refused with what differs."""
         one, other = load_tuned(export()), load_tuned(export(change, name="other.yaml"))
         with pytest.raises(InputError, match=words):
             duel_of_answers(one, other, tmp_path)

@@ -179,6 +179,17 @@ BACKENDS: dict[str, BackendEntry] = {
         preload="numpy",
         bundled_only_for_tests=True,
     ),
+    # The same once more under another name, with a variable to tell its processes by: for studies of two frameworks.
+    "sham": BackendEntry(
+        module="autotune.backends.fake",
+        class_name="FakeBackend",
+        distribution=None,
+        oldest="0",
+        install="",
+        process_variables={"SHAM": "1"},
+        preload="numpy",
+        bundled_only_for_tests=True,
+    ),
 }
 
 

@@ -30,12 +30,15 @@ def models(as_json: AsJson = False) -> None:
 @plainly
 def spaces(
     device: Annotated[str, typer.Option("--device", help="cpu, gpu or ascend.")] = "cpu",
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="torch, mindspore, or both as one space; by default each.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the search spaces with their knobs, as they hold for the installed releases and a device."""
     from autotune.plan import describe_spaces
 
-    described = describe_spaces(device)
+    described = describe_spaces(device, framework)
     if as_json:
         typer.echo(json.dumps(described, indent=2))
         return

@@ -25,7 +25,7 @@ from autotune.cli.application import (
 
 if TYPE_CHECKING:
     from autotune.duel import Duel
-    from autotune.runner import Runner
+    from autotune.runner import Runners
 
 
 @app.command()
@@ -45,9 +45,9 @@ def verify(
     tuned = autotune.load(file)
     with _scratch() as folder:
         duel = duel_with_untuned(tuned, folder)
-        with _runner(tuned.framework, tuned.environment.variables, folder) as runner:
+        with _runners(tuned.environment.variables, folder) as runners:
             say_block = partial(_say_block, tuned.workload.objective)
-            verification = verify_tuned(tuned, duel, runner, budget_of(budget), say_block)
+            verification = verify_tuned(tuned, duel, runners, budget_of(budget), say_block)
     if as_json:
         typer.echo(json.dumps(verification_document(verification), indent=2))
     else:
@@ -71,8 +71,8 @@ def compare(
 
     with _scratch() as folder:
         duel, names = _duel_of(things, studies_dir, folder)
-        with _runner(duel.workload.framework, duel.variables, folder) as runner:
-            result = measure(duel, runner, budget_of(budget), partial(_say_block, duel.objective.name))
+        with _runners(duel.variables, folder) as runners:
+            result = measure(duel, runners, budget_of(budget), partial(_say_block, duel.objective.name))
     if as_json:
         typer.echo(json.dumps(comparison_document(result, names), indent=2))
     else:
@@ -122,11 +122,11 @@ def _scratch() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _runner(framework: str, variables: dict[str, str], folder: Path) -> Runner:
-    from autotune.runner import Runner
+def _runners(variables: dict[str, str], folder: Path) -> Runners:
+    from autotune.runner import Runners
 
     end_politely()
-    return Runner(framework, variables, preload=False, log=folder / "supervisor.log")
+    return Runners(variables, preload=False, log=folder / "supervisor.log")
 
 
 def _say_block(objective: str, first: float, second: float) -> None:

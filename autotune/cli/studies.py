@@ -114,7 +114,7 @@ def export(
     from autotune.study import open_study
 
     tuned = answer.export(open_study(studies_dir, study), output, trial)
-    typer.echo(f"{output}: {tuned.verdict.value}; {tuned.config}")
+    typer.echo(f"{output}: {tuned.verdict.value}; {tuned.framework}: {tuned.config}")
     if tuned.is_untuned:
         typer.echo("apply() will return the model untouched")
 
@@ -136,7 +136,7 @@ def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fal
                 {
                     "study": name,
                     "model": workload.model,
-                    "framework": workload.framework,
+                    "framework": opened.manifest.framework,
                     "device": workload.device,
                     "trials": opened.num_recorded(),
                     "verdict": confirmation.verdict.value if confirmation else None,

@@ -32,10 +32,16 @@ if TYPE_CHECKING:
 @app.command()
 @plainly
 def tune(
-    model: Annotated[str, typer.Option("--model", help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.")],
+    model: Annotated[
+        list[str],
+        typer.Option(
+            "--model",
+            help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION; FRAMEWORK=MODEL for each of several.",
+        ),
+    ],
     device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "auto",
     framework: Annotated[
-        str | None, typer.Option("--framework", help="torch or mindspore; by default what suits the device.")
+        str | None, typer.Option("--framework", help="torch, mindspore or both; by default what suits the device.")
     ] = None,
     study: Annotated[
         str | None,
@@ -47,7 +53,9 @@ def tune(
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,
-    space: Annotated[Path | None, typer.Option("--space", help="Your own search-space file.")] = None,
+    space: Annotated[
+        list[Path] | None, typer.Option("--space", help="Your own search-space file; one for each framework.")
+    ] = None,
     preset: Annotated[
         str, typer.Option("--preset", help="How deep to search the space: quick, standard or exhaustive.")
     ] = "standard",
@@ -96,12 +104,12 @@ def tune(
     from autotune.study import open_or_create
 
     wish = Wish(
-        model=model,
+        models=tuple(model),
         model_arguments=tuple(model_arg or ()),
         framework=framework,
         device=device,
         study=study,
-        space=space,
+        spaces=tuple(space or ()),
         objectives=tuple(objective or ()),
         constraints=tuple(constraint or ()),
         tolerance=tolerance,
@@ -146,24 +154,22 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool, begun:
     from autotune.deadline import Deadline
     from autotune.report.live import LiveDisplay
     from autotune.report.terminal import failure_lines, summary
-    from autotune.runner import Runner
+    from autotune.runner import Runners
     from autotune.study import studies_dir_flag
     from autotune.tune import Tuner
 
     end_politely()
-    workload = study.manifest.workload
     try:
         with (
             LiveDisplay(Console(stderr=True)) as display,
-            Runner(
-                workload.framework,
+            Runners(
                 study.manifest.variables,
                 # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
-                preload=workload.device == "cpu",
+                preload=study.manifest.workload.device == "cpu",
                 log=study.folder / "supervisor.log",
-            ) as runner,
+            ) as trials,
         ):
-            Tuner(study, budget, runner, display, Deadline.after(budget.wall_s, begun)).run()
+            Tuner(study, budget, trials, display, Deadline.after(budget.wall_s, begun)).run()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
         say("interrupted; nothing recorded is lost. Go on with:")

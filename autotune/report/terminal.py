@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.answer import Answer
+from autotune.config import FRAMEWORK
 from autotune.duel import Result
 from autotune.measurement import Failure, GraphBreak, Measurement
 from autotune.objective import Objective
@@ -216,7 +217,15 @@ def _figures(answer: Answer) -> list[str]:
         lines += _confirmed_figures(answer, answer.confirmation)
     elif answer.speedup is not None and answer.confirmation is not None:
         lines.append(f"closest     trial {answer.confirmation.candidate}: {gain(answer.objective, answer.speedup)}")
-    return lines + _others(answer) + _constraints(answer) + _noise(answer) + _search(answer) + _idle_knobs(answer)
+    return (
+        lines
+        + _others(answer)
+        + _frameworks(answer)
+        + _constraints(answer)
+        + _noise(answer)
+        + _search(answer)
+        + _idle_knobs(answer)
+    )
 
 
 def _constraints(answer: Answer) -> list[str]:
@@ -258,6 +267,24 @@ def _idle_knobs(answer: Answer) -> list[str]:
     """Knobs that were turned and changed nothing in what ran."""
     idle = [each.knob for each in answer.effects if each.verdict == "no effect"]
     return [f"no effect   here: {', '.join(idle)} (the same program ran whatever they were set to)"] if idle else []
+
+
+def _frameworks(answer: Answer) -> list[str]:
+    """In a study of several frameworks the fastest trial of each one that the answer does not use."""
+    if answer.best is None:
+        return []
+    fastest: dict[object, TrialRecord] = {}
+    for record in sorted((each for each in answer.records if each.state == "measured"), key=_median_s):
+        fastest.setdefault(record.config.get(FRAMEWORK), record)
+    return [
+        f"{framework!s:<11} trial {record.number} is its fastest: {seconds(_median_s(record))} in the search"
+        for framework, record in fastest.items()
+        if framework != answer.best.config.get(FRAMEWORK)
+    ]
+
+
+def _median_s(record: TrialRecord) -> float:
+    return record.measurement.latency.p50
 
 
 def _noise(answer: Answer) -> list[str]:
