@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune import priors
 from autotune.classes import are_one, simplest
 from autotune.effects import Effect, effects_of
 from autotune.errors import InputError
 from autotune.front import front
 from autotune.joint import plain
+from autotune.lessons import InForce, rules_in_force
 from autotune.manifest import Manifest
 from autotune.measurement import Measurement
 from autotune.objective import Objective
@@ -44,6 +46,11 @@ class Answer:
     """Why the search ended."""
     num_configs: int | None
     """Of the space; None: too many to count."""
+    learned: InForce = field(default_factory=lambda: InForce([], None))
+    """The rules that the study goes by."""
+    priors: list[priors.Use] = field(default_factory=list)
+    near_best_after: int | None = None
+    """Trials after which the search was within 2 % of what it ends with."""
 
     @property
     def objective(self) -> Objective:
@@ -113,6 +120,9 @@ def answer_of(study: Study) -> Answer:
         front=front(sorted(measured, key=lambda each: manifest.space.num_changes(each.config)), manifest.values),
         stop_reason=study.stop_reason,
         num_configs=study.num_configs(),
+        learned=rules_in_force(study),
+        priors=priors.uses(study, records),
+        near_best_after=priors.near_best_after(study, records),
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.config import Config
+from autotune.culprit import Question
 from autotune.measurement import Stage
 from autotune.objective import LATENCY, Objective
 from autotune.record import NoiseFloor, Sentinel, StopReason, TrialRecord
+from autotune.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,20 @@ class SearchStarted:
     given_back: list[int]
     objective: Objective = LATENCY
     wall_s: float | None = None
+
+
+@dataclass(frozen=True)
+class PriorsGiven:
+    """Configs of other studies or files are tried first: name -> how many that are new here."""
+
+    num_configs: dict[str, int]
+
+
+@dataclass(frozen=True)
+class PriorsOffered:
+    """Other studies tuned the same model and may be given as priors."""
+
+    studies: list[str]
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,41 @@ class SearchEnded:
 
 
 @dataclass(frozen=True)
+class RulesRecalled:
+    """What earlier studies found to fail is not tried: so many configs of so many (None: uncountably many).
+
+    `refuted` are taken off the file: this study has measured a config that they exclude.
+    """
+
+    rules: list[Rule]
+    refuted: list[Rule]
+    num_excluded: int | None
+    num_configs: int | None
+
+
+@dataclass(frozen=True)
+class RuleLearned:
+    """The settings that make trials fail are found; so many configs have them (None: uncountably many)."""
+
+    rule: Rule
+    num_excluded: int | None
+
+
+@dataclass(frozen=True)
+class CulpritSought:
+    """The next config is chosen to find out which settings made a trial fail."""
+
+    question: Question
+
+
+@dataclass(frozen=True)
+class RulesUnavailable:
+    """The file of rules cannot be read or written; the study goes on without it."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class ConfirmationStarted:
     """These are about to be compared with the untuned model in blocks of live processes."""
 
@@ -110,6 +161,8 @@ class BlockMeasured:
 
 Event = (
     SearchStarted
+    | PriorsGiven
+    | PriorsOffered
     | ModelChecked
     | TrialStarted
     | StageEntered
@@ -120,6 +173,10 @@ Event = (
     | SentinelRead
     | ConfigProbed
     | SearchEnded
+    | RulesRecalled
+    | RuleLearned
+    | CulpritSought
+    | RulesUnavailable
     | ConfirmationStarted
     | BlockMeasured
 )

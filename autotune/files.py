@@ -47,10 +47,15 @@ def _construct_bool(loader: _StrictLoader, node: yaml.ScalarNode) -> bool:
 _StrictLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
 
 
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes text which our reader would take for a number."""
+
+
 # YAML 1.1 takes 1e-3, which lacks a point, for text.
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+for _each in (_StrictLoader, _Dumper):
+    _each.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
 
 
 def _problem(node: yaml.Node, what: str) -> yaml.YAMLError:
@@ -68,7 +73,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: {error.problem}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not YAML: {error}") from None
     if not isinstance(loaded, dict):
         found = "is empty" if loaded is None else f"holds a {type(loaded).__name__}"
@@ -90,10 +95,14 @@ def _plainly(kind: str, message: str) -> str:
     return {"extra_forbidden": "unknown key", "missing": "is missing"}.get(kind, message)
 
 
-def write_yaml(path: Path, content: dict[str, Any], comment: str = "") -> None:
-    """Write readable YAML, keys in the given order, `comment` lines on top. Raises InputError if not writable."""
+def write_yaml(path: Path, content: dict[str, Any], comment: str = "", *, compact: bool = False) -> None:
+    """Write readable YAML, keys in the given order, `comment` lines on top. Raises InputError if not writable.
+
+    `compact`: what holds plain values only stands on one line, `{a: 1, b: 2}`.
+    """
     heading = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-    body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110)
+    flow = None if compact else False
+    body = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=flow)
     try:
         write_whole(path, heading + body)
     except OSError as error:

@@ -118,6 +118,20 @@ def exclusive(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Hold the lock file at `path` for a moment; who else wants it waits. Raises StoreError if it cannot be made."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}", tip="check the folder's permissions") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _use_wal(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")

@@ -233,6 +233,14 @@ class Study:
         """So that `resume` needs nothing but the study's name."""
         self._keep(_BUDGET, budget)
 
+    def recall(self, part: str) -> Any:
+        """Plain data that a part of the loop remembered under its name; None before the first time."""
+        return self._kept(part)
+
+    def remember(self, part: str, content: Any) -> None:
+        """Keep plain data of a part of the loop with the study, in place of what it remembered before."""
+        self._keep(part, content)
+
     def _kept(self, name: str) -> Any:
         with store.storage_errors(self._database):
             return self._optuna.user_attrs.get(name)

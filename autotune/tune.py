@@ -6,7 +6,9 @@ Nothing here prints: what happens is told through one callback, as events, and t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from autotune import priors
 from autotune.breaker import (
     ERRORS_IN_A_ROW,
     ERRORS_WITHOUT_SUCCESS,
@@ -20,6 +22,7 @@ from autotune.counterparts import require_same_function, require_unchanged
 from autotune.deadline import Deadline
 from autotune.errors import HarnessError, NoUsableTrialError
 from autotune.events import ConfigProbed, ModelChecked, Notify, SearchEnded, SearchStarted, TrialEnded, TrialStarted
+from autotune.lessons import Lessons
 from autotune.measurement import Failure, Measurement, Outcome, Reason
 from autotune.noise import measure_noise_floor, read_sentinel
 from autotune.record import Confirmation, StopReason, TrialRecord
@@ -49,13 +52,17 @@ class Tuner:
         budget: Budget,
         trials: Trials,
         notify: Notify = lambda _: None,
+        *,
         deadline: Deadline | None = None,
+        sources: Sequence[priors.Source] = (),
     ) -> None:
         self._study = study
         self._budget = budget
         self._notify = notify
         self._bench = Workbench(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
         self._time = Timekeeper(self._bench)
+        self._lessons = Lessons(study, notify)
+        self._sources = sources
         self._excused: set[str] = set()
         """Errors that were shown to be the configs' own."""
 
@@ -69,6 +76,7 @@ class Tuner:
             study.remember_budget(self._budget.model_dump(mode="json"))
             study.remember_stop(None)
             self._notify(self._start(given_back))
+            priors.begin(study, self._sources, self._notify)
             reason = self._search()
             study.remember_stop(reason)
             self._notify(SearchEnded(reason))
@@ -103,6 +111,7 @@ class Tuner:
         require_same_function(self._study)
         if reason is not StopReason.TIME:
             self._watch_the_machine()
+        self._lessons.conclude()
         return reason
 
     def _wants_more(self) -> bool:
@@ -117,6 +126,7 @@ class Tuner:
             longest_s = self._time.next_trial_s()
             if longest_s is None:
                 return StopReason.TIME
+            self._lessons.apply()
             asked = self._study.ask(longest_s=self._budget.limits.total)
             if asked is None:
                 return StopReason.EXHAUSTED
@@ -200,9 +210,9 @@ class Tuner:
 
     def _break_if_hopeless(self, last: TrialRecord) -> None:
         """Stop when one error ends trial after trial and a config that worked before ends in it too."""
-        records = self._study.records()
+        records = self._lessons.without_questions(self._study.records())
         streak = same_error_at_the_end(records)
-        if not isinstance(last.outcome, Failure) or len(streak) < ERRORS_IN_A_ROW:
+        if not isinstance(last.outcome, Failure) or last not in streak or len(streak) < ERRORS_IN_A_ROW:
             return
         signature = signature_of(last.outcome)
         worked = last_that_worked(records, self._study.manifest.space.untuned())

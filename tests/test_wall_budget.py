@@ -151,7 +151,7 @@ def tune(study, measurement):
         tune.trials = TimedTrials(clock, measurement, says, **more)
         budget = plan.model_copy(update={"wall_s": wall_s, "num_trials": num_trials})
         deadline = Deadline.after(wall_s, clock=clock)
-        return Tuner(on or study, budget, tune.trials, tune.events.append, deadline).run()
+        return Tuner(on or study, budget, tune.trials, tune.events.append, deadline=deadline).run()
 
     return tune
 

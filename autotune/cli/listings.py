@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,9 +34,20 @@ def spaces(
     framework: Annotated[
         str | None, typer.Option("--framework", help="torch, mindspore, or both as one space; by default each.")
     ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="List what studies found to fail, instead.")] = False,
+    forget: Annotated[
+        str | None, typer.Option("--forget", metavar="RULE_ID", help="Remove a rule, or `all`, instead.")
+    ] = None,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> None:
     """List the search spaces with their knobs, as they hold for the installed releases and a device."""
+    if forget is not None:
+        _forget(studies_dir, forget)
+        return
+    if rules:
+        _list_rules(studies_dir, as_json)
+        return
     from autotune.plan import describe_spaces
 
     described = describe_spaces(device, framework)
@@ -48,6 +60,34 @@ def spaces(
             values = ", ".join(json.dumps(value) if not isinstance(value, str) else value for value in knob["values"])
             typer.echo(f"  {knob['name']:<24} {values}")
             typer.echo(f"  {'':<24} {knob['doc']}")
+
+
+def _list_rules(studies_dir: Path, as_json: bool) -> None:
+    from autotune.report.learned import rule_lines
+    from autotune.rules import read_rules
+
+    rules = read_rules(studies_dir)
+    if as_json:
+        typer.echo(json.dumps([each.model_dump(mode="json") for each in rules], indent=2))
+        return
+    for each in rules:
+        for line in rule_lines(each):
+            typer.echo(line)
+    if not rules:
+        typer.echo(f"no rules in {studies_dir}/: no study there has found what makes its trials fail")
+
+
+def _forget(studies_dir: Path, rule_id: str) -> None:
+    from autotune.errors import InputError
+    from autotune.rules import forget_rules, read_rules
+
+    gone = forget_rules(studies_dir, None if rule_id == "all" else {rule_id})
+    if not gone and rule_id != "all":
+        known = ", ".join(each.id for each in read_rules(studies_dir))
+        raise InputError(
+            f"--forget {rule_id}: no such rule in {studies_dir}/", tip=f"there are: {known}" if known else None
+        )
+    typer.echo(f"forgotten: {', '.join(each.id for each in gone) or 'nothing, there were no rules'}")
 
 
 @app.command()

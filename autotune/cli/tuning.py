@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
     from autotune.budget import Budget
+    from autotune.priors import Source
     from autotune.study import Study
 
 
@@ -84,6 +86,10 @@ def tune(
     seed: Annotated[
         int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of weights, inputs and the order of trials.")
     ] = 0,
+    prior: Annotated[
+        list[str] | None,
+        typer.Option("--prior", help="STUDY or exported YAML whose best configs are tried first; repeatable."),
+    ] = None,
     env: Annotated[
         list[str] | None, typer.Option("--env", help="NAME=VALUE set in every measured process; repeatable.")
     ] = None,
@@ -100,6 +106,7 @@ def tune(
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.plan import Wish, make_manifest
+    from autotune.priors import read_prior
     from autotune.space import PRESETS
     from autotune.study import open_or_create
 
@@ -120,7 +127,9 @@ def tune(
         fixed_precision=fixed_precision,
     )
     wanted = budget_of(budget).but(num_trials=trials, compile_s=compile_timeout, total_s=trial_timeout)
-    return _tune(open_or_create(studies_dir, make_manifest(wish)), wanted, studies_dir, as_json, begun)
+    manifest = make_manifest(wish)
+    sources = [read_prior(text, studies_dir) for text in dict.fromkeys(prior or ())]
+    return _tune(open_or_create(studies_dir, manifest), wanted, studies_dir, as_json, begun, sources)
 
 
 @app.command()
@@ -146,7 +155,9 @@ def resume(
     return _tune(opened, wanted, studies_dir, as_json, begun)
 
 
-def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool, begun: float) -> int:
+def _tune(
+    study: Study, budget: Budget, studies_dir: Path, as_json: bool, begun: float, sources: Sequence[Source] = ()
+) -> int:
     """Run the loop with a display, then print the verdict."""
     from rich.console import Console
 
@@ -169,7 +180,7 @@ def _tune(study: Study, budget: Budget, studies_dir: Path, as_json: bool, begun:
                 log=study.folder / "supervisor.log",
             ) as trials,
         ):
-            Tuner(study, budget, trials, display, Deadline.after(budget.wall_s, begun)).run()
+            Tuner(study, budget, trials, display, deadline=Deadline.after(budget.wall_s, begun), sources=sources).run()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
         say("interrupted; nothing recorded is lost. Go on with:")

@@ -11,6 +11,7 @@ from autotune.duel import Result
 from autotune.manifest import Manifest
 from autotune.measurement import Measurement
 from autotune.objective import Objective
+from autotune.priors import Use
 from autotune.record import TrialRecord, exclusions, failures_by_reason
 from autotune.report.units import ABOUT_THE_SECOND
 from autotune.verify import Verification
@@ -44,9 +45,25 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "front": [_member(each, answer.objectives) for each in answer.front],
         "closest_miss": answer.closest_miss and _misses(answer.closest_miss),
         "excluded_by": dict(exclusions(answer.records)),
+        "rules": [each.model_dump(mode="json") for each in answer.learned.rules],
+        "rules_problem": answer.learned.problem,
+        "priors": [_prior(each, answer) for each in answer.priors],
+        "near_best_after": answer.near_best_after,
         "failures": dict(failures_by_reason(answer.records)),
         "effects": [{**asdict(each), "verdict": each.verdict} for each in answer.effects],
         "trials": [_trial(each) for each in answer.records],
+    }
+
+
+def _prior(use: Use, answer: Answer) -> dict[str, Any]:
+    prior = use.prior
+    return {
+        "name": prior.name,
+        "origin": prior.origin,
+        "num_configs": len(prior.configs),
+        "trials": list(use.trials),
+        "gave_best": answer.best is not None and answer.best.number in use.trials,
+        "near_best_after": prior.near_best_after,
     }
 
 

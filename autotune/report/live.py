@@ -32,6 +32,7 @@ from autotune.measurement import Failure, Measurement, Stage
 from autotune.objective import LATENCY, Objective
 from autotune.record import TrialRecord
 from autotune.report.goals import shown, stopped
+from autotune.report.learned import news_of
 from autotune.report.units import missed, percent, seconds, times
 
 _DOING = {
@@ -74,6 +75,8 @@ class LiveDisplay:
         if self._live is None:
             return
         self._doing = _doing(event) or self._doing
+        for line in (*news_of(event), *_told(event)):
+            self._leave(line)
         match event:
             case SearchStarted():
                 self._begin(event)
@@ -83,14 +86,6 @@ class LiveDisplay:
                 self._done += event.record.counts
                 self._leave(_line(event.record, self._objective))
                 self._note_best(event.record)
-            case NoiseFloorMeasured():
-                spread = percent(event.noise_floor.spread)
-                self._leave(f"noise floor {spread}: what two processes of the untuned model differ by here")
-            case SentinelRead():
-                now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
-                self._leave(f"sentinel    {seconds(now_s)}, {change:+.1%} since the start")
-            case SearchEnded():
-                self._leave(f"the search ends: {stopped(event.reason)}")
             case ConfirmationStarted():
                 self._begin_confirmation(event)
             case BlockMeasured():
@@ -156,6 +151,20 @@ def _doing(event: Event) -> str | None:
         case ConfigProbed():
             return f"the same error again and again: trial {event.record.number} once more"
     return None
+
+
+def _told(event: Event) -> list[str]:
+    """What needs nothing but the event itself."""
+    match event:
+        case NoiseFloorMeasured():
+            spread = percent(event.noise_floor.spread)
+            return [f"noise floor {spread}: what two processes of the untuned model differ by here"]
+        case SentinelRead():
+            now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
+            return [f"sentinel    {seconds(now_s)}, {change:+.1%} since the start"]
+        case SearchEnded():
+            return [f"the search ends: {stopped(event.reason)}"]
+    return []
 
 
 def _how(figures: Measurement) -> str:

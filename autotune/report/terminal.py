@@ -16,6 +16,7 @@ from autotune.measurement import Failure, GraphBreak, Measurement
 from autotune.objective import Objective
 from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, exclusions, failures_by_reason
 from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
+from autotune.report.learned import priors_summary, rules_summary
 from autotune.report.units import ABOUT_THE_SECOND, count, error, missed, num_bytes, percent, seconds, times
 from autotune.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.verify import Verification
@@ -58,7 +59,7 @@ def front_table(answer: Answer) -> Table | None:
 def summary(answer: Answer, studies_dir_flag: str = "") -> RenderableType:
     """Verdict, figures, what stands in the way, and what to do next."""
     lines = [Text.from_markup(f"[bold]{_headline(answer)}[/bold]")]
-    lines += [Text(f"  {line}") for line in (*_figures(answer), *_obstacles(answer))]
+    lines += [Text(f"  {line}") for line in (*_figures(answer), *priors_summary(answer), *_obstacles(answer))]
     lines += [Text(f"next: {line}") for line in _next_steps(answer, studies_dir_flag)]
     return Group(*lines)
 
@@ -321,6 +322,7 @@ def _obstacles(answer: Answer) -> list[str]:
     for each in _breaks(answer)[:MAX_BREAKS_SHOWN]:
         lines.append(f"graph break {each.location or 'place unknown'}: {each.reason[:110]}")
     lines += [f"failed      {line}" for line in failure_lines(answer)]
+    lines += rules_summary(answer)
     if answer.confirmation is not None and answer.confirmation.note and answer.verdict is not Verdict.INFEASIBLE:
         lines.append(f"note        {answer.confirmation.note}")
     if answer.is_outdated:

@@ -1,0 +1,244 @@
+"""Priors: the best configs of another study, or the config of an exported YAML, tried first in this one.
+
+A prior is a suggestion and no evidence: each of its configs is measured here like any other, and what it saved is told
+from the trial numbers alone. It is no part of the study's question.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.config import Config, Scalar
+from autotune.errors import AutotuneError, InputError
+from autotune.events import Notify, PriorsGiven, PriorsOffered
+from autotune.manifest import Manifest, read_manifest
+from autotune.measurement import Measurement, Record
+from autotune.record import TrialRecord, fastest
+from autotune.space import SearchSpace
+from autotune.statistics import Verdict
+from autotune.study import Study, list_studies, open_study
+from autotune.tuned import load_tuned
+
+MOST_CONFIGS = 4
+"""So many configs are taken from all priors together, in turns: what they save must not be eaten up by trying them."""
+NEAR_BEST = 0.02
+"""A search has arrived when its best is within this share of what it ends with."""
+
+_PART = "priors"
+
+
+class Prior(Record):
+    """What was taken from one source, as stored with the study."""
+
+    name: str
+    """As the user gave it: a study or a file."""
+    origin: str
+    """What was tuned there, in words."""
+    configs: tuple[Config, ...]
+    """As they are in this study's space, the best first."""
+    given_at: int
+    """Number of trials that this study had by then."""
+    near_best_after: int | None
+    """Trials after which the other study's search had arrived; None: not known."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A study or a file that was read: its configs, the best first, in its own space."""
+
+    name: str
+    framework: str
+    origin: str
+    configs: tuple[Config, ...]
+    near_best_after: int | None
+
+
+@dataclass(frozen=True)
+class Use:
+    """What became of a prior."""
+
+    prior: Prior
+    trials: tuple[int, ...]
+    """Those of this study that came from it."""
+
+
+def read_prior(text: str, studies_dir: Path) -> Source:
+    """What `--prior TEXT` names. Raises an AutotuneError where it is neither a study nor a file that can be read."""
+    if Path(text).suffix in (".yaml", ".yml") or Path(text).is_file():
+        return _from_file(text)
+    try:
+        study = open_study(studies_dir, text)
+    except InputError as error:
+        raise InputError(f"--prior {text}: {error}", tip=error.tip or "give a study or an exported YAML") from None
+    try:
+        return _from_study(study)
+    finally:
+        study.close()
+
+
+def begin(study: Study, sources: Sequence[Source], notify: Notify) -> None:
+    """Enqueue what the sources suggest, once; offer other studies of the same model to one that has no prior.
+
+    Raises InputError for a source that has nothing in common with this study's space.
+    """
+    already = {each.name for each in given(study)}
+    new = _projected([each for each in sources if each.name not in already], study)
+    if new:
+        configs = [config for each in new for config in each.configs]
+        study.enqueue(configs)
+        study.remember(_PART, [each.model_dump(mode="json") for each in (*given(study), *new)])
+        notify(PriorsGiven({each.name: len(each.configs) for each in new}))
+    elif not already and not study.records():
+        offered = related(study.folder.parent, study.manifest)
+        if offered:
+            notify(PriorsOffered(offered))
+
+
+def given(study: Study) -> list[Prior]:
+    """The priors that the study was given, in order."""
+    return [Prior.model_validate(each) for each in study.recall(_PART) or []]
+
+
+def uses(study: Study, records: Sequence[TrialRecord]) -> list[Use]:
+    """Each prior with the trials that came from it."""
+    return [
+        Use(
+            prior,
+            tuple(each.number for each in records if each.number >= prior.given_at and each.config in prior.configs),
+        )
+        for prior in given(study)
+    ]
+
+
+def related(studies_dir: Path, manifest: Manifest) -> list[str]:
+    """Other studies of the same model and framework in the folder that have something to suggest."""
+    names = [each for each in list_studies(studies_dir) if each != manifest.name]
+    same = [each for each in names if _is_same_model(studies_dir / each / "manifest.json", manifest)]
+    return [each for each in same if _suggests(each, studies_dir)]
+
+
+def near_best_after(study: Study, records: Sequence[TrialRecord]) -> int | None:
+    """Trials after which the search had a config within 2 % of its best; None as long as nothing is feasible."""
+    value = study.manifest.objective.value
+    best = fastest(records, value)
+    if best is None:
+        return None
+    bar = (1 + NEAR_BEST) * value(best.measurement)
+    counted = [each for each in records if each.counts]
+    return next(
+        done
+        for done, each in enumerate(counted, start=1)
+        if each.state == "measured" and value(each.measurement) <= bar
+    )
+
+
+def _from_file(text: str) -> Source:
+    tuned = load_tuned(text)
+    environment = tuned.environment
+    return Source(
+        name=text,
+        framework=tuned.framework,
+        origin=f"{tuned.workload.model}, {tuned.framework} {environment.framework_version} on {environment.device}",
+        configs=() if tuned.is_untuned else (tuned.config,),
+        near_best_after=None,
+    )
+
+
+def _from_study(study: Study) -> Source:
+    manifest, records = study.manifest, study.records()
+    workload = manifest.workload
+    return Source(
+        name=study.name,
+        framework=workload.framework,
+        origin=f"{workload.model}, {workload.framework} {manifest.framework_version} on {workload.device}",
+        configs=tuple(each.config for each in _best_distinct(study, records)),
+        near_best_after=near_best_after(study, records),
+    )
+
+
+def _best_distinct(study: Study, records: Sequence[TrialRecord]) -> Iterator[TrialRecord]:
+    """The confirmed winner, then by the objective; one of each program, and none slower than the untuned model."""
+    value = study.manifest.objective.value
+    untuned, confirmation = study.untuned_record(), study.confirmation
+    winner = confirmation.candidate if confirmation and confirmation.verdict is Verdict.FASTER else None
+    is_measured = untuned is not None and isinstance(untuned.outcome, Measurement)
+    bar = value(untuned.measurement) if untuned and is_measured else None
+    feasible = [each for each in records if each.state == "measured" and each.config != study.manifest.space.untuned()]
+    programs: set[str] = set()
+    for each in sorted(feasible, key=lambda each: (each.number != winner, value(each.measurement))):
+        program = each.measurement.program or each.config.fingerprint
+        if program not in programs and (bar is None or value(each.measurement) <= bar):
+            programs.add(program)
+            yield each
+
+
+def _projected(sources: Sequence[Source], study: Study) -> list[Prior]:
+    """Each source in this study's space; of all together `MOST_CONFIGS`, the best of each first."""
+    space, records = study.manifest.space, study.records()
+    taken: set[Config] = {space.untuned(), space.default(), *(each.config for each in records if each.counts)}
+    chosen: dict[str, list[Config]] = {each.name: [] for each in sources}
+    offers = [[(each.name, config) for config in _in_space(each, space)] for each in sources]
+    for name, config in (offer for rank in itertools.zip_longest(*offers) for offer in rank if offer is not None):
+        if config not in taken and sum(map(len, chosen.values())) < MOST_CONFIGS:
+            taken.add(config)
+            chosen[name].append(config)
+    return [
+        Prior(
+            name=each.name,
+            origin=each.origin,
+            configs=tuple(chosen[each.name]),
+            given_at=max((record.number + 1 for record in records), default=0),
+            near_best_after=each.near_best_after,
+        )
+        for each in sources
+    ]
+
+
+def _in_space(source: Source, space: SearchSpace) -> list[Config]:
+    """The source's configs, made whole here; those that are forbidden are left out.
+
+    Raises InputError where none of them says anything about this space.
+    """
+    if source.configs and (
+        source.framework != space.framework or not any(_carried(config, space) for config in source.configs)
+    ):
+        raise InputError(
+            f"--prior {source.name}: its configs ({source.origin}) say nothing about the knobs of {space.framework}",
+            tip=f"give a study or an exported YAML of {space.framework}",
+        )
+    projected = (projection(config, space) for config in source.configs)
+    return [each for each in dict.fromkeys(projected) if space.forbidden(each) is None]
+
+
+def projection(config: Config, space: SearchSpace) -> Config:
+    """The config as far as it can be said in this space: what is not on offer, or not set, has its default."""
+    defaults = {knob.name: knob.default for knob in space.knobs}
+
+    def choose(name: str, values: tuple[Scalar, ...]) -> Scalar:
+        return config[name] if config.matches({name: list(values)}) else defaults[name]
+
+    return space.walk(choose)
+
+
+def _carried(config: Config, space: SearchSpace) -> bool:
+    """At least one of its settings is on offer here."""
+    return any(config.matches({knob.name: list(knob.values)}) for knob in space.knobs)
+
+
+def _suggests(name: str, studies_dir: Path) -> bool:
+    try:
+        return bool(read_prior(name, studies_dir).configs)
+    except AutotuneError:
+        return False
+
+
+def _is_same_model(path: Path, manifest: Manifest) -> bool:
+    try:
+        other = read_manifest(path).workload
+    except AutotuneError:
+        return False
+    mine = manifest.workload
+    return other.framework == mine.framework and mine.reference == other.reference
