@@ -13,7 +13,7 @@ from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Measurement, Reason
 from autotune.objective import Objective
 from autotune.pace import contest_s, fresh_start_s
-from autotune.record import DRIFTING, Confirmation, TrialRecord, drift, failures_by_reason
+from autotune.record import DRIFTING, Confirmation, TrialRecord, drift
 from autotune.space import SearchSpace
 from autotune.statistics import MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study import Study
@@ -39,9 +39,7 @@ def confirm(bench: Workbench) -> Confirmation:
     study = bench.study
     feasible = [each for each in study.records() if each.state == "measured"]
     if not feasible:
-        return Confirmation(
-            verdict=Verdict.INFEASIBLE, num_trials=study.num_recorded(), note=_why_infeasible(study.records())
-        )
+        return Confirmation(verdict=Verdict.INFEASIBLE, num_trials=study.num_recorded())
     untuned = study.untuned_record()
     assert untuned is not None, "the search does not end without it"
     contenders = _Contenders(bench, untuned, candidates_among(feasible, untuned, study.manifest.space))
@@ -315,10 +313,3 @@ def _name(record: TrialRecord) -> str:
 
 def _number(name: str) -> int:
     return int(name.removeprefix("trial-"))
-
-
-def _why_infeasible(records: Sequence[TrialRecord]) -> str:
-    """How far the measured trials miss their constraints is in their records; here, the failures by reason."""
-    if any(each.state == "infeasible" for each in records):
-        return "no config keeps every constraint"
-    return ", ".join(f"{count} {reason}" for reason, count in failures_by_reason(records).items())

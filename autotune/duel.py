@@ -54,20 +54,16 @@ class Duel:
     """For requests, outcomes and caches."""
 
 
-def tuned_side(tuned: TunedConfig) -> Side:
-    """An exported config of its workload, here and today.
+def sides_of(tuned: TunedConfig) -> tuple[Side, Side]:
+    """The untuned model that an exported file's evidence compares with, and its config; here and today.
 
-    Raises InputError, MissingFrameworkError or MissingDeviceError where the workload is not to be had here.
+    Raises InputError, MissingFrameworkError or MissingDeviceError where a workload is not to be had here.
     """
-    return _side(tuned, tuned.framework, tuned.workload.model, tuned.config, tuned.workload.signature)
-
-
-def untuned_side(tuned: TunedConfig) -> Side:
-    """The untuned model that an exported file's evidence compares with. Raises like `tuned_side`."""
+    answer = _side(tuned, tuned.framework, tuned.workload.model, tuned.config, tuned.workload.signature)
     base = tuned.baseline
     if base is None:
-        return replace(tuned_side(tuned), config=tuned.untuned)
-    return _side(tuned, base.framework, base.model, base.config, base.signature)
+        return replace(answer, config=tuned.untuned), answer
+    return _side(tuned, base.framework, base.model, base.config, base.signature), answer
 
 
 def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signature: Signature) -> Side:
@@ -76,11 +72,11 @@ def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signat
     return Side(make_workload(model, wanted.arguments, framework, device, wanted.seed), config, signature)
 
 
-def duel_of(tuned: TunedConfig, first: Side, second: Side, folder: Path) -> Duel:
-    """Two configs under the terms of an exported file, and against its untuned model."""
+def duel_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, folder: Path) -> Duel:
+    """Two configs under the terms of an exported file."""
     wanted = tuned.workload
     return Duel(
-        untuned=untuned_side(tuned),
+        untuned=untuned,
         first=first,
         second=second,
         variables=tuned.environment.variables,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from autotune.budget import Budget
-from autotune.duel import Duel, OnBlock, Result, duel_of, measure, tuned_side, untuned_side
+from autotune.duel import Duel, OnBlock, Result, duel_of, measure, sides_of
 from autotune.errors import HarnessError, InputError
 from autotune.objective import LATENCY, Constraint, Objective
 from autotune.runner import Trials
@@ -90,7 +90,10 @@ def _of_failure(result: Result, promised: Speedup | None) -> Verification:
 
 def duel_with_untuned(tuned: TunedConfig, folder: Path) -> Duel | None:
     """The exported config against the untuned model; None if they are the same."""
-    return None if tuned.is_untuned else duel_of(tuned, untuned_side(tuned), tuned_side(tuned), folder)
+    if tuned.is_untuned:
+        return None
+    untuned, answer = sides_of(tuned)
+    return duel_of(tuned, untuned, untuned, answer, folder)
 
 
 def duel_of_answers(first: TunedConfig, second: TunedConfig, folder: Path) -> Duel:
@@ -108,4 +111,5 @@ def duel_of_answers(first: TunedConfig, second: TunedConfig, folder: Path) -> Du
             )
     if first.environment.variables != second.environment.variables:
         raise InputError("the two files were tuned under different --env variables, which decide as much as a config")
-    return duel_of(first, tuned_side(first), tuned_side(second), folder)
+    (untuned, one_side), (_, other_side) = sides_of(first), sides_of(second)
+    return duel_of(first, untuned, one_side, other_side, folder)

@@ -131,7 +131,7 @@ def test_one_study_one_answer(tune_both, cli, tmp_path, budget_file):
     assert document["best"]["config"]["framework"] == "sham"
     assert document["best"]["config"]["sham.latency_ms"] == 1
     assert document["baseline"]["config"]["framework"] == "fake"
-    assert document["speedup"]["low"] > 3, "8 ms against 1 ms, whatever the machine does"
+    assert document["confirmation"]["contestants"][0] == 0, "all are compared with the base's untuned model"
 
     assert cli("export", "s", "-o", "best.yaml").returncode == 0
     exported = yaml.safe_load((tmp_path / "best.yaml").read_text())

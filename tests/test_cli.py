@@ -289,7 +289,8 @@ def test_infeasible_is_a_verdict_and_exit_status_1(tune_fake, cli):
     assert result.returncode == 1
     document = json.loads(result.stdout)
     assert (document["verdict"], document["best"]) == ("infeasible", None)
-    assert "missed by" in document["confirmation"]["note"]
+    assert document["closest_miss"]["misses"][0]["constraint"] == "latency <= 1us"
+    assert document["excluded_by"] == {"latency <= 1us": sum(t["state"] == "infeasible" for t in document["trials"])}
     refused(cli("export", "s"), "infeasible")
 
 

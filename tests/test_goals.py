@@ -18,7 +18,8 @@ from autotune.measurement import Failure, Samples
 from autotune.objective import parse_objectives
 from autotune.report.document import comparison_document, document
 from autotune.report.live import LiveDisplay
-from autotune.report.terminal import comparison_lines, front_table, summary, trials_table, verification_lines
+from autotune.report.pareto import front_table
+from autotune.report.terminal import comparison_lines, summary, trials_table, verification_lines
 from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict
 from autotune.tune import Tuner

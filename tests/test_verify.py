@@ -11,7 +11,7 @@ import yaml
 
 from autotune.budget import Budget
 from autotune.config import Config
-from autotune.duel import duel_of, measure, tuned_side, untuned_side
+from autotune.duel import measure
 from autotune.errors import HarnessError, InputError
 from autotune.measurement import Failure, Signature, TensorSpec
 from autotune.report.document import comparison_document, verification_document
@@ -178,9 +178,7 @@ class TestCompare:
     ):
         """Neither need be the untuned model; it ends as soon as either is proven faster, or that they are equal."""
         tuned = load_tuned(export())
-        result = measure(
-            duel_of(tuned, untuned_side(tuned), tuned_side(tuned), tmp_path), scripted(first, second), Budget()
-        )
+        result = measure(duel_with_untuned(tuned, tmp_path), scripted(first, second), Budget())
         assert result.verdict is verdict
         assert len(result.comparison.values) == num_blocks
         lines = comparison_lines(result, ("a", "long name"))
@@ -198,7 +196,7 @@ class TestCompare:
         """Which of the two failed, or the untuned model whose outputs both are compared with; and why."""
         tuned = load_tuned(export())
         trials = scripted(**{"first": 8, "second": 2, **failing})
-        result = measure(duel_of(tuned, untuned_side(tuned), tuned_side(tuned), tmp_path), trials, Budget())
+        result = measure(duel_with_untuned(tuned, tmp_path), trials, Budget())
         assert result.comparison is result.verdict is None
         assert comparison_lines(result, ("one", "two")) == [f"{who} fails (wrong_result at check): relative error 3"]
         assert comparison_document(result, ("one", "two"))["failed"] == next(iter(failing))

@@ -25,7 +25,8 @@ def show(
 
     from autotune.answer import answer_of
     from autotune.report.goals import ratio_footnote
-    from autotune.report.terminal import front_table, summary, trials_table
+    from autotune.report.pareto import front_table
+    from autotune.report.terminal import summary, trials_table
     from autotune.study import open_study, studies_dir_flag
 
     opened = open_study(studies_dir, study)

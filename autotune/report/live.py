@@ -31,9 +31,10 @@ from autotune.events import (
 from autotune.measurement import Failure, Measurement, Stage
 from autotune.objective import LATENCY, Objective
 from autotune.record import TrialRecord
+from autotune.report.feasibility import misses
 from autotune.report.goals import shown, stopped
 from autotune.report.learned import news_of
-from autotune.report.units import missed, percent, seconds, times
+from autotune.report.units import percent, seconds, times
 
 _DOING = {
     Stage.START: "starting",
@@ -180,8 +181,7 @@ def _line(record: TrialRecord, objective: Objective) -> str:
         result = f"{seconds(figures.latency.p50):>8}, {_how(figures)}"
         if objective.quantity != "latency":
             result += f", {objective.name} {shown(objective, objective.value(figures))}"
-        misses = ", ".join(map(missed, record.violations.values()))
-        mark = f" (infeasible: {misses})" if misses else ""
+        mark = f" (infeasible: {misses(record)})" if record.violations else ""
         return f"trial {record.number:>3}  {result}{mark}  {record.config}"
     if isinstance(record.outcome, Failure):
         return f"trial {record.number:>3}  {record.outcome.reason}: {record.outcome.error[:90]}  {record.config}"

@@ -14,10 +14,11 @@ from autotune.config import FRAMEWORK
 from autotune.duel import Result
 from autotune.measurement import Failure, GraphBreak, Measurement
 from autotune.objective import Objective
-from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, exclusions, failures_by_reason
+from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, failures_by_reason
+from autotune.report.feasibility import constraint_lines, feasible, infeasible, misses
 from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
 from autotune.report.learned import priors_summary, rules_summary
-from autotune.report.units import ABOUT_THE_SECOND, count, error, missed, num_bytes, percent, seconds, times
+from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, seconds, times
 from autotune.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.verify import Verification
 
@@ -32,27 +33,6 @@ def trials_table(answer: Answer) -> Table:
     for record in answer.records:
         is_best = answer.best is not None and record.number == answer.best.number
         table.add_row(*_row(record, answer), style="green" if is_best else _STYLES.get(record.state))
-    return table
-
-
-def front_table(answer: Answer) -> Table | None:
-    """Of several objectives the trials that no other one beats in each, the best of each objective marked."""
-    if len(answer.objectives) < 2 or not answer.front:
-        return None
-    table = Table(
-        box=None, header_style="bold", pad_edge=False, title="not beaten in every objective", title_justify="left"
-    )
-    for name in ("", *(each.name for each in answer.objectives)):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("config")
-    rows = [[each.value(record.measurement) for each in answer.objectives] for record in answer.front]
-    best = [min(column) for column in zip(*rows, strict=True)]
-    for record, row in zip(answer.front, rows, strict=True):
-        cells = [
-            shown(objective, value) + (" best" if value == least else "     ")
-            for objective, value, least in zip(answer.objectives, row, best, strict=True)
-        ]
-        table.add_row(str(record.number), *cells, escape(str(record.config)))
     return table
 
 
@@ -109,11 +89,8 @@ def verification_lines(verification: Verification) -> list[str]:
 
 
 def _one(objective: Objective, value: float) -> str:
-    return (
-        f"{shown(objective, value)} a call"
-        if objective.quantity in ("latency", "p90", "p99")
-        else shown(objective, value)
-    )
+    is_of_a_call = objective.quantity in ("latency", "p90", "p99")
+    return shown(objective, value) + (" a call" if is_of_a_call else "")
 
 
 _COLUMNS = ("", "state", "median", "p99", "x*", "memory", "compile", "breaks", "error", "config")
@@ -137,8 +114,7 @@ def _row(record: TrialRecord, answer: Answer) -> list[str]:
         seconds(outcome.compile_s),
         count(outcome.diagnosis.num_graph_breaks),
         error(outcome.relative_error),
-        config
-        + "".join(f"  ({escape(each)})" for each in (*map(missed, record.violations.values()), *_notes(outcome))),
+        config + "".join(f"  ({escape(each)})" for each in (misses(record), outcome.diagnosis.note) if each),
     ]
 
 
@@ -148,10 +124,6 @@ def _state(record: TrialRecord) -> str:
         return record.state
     alias = f"= trial {record.reused_from}"
     return alias if record.state == "measured" else f"{record.state} ({alias})"
-
-
-def _notes(outcome: Measurement) -> list[str]:
-    return [outcome.diagnosis.note] if outcome.diagnosis.note else []
 
 
 def _ratio(outcome: Measurement, answer: Answer) -> str:
@@ -166,9 +138,9 @@ def _headline(answer: Answer) -> str:
     if answer.verdict is None:
         return "no verdict yet: the winner was not confirmed in fresh processes"
     if answer.verdict is Verdict.INFEASIBLE:
-        return escape(f"infeasible: {_why_infeasible(answer)}")
+        return escape(infeasible(answer))
     if answer.verdict is Verdict.FEASIBLE:
-        return escape(_feasible(answer))
+        return escape(feasible(answer))
     if answer.verdict is Verdict.FASTER and answer.speedup is not None:
         return faster(answer.objective, answer.speedup)
     return _why_untuned(answer)
@@ -191,25 +163,6 @@ def _why_untuned(answer: Answer) -> str:
 _TOO_NOISY = "this machine is too noisy to tell"
 
 
-def _feasible(answer: Answer) -> str:
-    """The untuned model is out of the question, so the best of the others it is, whatever it costs."""
-    assert answer.best is not None
-    compared = f"; {gain(answer.objective, answer.speedup)} against it" if answer.speedup else ""
-    return f"feasible: trial {answer.best.number} keeps every constraint, the untuned model does not{compared}"
-
-
-def _why_infeasible(answer: Answer) -> str:
-    """The trial that comes closest to what was asked for, or what went wrong with all."""
-    closest = answer.closest_miss
-    if closest is None:
-        return (answer.confirmation.note if answer.confirmation else None) or "no config works"
-    return f"no config keeps every constraint; closest is trial {closest.number}: {_misses(closest)}"
-
-
-def _misses(record: TrialRecord) -> str:
-    return ", ".join(map(missed, record.violations.values()))
-
-
 def _figures(answer: Answer) -> list[str]:
     lines = []
     if answer.best is not None:
@@ -222,24 +175,11 @@ def _figures(answer: Answer) -> list[str]:
         lines
         + _others(answer)
         + _frameworks(answer)
-        + _constraints(answer)
+        + constraint_lines(answer)
         + _noise(answer)
         + _search(answer)
         + _idle_knobs(answer)
     )
-
-
-def _constraints(answer: Answer) -> list[str]:
-    """What the constraints exclude, and what they cost."""
-    lines = []
-    if answer.untuned is not None and answer.untuned.violations:
-        lines.append(f"untuned     breaks a constraint: {_misses(answer.untuned)}")
-    tempting = answer.out_of_bounds
-    if tempting is not None:
-        value = shown(answer.objective, answer.objective.value(tempting.measurement))
-        lines.append(f"infeasible  trial {tempting.number} has {value}, but {_misses(tempting)}")
-    lines += [f"excluded    {number} of the trials by {name}" for name, number in exclusions(answer.records).items()]
-    return lines
 
 
 def _search(answer: Answer) -> list[str]:
@@ -323,7 +263,7 @@ def _obstacles(answer: Answer) -> list[str]:
         lines.append(f"graph break {each.location or 'place unknown'}: {each.reason[:110]}")
     lines += [f"failed      {line}" for line in failure_lines(answer)]
     lines += rules_summary(answer)
-    if answer.confirmation is not None and answer.confirmation.note and answer.verdict is not Verdict.INFEASIBLE:
+    if answer.confirmation is not None and answer.confirmation.note:
         lines.append(f"note        {answer.confirmation.note}")
     if answer.is_outdated:
         lines.append("note        trials were added after this verdict; `resume` confirms again")
