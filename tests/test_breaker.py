@@ -9,7 +9,7 @@ import pytest
 from autotune.breaker import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_error_at_the_end, signature_of
 from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.events import ConfigProbed, TrialEnded
+from autotune.events import ConfigProbed, CulpritSought, RuleLearned, TrialEnded
 from autotune.measurement import Failure, Measurement
 from autotune.record import TrialRecord
 from autotune.runner import Runner
@@ -28,14 +28,23 @@ ALL_FAIL = SPACE + (
     "  behaviour: {doc: 'https://e.org', when: {execution: compile}, values: [compile_error], default: compile_error}\n"
     "  idle: {doc: 'https://e.org', when: {execution: compile}, values: [1, 2, 3, 4, 5, 6, 7, 8], default: 1}\n"
 )
-ONE_KNOB_FAILS = SPACE + (
+ONE_SETTING_FAILS = SPACE + (
     "  behaviour: {doc: 'https://e.org', when: {execution: compile}, values: [right, compile_error], default: right}\n"
     "  idle: {doc: 'https://e.org', when: {behaviour: compile_error}, values: [1, 2, 3, 4, 5], default: 1}\n"
 )
-TWO_KNOBS_FAIL = SPACE + (
-    "  behaviour: {doc: 'https://e.org', when: {execution: compile}, values: [right, wrong, nan], default: right}\n"
-    "  idle: {doc: 'https://e.org', when: {behaviour: [wrong, nan]}, values: [1, 2, 3, 4, 5], default: 1}\n"
+EACH_VALUE_FAILS = SPACE + (
+    "  idle: {doc: 'https://e.org', when: {execution: compile}, values: [1, 2, 3, 4, 5, 6], default: 1}\n"
 )
+FAILING_MODEL = """
+import json, pathlib, numpy as np
+def tiny():
+    idle = json.loads(pathlib.Path('../request.json').read_text())['config'].get('idle', 0)
+    def model(x):
+        if {failing}:
+            raise {error}
+        return x + 1
+    return model, np.ones((2, 2))
+"""
 ALL_WORK = SPACE + (
     "  idle: {doc: 'https://e.org', when: {execution: compile}, values: [1, 2, 3, 4, 5, 6, 7, 8], default: 1}\n"
 )
@@ -163,9 +172,10 @@ class TestInAStudy:
         error, _ = self.tune(opened)
         assert isinstance(error, HarnessError)
 
-    def test_a_knob_that_breaks_is_no_environment(self, study):
+    def test_a_knob_that_breaks_is_no_environment(self, study, model_file):
         """Three alike raise the suspicion; a config that worked is run again, works, and the study has its verdict."""
-        opened = study(ONE_KNOB_FAILS)
+        model_file.write_text(FAILING_MODEL.format(failing="1 < idle", error="RuntimeError('no such idleness')"))
+        opened = study(EACH_VALUE_FAILS)
         confirmation, events = self.tune(opened)
         assert opened.confirmation == confirmation
         assert opened.num_recorded() == 7
@@ -176,13 +186,26 @@ class TestInAStudy:
         assert (opened.folder / "again" / "probe" / "outcome.json").exists()
         assert sum(isinstance(each.outcome, Failure) for each in opened.records()) == 5
 
-    def test_each_error_is_excused_by_itself(self, study):
+    def test_each_error_is_excused_by_itself(self, study, model_file):
         """A knob that gives two kinds of errors is probed once for each at the most."""
-        opened = study(TWO_KNOBS_FAIL)
+        error = "[ValueError, KeyError][idle % 2]('no such idleness')"
+        model_file.write_text(FAILING_MODEL.format(failing="1 < idle", error=error))
+        opened = study(EACH_VALUE_FAILS.replace("5, 6]", "5, 6, 7, 8, 9, 10, 11]"))
         confirmation, events = self.tune(opened)
         assert opened.confirmation == confirmation
         assert opened.num_recorded() == 12
         assert sum(isinstance(each, ConfigProbed) for each in events) <= 2
+
+    def test_trials_that_trace_a_failure_raise_no_suspicion(self, study):
+        """They fail alike because they are made to; once the setting is found, nothing with it is tried."""
+        opened = study(ONE_SETTING_FAILS)
+        confirmation, events = self.tune(opened)
+        assert opened.confirmation == confirmation
+        assert not any(isinstance(each, ConfigProbed) for each in events)
+        (learned,) = (each for each in events if isinstance(each, RuleLearned))
+        assert learned.rule.pattern == {"behaviour": "compile_error"}
+        assert sum(isinstance(each, CulpritSought) for each in events) == 1
+        assert opened.num_recorded() == 4, "of seven: untuned, default, a failure, and one to be sure"
 
     def test_an_environment_that_breaks_in_the_middle(self, study, model_file, tmp_path):
         """Compiled configs fail from some moment on, the untuned model does not: three trials and a probe, and out."""

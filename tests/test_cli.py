@@ -86,6 +86,7 @@ class TestTheMainJob:
         assert exported.returncode == 0
         assert yaml.safe_load((tmp_path / "best.yaml").read_text())["verdict"] == "faster"
         refused(cli("export", "s", "-o", "no/such/folder/best.yaml"), "cannot write", "-o")
+        refused(cli("export", "s", "--trial", "99"), "no trial 99")
         refused(cli("run", "s", "99"), "no trial 99")
         before = cli("show", "s", "--json").stdout
         again = cli("run", "s", "0")
@@ -139,7 +140,9 @@ MISTAKES = [
     (["tune", "--model", "a b:c d"], ["--model a b:c d"]),
     (["tune", "--model", "vit", "--device", "tpu"], ["--device tpu", "auto, cpu, gpu or ascend"]),
     (["tune", "--model", "vit", "--framework", "jax"], ["--framework jax", "torch, mindspore"]),
-    (["tune", "--model", "vit", "--objective", "beauty"], ["--objective beauty"]),
+    (["tune", "--model", "vit", "--objective", "beauty"], ["--objective beauty", "throughput"]),
+    (["tune", "--model", "vit", "--objective", "latency,total"], ["--objective total", "total:10000"]),
+    (["tune", "--model", "vit", "--constraint", "throughput <= 3"], ["wanted large", "throughput >= NUMBER"]),
     (["tune", "--model", "vit", "--space", "nope.yaml"], ["nope.yaml", "No such file"]),
     (["tune", "--model", "vit", "--study", "../x"], ["--study '../x'"]),
     (["tune", "--model", "vit", "--model-arg", "depth"], ["--model-arg depth", "NAME=VALUE"]),
@@ -281,6 +284,16 @@ def test_model_arguments_reach_the_function(tune_fake):
 def test_a_module_is_found_from_where_the_user_stands(tune_fake):
     """`--model package.module:function` is imported from the current folder."""
     assert tune_fake("--trials", "1", model="tiny_model:tiny").returncode == 0
+
+
+def test_several_objectives(tune_fake, cli):
+    """The document names them and has the front; `show` prints it as a table; another question for another set."""
+    document = document_of(tune_fake("--trials", "3", "--objective", "latency,memory", "--json"))
+    assert document["objectives"] == ["latency", "memory"]
+    assert document["front"]
+    assert all(set(each["values"]) == {"latency", "memory"} for each in document["front"])
+    assert "no other trial beats these in each objective" in cli("show", "s").stdout
+    refused(tune_fake("--trials", "3"), "objective: latency, memory -> latency")
 
 
 def test_infeasible_is_a_verdict_and_exit_status_1(tune_fake, cli):

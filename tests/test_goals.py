@@ -361,6 +361,15 @@ class TestConstraints:
         assert "the search ends: every config was tried" in text
 
 
+def test_every_key_of_the_document_is_documented(tuned):
+    """docs/json.md names what a script may read."""
+    study = tuned({UNTUNED: Runs(10, 3000), A: Runs(5, 3000)}, constraints=("peak_memory <= 2GiB",))
+    told = document(study.manifest, answer_of(study))
+    page = (REPOSITORY / "docs" / "json.md").read_text()
+    keys = {*told, *told["confirmation"], *told["closest_miss"], *told["closest_miss"]["misses"][0], *told["trials"][0]}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+
+
 class TestSeveralObjectives:
     """A front for all, a verdict about the first."""
 

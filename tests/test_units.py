@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.objective import Constraint, Miss
 from autotune.report import units
 
 
@@ -64,9 +65,12 @@ def test_counts(value: int | None, expected: str) -> None:
     assert units.count(value) == expected
 
 
-@pytest.mark.parametrize(("value", "expected"), [(1.0, "1.00x"), (1.526, "1.53x"), (0.5, "0.50x"), (12.3, "12.30x")])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1.0, "1.00x"), (1.526, "1.53x"), (0.5, "0.50x"), (12.3, "12.30x"), (0.094, "0.094x"), (0.00312, "0.0031x")],
+)
 def test_ratios(value: float, expected: str) -> None:
-    """A speed-up has two decimals and an x."""
+    """A speed-up has two decimals, or two digits where it is small, and an x."""
     assert units.times(value) == expected
 
 
@@ -76,3 +80,34 @@ def test_ratios(value: float, expected: str) -> None:
 def test_errors(value: float | None, expected: str) -> None:
     """A relative error is shown by its magnitude; the reference, which has none, by a dash."""
     assert units.error(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [(None, "s", "-"), (0.0123, "s", "12.3 ms"), (2.31 * 2**30, "B", "2.31 GiB"), (1234.5, "/s", "1234/s"),
+     (99.94, "/s", "99.9/s"), (3, "", "3"), (0.00123, "", "0.00123")],
+)  # fmt: skip
+def test_an_amount_has_its_unit(value: float | None, unit: str, expected: str) -> None:
+    """Seconds, bytes, items a second, or a plain number."""
+    assert units.amount(value, unit) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("peak_memory <= 2GiB", 2.3 * 2**30, "peak_memory 2.3 GiB, 15 % over 2GiB"),
+        ("peak_memory<=2 GiB", 2.02 * 2**30, "peak_memory 2.02 GiB, 1.0 % over 2 GiB"),
+        ("latency <= 1us", 0.005, "latency 5 ms, 4,999 times over 1us"),
+        ("throughput >= 100/s", 85, "throughput 85/s, 15 % under 100/s"),
+        ("graph_breaks == 0", 3, "graph_breaks 3 instead of 0"),
+        ("graph_breaks = 2", 3, "graph_breaks 3 instead of 2"),
+        ("recompiles <= 0", 3, "recompiles 3, over 0"),
+        ("recompiles <= 2", 3, "recompiles 3, 50 % over 2"),
+        ("error <= 1e-3", 0.0012, "error 0.0012, 20 % over 1e-3"),
+        ("total:10000 <= 5min", 360, "total:10000 6 min 0 s, 20 % over 5min"),
+        ("peak_memory <= 2GiB", None, "peak_memory unknown here, peak_memory <= 2GiB was asked for"),
+    ],
+)
+def test_a_miss_says_what_was_measured_and_how_far_it_is(text: str, value: float | None, expected: str) -> None:
+    """With units, and the bound in the operator's own words."""
+    assert units.missed(Miss(Constraint.parse(text), value)) == expected
