@@ -7,13 +7,14 @@
 Before it is timed the model has seen other data than what it was compiled for, as in any job: `torch.compile` first
 treats a number that it reads from a tensor as a constant, and is faster for as long as it never changes.
 
-Of the package only the definition of a bundled model is imported. What `best.yaml` says is read with PyYAML and handed
-to `torch.compile` as it stands there.
+Of the package only the definition of a bundled model is imported. What `best.yaml` says is read with PyYAML and done
+here once more, as one would write it by hand from docs/knobs.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import json
 import statistics
@@ -33,11 +34,72 @@ if TYPE_CHECKING:
 MIN_CALLS = 5
 """Of the warm-up, and of the timing: for models whose calls take seconds."""
 
+OPTIONS = {
+    "cpp_wrapper": "cpp_wrapper",
+    "max_autotune_gemm": "max_autotune_gemm",
+    "max_autotune_gemm_backends": "max_autotune_gemm_backends",
+    "epilogue_fusion": "epilogue_fusion",
+    "layout_optimization": "layout_optimization",
+    "weight_prepack": "cpp.weight_prepack",
+    "decompose_tanh": "cpp.use_decompose_tanh",
+}
+"""Knob -> inductor's own name, for those that a CPU has."""
 
-def settings_of(path: Path) -> dict[str, Any] | None:
-    """What an exported YAML hands to `torch.compile`; None where it says to leave the model as it is."""
-    config: dict[str, Any] = dict(yaml.safe_load(path.read_text(encoding="utf-8"))["config"])
-    return None if config.pop("execution") == "eager" else config
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """The config of an exported YAML."""
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["config"])
+
+
+def set_process(config: dict[str, Any]) -> None:
+    """Everything of a config that holds for the whole process."""
+    import torch
+    import torch._dynamo.config
+    import torch._inductor.config
+
+    if config.get("threads"):
+        torch.set_num_threads(config["threads"])
+    if config.get("matmul_precision"):
+        torch.set_float32_matmul_precision(config["matmul_precision"])
+    if config.get("allocator") == "keep":
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-4, 0)  # M_MMAP_MAX
+        libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD
+    torch._inductor.config.freezing = bool(config.get("freezing"))
+    torch._dynamo.config.allow_rnn = bool(config.get("allow_rnn"))
+
+
+def under(config: dict[str, Any], model: torch.nn.Module) -> Callable[..., Any]:
+    """The model under a config, to be called without gradients."""
+    import torch
+
+    if config.get("memory_format"):
+        model = model.to(memory_format=getattr(torch, config["memory_format"]))  # type: ignore[call-overload]
+    precision = config.get("precision")
+    if precision == "bf16_cast":
+        model = model.bfloat16()
+
+    def step(*inputs: torch.Tensor) -> Any:
+        if precision == "bf16_cast":
+            inputs = tuple(each.bfloat16() if each.is_floating_point() else each for each in inputs)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16_autocast"):
+            return model(*inputs)
+
+    called = model if precision is None else step
+    return called if config["execution"] == "eager" else torch.compile(called, **arguments_of(config))
+
+
+def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of torch.compile: a mode, or options that stand for the mode and the rest."""
+    import torch._inductor
+
+    arguments: dict[str, Any] = {
+        name: config[name] for name in ("backend", "mode", "dynamic", "fullgraph") if name in config
+    }
+    options = {OPTIONS[name]: value for name, value in config.items() if name in OPTIONS and value is not None}
+    if options:
+        arguments["options"] = {**torch._inductor.list_mode_options(arguments.pop("mode", "default")), **options}
+    return arguments
 
 
 def build(name: str, seed: int) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -75,9 +137,11 @@ def main() -> None:
 
     model, inputs = build(given.model, given.seed)
     _, other_inputs = build(given.model, given.seed + 1)
-    settings = settings_of(given.settings) if given.settings else {} if given.default_compile else None
-    step = model if settings is None else torch.compile(model, **settings)
-    with torch.no_grad():
+    default = {"execution": "compile" if given.default_compile else "eager"}
+    config = settings_of(given.settings) if given.settings else default
+    set_process(config)
+    step = under(config, model)
+    with torch.inference_mode() if config.get("inference_mode") else torch.no_grad():
         start = time.perf_counter()
         step(*inputs)
         first_call_s = time.perf_counter() - start

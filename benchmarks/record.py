@@ -21,7 +21,15 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DOCS = REPOSITORY / "docs" / "benchmarks.md"
 RESULTS = REPOSITORY / "benchmarks" / "results"
 
-_MEASURED = ("autotune", "search_spaces", "cli.py", "benchmarks/*.py", "benchmarks/models", "benchmarks/spaces")
+_MEASURED = (
+    "autotune",
+    "search_spaces",
+    "cli.py",
+    "benchmarks/*.py",
+    "benchmarks/models",
+    "benchmarks/spaces",
+    "benchmarks/knob_pairs",
+)
 """Where an uncommitted change makes the commit's hash a lie."""
 
 

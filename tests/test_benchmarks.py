@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from autotune.config import Config
 from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict
 from benchmarks import aa, delivered, overhead, planted, record
@@ -215,9 +216,29 @@ def test_a_promise_is_kept_near_it_or_in_its_interval(pairs, kept):
 def test_the_plain_script_reads_the_export(tmp_path):
     path = tmp_path / "best.yaml"
     path.write_text("config: {execution: compile, backend: inductor, dynamic: null}\n")
-    assert settings_of(path) == {"backend": "inductor", "dynamic": None}
-    path.write_text("config: {execution: eager}\n")
-    assert settings_of(path) is None
+    assert settings_of(path) == {"execution": "compile", "backend": "inductor", "dynamic": None}
+
+
+@pytest.mark.torch
+def test_the_plain_script_does_by_hand_what_the_backend_does():
+    """Two ways of writing it: the plain script hands torch.compile what the product hands it, knob by knob."""
+    pytest.importorskip("torch")
+    from autotune.backends.torch_apply import mode_options
+    from autotune.backends.torch_settings import compile_arguments
+    from autotune.backends.torch_settings import settings_of as settings
+    from benchmarks.plain import OPTIONS, arguments_of
+
+    for name in OPTIONS:
+        for value in (True, False) if name != "max_autotune_gemm_backends" else ("CPP", None):
+            config = {"execution": "compile", "backend": "inductor", "mode": "max-autotune", name: value}
+            product = compile_arguments(settings(Config(config)), mode_options("max-autotune"))
+            plain = {"dynamic": None, "fullgraph": False, **arguments_of(config)}
+            # The plain script says what is the default anyway, the product leaves it unsaid.
+            told = product.get("options", mode_options("max-autotune"))
+            assert plain.get("options", mode_options(plain.get("mode"))).items() >= told.items()
+            assert {n: v for n, v in plain.items() if n not in ("options", "mode")} == {
+                n: v for n, v in product.items() if n not in ("options", "mode")
+            }
 
 
 def a_trial(**outcome):

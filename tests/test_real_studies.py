@@ -41,11 +41,25 @@ def job(script, path, **variables):
     return json.loads(child.stdout.splitlines()[-1])
 
 
+FULLGRAPH_SPACE = """
+schema: 1
+framework: torch
+knobs:
+  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
+  backend:
+    {doc: "https://example.org/x", when: {execution: compile}, values: [inductor, aot_eager], default: inductor}
+  fullgraph: {doc: "https://example.org/x", when: {execution: compile}, values: [false, true], default: false}
+"""
+
+
 @pytest.mark.torch
 def test_planner_on_torch(cli, tmp_path):
     """Graph breaks come with reason and line, `fullgraph` fails as a compile error, and the study finishes."""
     pytest.importorskip("torch")
-    document = studied(cli, tmp_path, "--framework", "torch", "--model", "planner", "--trials", "5")
+    space = tmp_path / "fullgraph.yaml"
+    space.write_text(FULLGRAPH_SPACE)
+    arguments = ("--framework", "torch", "--model", "planner", "--space", str(space), "--trials", "5")
+    document = studied(cli, tmp_path, *arguments)
     assert document["verdict"] in ("faster", "tie", "keep_untuned", "undecided")
     compiled = [t for t in document["trials"] if t["config"]["execution"] == "compile"]
     whole = [t for t in compiled if t["config"]["fullgraph"]]

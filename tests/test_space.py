@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -41,12 +42,14 @@ def load(tmp_path: Path) -> Load:
         *,
         version: str = "2.0",
         device: str = "cpu",
+        here: Entry | None = None,
         **top: Any,
     ) -> SearchSpace:
         content = {"schema": 1, "framework": "fake", "knobs": knobs, "forbid": forbid or [], **top}
         path = tmp_path / "space.yaml"
         path.write_text(json.dumps(content, indent=1))
-        return load_space(path, framework="fake", circumstances=Circumstances(version=version, device=device))  # type: ignore[arg-type]
+        circumstances = Circumstances(version=version, device=device, **(here or {}))  # type: ignore[arg-type]
+        return load_space(path, framework="fake", circumstances=circumstances)
 
     return make
 
@@ -100,14 +103,18 @@ def test_a_bundled_space_enumerates_what_its_own_rules_allow(path: Path) -> None
 
 
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
-def test_every_bundled_value_comes_up_somewhere(path: Path) -> None:
-    """No knob or value of a bundled file is dead: each is part of some config, on some release and device."""
-    seen = {
-        (name, json.dumps(value))
-        for space in spaces_of(path).values()
-        for config in space.configs()
-        for name, value in config.root.items()
-    }
+def test_every_bundled_value_comes_up_somewhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No knob or value of a bundled file is dead: each is part of some allowed config, on some release and device."""
+    monkeypatch.setattr("autotune.space.package_version", lambda _: "1")
+    generator = random.Random(0)
+    seen: set[tuple[str, str]] = set()
+    for version, device in itertools.product(versions_of(path.stem), DEVICES):
+        here = Circumstances(version=version, device=device, preset="exhaustive", num_cores=1024)
+        space = load_space(path, framework=path.stem, circumstances=here)
+        # The deep space is too large to enumerate.
+        drawn = (space.walk(lambda _, values: generator.choice(values)) for _ in range(1000))
+        allowed = [config for config in (*drawn, space.untuned(), space.default()) if space.forbidden(config) is None]
+        seen |= {(name, json.dumps(value)) for config in allowed for name, value in config.root.items()}
     for name, entry in read_yaml(path)["knobs"].items():
         for value in entry["values"]:
             plain = value["value"] if isinstance(value, dict) else value
@@ -182,6 +189,34 @@ def test_forbidden_combinations_are_left_out_with_their_reason(load: Load) -> No
     assert roots(space) == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 3, "b": "x"}]
     assert space.forbidden(Config({"a": 3, "b": "y"})) == "they clash"
     assert space.forbidden(Config({"a": 1, "b": "y"})) is None
+
+
+def test_a_rule_may_hold_on_some_devices_only(load: Load) -> None:
+    """On any other device the combination is tried."""
+    rule = {"if": {"a": 2}, "devices": ["cpu"], "because": "a CPU gains nothing"}
+    assert [len(roots(load({"a": knob(1, 2)}, forbid=[rule], device=device))) for device in ("cpu", "gpu")] == [1, 2]
+
+
+CONDITIONS: list[tuple[Entry, Entry, Entry]] = [
+    ({"preset": "standard"}, {"preset": "exhaustive"}, {"preset": "quick"}),
+    ({"cores": 4}, {"num_cores": 4}, {"num_cores": 3}),
+    ({"error": 2e-3}, {"tolerance": 2e-3}, {"tolerance": 1e-3}),
+    ({"error": 1e-6}, {"tolerance": 1e-3}, {"tolerance": 0.0}),
+    ({"packages": ["pytest"]}, {}, {}),
+    ({"packages": ["pytest", "no-such-package-anywhere"]}, {}, {}),
+]
+
+
+@pytest.mark.parametrize(("condition", "enough", "less"), CONDITIONS)
+def test_a_value_and_a_knob_are_on_offer_where_their_conditions_hold(
+    load: Load, condition: Entry, enough: Entry, less: Entry
+) -> None:
+    """Depth of the search, cores, tolerated error and installed packages, for one value as for a whole knob."""
+    missing = "no-such-package-anywhere" in condition.get("packages", [])
+    for here, offered in ((enough, not missing), (less, not less and not missing)):
+        space = load({"a": knob(1, {"value": 2, **condition}), "b": knob(1, 2, **condition)}, here=here)
+        assert [each.name for each in space.knobs] == (["a", "b"] if offered else ["a"])
+        assert space.knobs[0].values == ((1, 2) if offered else (1,))
 
 
 def test_a_rule_on_an_inactive_knob_forbids_nothing(load: Load) -> None:

@@ -50,6 +50,8 @@ def clear() -> None:
             pages.clear()
     if "torch._inductor.metrics" in sys.modules:
         sys.modules["torch._inductor.metrics"].reset()
+    if "torch._inductor.codecache" in sys.modules:
+        sys.modules["torch._inductor.codecache"].PyCodeCache.cache_clear()
 
 
 def _kernels(counters: Any) -> tuple[int | None, int | None]:

@@ -134,7 +134,10 @@ def _refuse_unknown(config: Config, *, compiled: bool) -> None:
     for name, choices in _CHOICES.items():
         if not any(config.matches({name: each}) for each in choices) and name in config.root:
             raise InvalidConfigError(f"knob {name}: {config[name]!r} is none of {', '.join(map(str, choices))}")
-    if config.get("backend", "inductor") != "inductor":
+    backend = config.get("backend", "inductor")
+    if backend != "torchair" and "torchair_mode" in config.root:
+        raise InvalidConfigError("knob torchair_mode: is for backend=torchair only")
+    if backend != "inductor":
         for name in ("mode", *OPTIONS, *PROCESS_OPTIONS):
             if name in config.root:
                 raise InvalidConfigError(f"knob {name}: is for backend=inductor only")

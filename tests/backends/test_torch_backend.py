@@ -18,7 +18,7 @@ from tests.conftest import REPOSITORY
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-DEFAULT = {"execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False}
+DEFAULT = {"execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None}
 CHEAP = {"execution": "compile", "backend": "aot_eager", "dynamic": None, "fullgraph": False}
 
 MODEL_FILE = """
@@ -126,6 +126,11 @@ def test_inductor_compiles_and_agrees(run_torch):
     assert (compiled.diagnosis.compiled, compiled.diagnosis.num_graphs) == (True, 1)
     assert compiled.diagnosis.graph_breaks == ()
     assert compiled.diagnosis.cache_hits == 0, "the caches were cold"
+    # A linear layer of the library's, and GELU in one generated kernel.
+    assert (compiled.diagnosis.num_kernels, compiled.diagnosis.num_fused) == (2, 0)
+    assert untuned.diagnosis.num_kernels is None
+    assert None not in {untuned.program, compiled.program}
+    assert untuned.program != compiled.program
     assert compiled.relative_error < 1e-5
     assert compiled.compile_s > 0
     assert compiled.signature.num_parameters == 72
@@ -238,23 +243,6 @@ def test_what_is_no_module_is_refused(run_torch):
     assert "needs a torch.nn.Module" in untuned.error
 
 
-def test_compile_arguments_are_pure_and_complete():
-    """A config maps to torch.compile's arguments, the untuned model to None, anything else to a sentence."""
-    from autotune.backends.torch_compile import compile_arguments
-
-    assert compile_arguments(Config({"execution": "eager"})) is None
-    assert compile_arguments(Config(DEFAULT)) == {
-        "backend": "inductor",
-        "mode": "default",
-        "dynamic": None,
-        "fullgraph": False,
-    }
-    with pytest.raises(InvalidConfigError, match="knob turbo"):
-        compile_arguments(Config({"execution": "compile", "turbo": True}))
-    with pytest.raises(InvalidConfigError, match="knob execution"):
-        compile_arguments(Config({"mode": "default"}))
-
-
 @pytest.mark.parametrize(("knob", "value"), [("mode", "ludicrous"), ("backend", "steam")])
 def test_a_setting_that_this_release_lacks_is_invalid(knob, value):
     """Unknown modes and backends are refused before anything is compiled, with those that there are."""
@@ -282,8 +270,6 @@ def test_the_exported_config_reaches_torch_compile_in_a_fresh_job(tmp_path, verd
     """What a job's torch.compile is called with is what the trial's was; unless faster, it is not called at all."""
     import yaml
 
-    from autotune.backends.torch_compile import compile_arguments
-
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
     content.update(framework="torch", verdict=verdict, config=DEFAULT)
     content["environment"]["framework_version"] = str(torch.__version__)
@@ -295,7 +281,7 @@ def test_the_exported_config_reaches_torch_compile_in_a_fresh_job(tmp_path, verd
     assert child.returncode == 0, child.stderr
     said = json.loads(child.stdout)
     if verdict == "faster":
-        assert said["given"] == [compile_arguments(Config(DEFAULT))]
+        assert said["given"] == [{"backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False}]
         assert said["error"] < 1e-5
     else:
         assert (said["given"], said["same"]) == ([], True)

@@ -1,0 +1,134 @@
+"""What a config of PyTorch's space means: pure, over the whole space, and refused where it means nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from autotune.backends.torch_settings import OPTIONS, Settings, compile_arguments, settings_of
+from autotune.config import Config
+from autotune.errors import InvalidConfigError
+from autotune.plan import bundled_space
+from autotune.space import Circumstances, load_space
+
+EAGER, COMPILE = {"execution": "eager"}, {"execution": "compile"}
+
+
+def space_for(device, version="2.13.0", preset="standard", tolerance=1.0, num_cores=32):
+    here = Circumstances(
+        version=version, device=device, preset=preset, tolerance=tolerance, num_cores=num_cores
+    )  # fmt: skip
+    return load_space(bundled_space("torch"), framework="torch", circumstances=here)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "ascend"])
+@pytest.mark.parametrize(
+    ("version", "preset", "tolerance"),
+    [("2.6.0", "standard", 1.0), ("2.13.0", "standard", 1.0), ("2.13.0", "quick", 1.0), ("2.13.0", "exhaustive", 0.0)],
+)
+def test_every_config_on_offer_means_something(device, version, preset, tolerance):
+    """No config of any device, release or preset is refused, and only eager ones leave the model uncompiled."""
+    for config in space_for(device, version, preset, tolerance).configs():
+        assert settings_of(config).compiled == (config["execution"] == "compile")
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "ascend"])
+def test_every_knob_on_offer_shows(device):
+    """Two values of one knob, all else equal, never mean the same: a forgotten line of the mapping would show here."""
+    space = space_for(device, preset="exhaustive")
+    for knob in space.knobs:
+        base = {"execution": "compile", "backend": "inductor", "mode": "default", "freezing": True}
+        if knob.name in ("backend", "torchair_mode"):
+            base = {"execution": "compile", "backend": "torchair"}
+        if knob.name == "execution":
+            base = {}
+        seen = [settings_of(Config({**base, knob.name: value})) for value in knob.values]
+        assert all(one != other for one, other in itertools.combinations(seen, 2)), knob.name
+
+
+def test_the_default_is_plain_torch_compile():
+    """The default config hands torch.compile nothing but its own defaults, and sets nothing in the process."""
+    for device in ("cpu", "gpu", "ascend"):
+        settings = settings_of(space_for(device, preset="exhaustive").default())
+        assert settings == Settings(compiled=True, mode="default")
+        assert compile_arguments(settings, {}) == {
+            "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False,
+        }  # fmt: skip
+
+
+def test_the_untuned_model_is_left_alone():
+    """The untuned config means eager and nothing else."""
+    assert settings_of(space_for("cpu", preset="exhaustive").untuned()) == Settings(compiled=False)
+
+
+def test_a_mode_with_options_is_spelled_out():
+    """torch.compile takes a mode or options: the mode's own entries go along, and the config's come last."""
+    config = Config({**COMPILE, "backend": "inductor", "mode": "max-autotune", "cpp_wrapper": True})
+    arguments = compile_arguments(settings_of(config), {"max_autotune": True, "cpp_wrapper": False})
+    assert arguments["options"] == {"max_autotune": True, "cpp_wrapper": True}
+    assert "mode" not in arguments
+
+
+def test_options_go_by_inductors_own_names():
+    """Each option's other value reaches `options=` under its entry; the plain value reaches nothing."""
+    assert len({entry for entry, _ in OPTIONS.values()}) == len(OPTIONS)
+    for knob, (entry, plain) in OPTIONS.items():
+        other = (not plain) if isinstance(plain, bool) else "CPP"
+        assert settings_of(Config({**COMPILE, knob: other})).options == {entry: other}
+        assert settings_of(Config({**COMPILE, knob: plain})).options == {}
+
+
+def test_freezing_is_set_in_the_process():
+    """Handed over as an option it does nothing: dynamo decides before inductor sees the options."""
+    settings = settings_of(Config({**COMPILE, "freezing": True}))
+    assert settings.process_options == {"freezing": True}
+    assert settings.options == {}
+    assert settings.freezes
+
+
+REFUSED = [
+    ({"mode": "default"}, "knob execution: None is neither"),
+    ({**COMPILE, "turbo": True}, "knob turbo: unknown to the torch backend"),
+    ({**EAGER, "mode": "default"}, "knob mode: is for execution=compile only"),
+    ({**EAGER, "freezing": False}, "knob freezing: is for execution=compile only"),
+    ({**COMPILE, "backend": "aot_eager", "freezing": True}, "knob freezing: is for backend=inductor only"),
+    ({**COMPILE, "backend": "aot_eager", "mode": "default"}, "knob mode: is for backend=inductor only"),
+    ({**COMPILE, "torchair_mode": "max-autotune"}, "knob torchair_mode: is for backend=torchair only"),
+    ({**EAGER, "precision": "int8"}, "knob precision: 'int8' is none of None, bf16_autocast"),
+    ({**EAGER, "matmul_precision": "low"}, "knob matmul_precision: 'low' is none of"),
+    ({**EAGER, "memory_format": "channels_first"}, "knob memory_format"),
+    ({**EAGER, "inference_mode": "yes"}, "knob inference_mode"),
+    ({**EAGER, "inference_mode": 1}, "knob inference_mode"),
+    ({**EAGER, "allocator": "jemalloc"}, "knob allocator"),
+    ({**EAGER, "threads": 0}, "knob threads: 0 is no number of threads"),
+    ({**EAGER, "threads": True}, "knob threads: True is no number of threads"),
+    ({**EAGER, "threads": 1.5}, "knob threads: 1.5 is no number of threads"),
+]
+
+
+@pytest.mark.parametrize(("config", "words"), REFUSED)
+def test_what_means_nothing_is_refused(config, words):
+    """A knob, value or combination that PyTorch does not have is one sentence that names the knob."""
+    with pytest.raises(InvalidConfigError) as refused:
+        settings_of(Config(config))
+    assert words in str(refused.value)
+
+
+def test_the_presets_grow():
+    """Each preset has all configs of the one before it; quick is some two dozen, standard some hundred on a CPU."""
+    quick, standard = (set(space_for("cpu", preset=each, num_cores=2).configs()) for each in ("quick", "standard"))
+    common = {name for config in quick for name in config.knobs()}
+    assert 12 <= len(quick) <= 30
+    assert 100 <= len(standard) < 1500
+    assert quick <= {Config({n: v for n, v in each.root.items() if n in common}) for each in standard}
+
+
+def test_fixed_precision_leaves_numerics_alone():
+    """Where nothing is tolerated, no setting is on offer that changes how numbers are rounded."""
+    names = {knob.name for knob in space_for("cpu", preset="exhaustive", tolerance=0.0).knobs}
+    for config in itertools.islice(space_for("cpu", tolerance=0.0).configs(), 1000):
+        settings = settings_of(config)
+        assert (settings.autocast, settings.cast, settings.matmul_precision) == (None, None, None)
+    assert "decompose_tanh" in names
+    assert space_for("cpu", preset="exhaustive", tolerance=0.0)._knob("decompose_tanh").values == (False,)
