@@ -1,8 +1,8 @@
 """The contract of a framework, and the lazy table of the frameworks there are.
 
-A backend is one file. It is imported in the child that runs a trial (and in the job that loads a tuned config), never
-in the parent. To add one: write the file, add a line to `BACKENDS`, add `search_spaces/<framework>.yaml`; the
-conformance test is parametrised over the table.
+A backend is one file, or several that share a first word. It is imported in the child that runs a trial (and in the
+job that loads a tuned config), never in the parent. To add one: write the file, add a line to `BACKENDS`, add
+`search_spaces/<framework>.yaml`; the conformance test is parametrised over the table.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class Backend(Protocol):
         """The device allocator's peak since the last reset; None where there is none (CPU)."""
 
     def cache_variables(self, folder: str) -> dict[str, str]:
-        """Environment variables that put every compile cache of the framework under `folder`."""
+        """Environment variables that put every compile cache of the framework under `folder`, and there too what the
+        compiler is asked to dump for `program`."""
 
     def classify(self, error: BaseException) -> Reason | None:
         """The reason behind an exception where its type tells (out of memory, invalid), else None."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from types import CodeType
 from typing import Any
 
-from autotune.backends.mindspore_actors import Kernels, final_kernels
+from autotune.backends.mindspore_kernels import kernel_graphs
 from autotune.backends.mindspore_lookup import first
 from autotune.config import Config
 from autotune.measurement import Diagnosis, GraphBreak, Recompile
@@ -49,11 +49,9 @@ def diagnose(model: Any, config: Config) -> Diagnosis:
     if way == "pynative":
         return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=())
     said = _diagnose_bytecode(model) if way == "bytecode" else _diagnose_phases(phases(model, config))
-    kernels = final_kernels() if said.compiled else None
-    return said if kernels is None else _with_kernels(said, kernels)
-
-
-def _with_kernels(said: Diagnosis, kernels: Kernels) -> Diagnosis:
+    kernels = kernel_graphs() if said.compiled else None
+    if kernels is None:
+        return said
     return said.model_copy(update={"num_kernels": kernels.num_kernels, "num_fused": kernels.num_fused})
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends import Found, python_random_state
-from autotune.backends.mindspore_actors import dump_variables
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
 from autotune.backends.mindspore_diagnosis import diagnose
+from autotune.backends.mindspore_kernels import dump_variables
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_program import program
 from autotune.backends.mindspore_settings import TARGETS
@@ -140,8 +140,8 @@ class MindSporeBackend:
 
     def cache_variables(self, folder: str) -> dict[str, str]:
         """Fusion's kernels go to `akg_kernel_meta` in there, by hash. The graph cache stays off: it is keyed by the
-        number of the compilation, and gave stale results for a changed shape or constant (measured). What the runtime
-        launches is dumped beside it."""
+        number of the compilation, and gave stale results for a changed shape or constant (measured). The
+        compiler's last graphs are dumped beside it."""
         return {"MS_COMPILER_CACHE_PATH": folder, **dump_variables(folder, ms.__version__)}
 
     def classify(self, error: BaseException) -> Reason | None:

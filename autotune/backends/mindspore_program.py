@@ -16,8 +16,8 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore_actors import final_kernels
 from autotune.backends.mindspore_diagnosis import graph_text, phases, way_of
+from autotune.backends.mindspore_kernels import kernel_graphs
 from autotune.backends.mindspore_lookup import first
 from autotune.config import Config
 
@@ -32,7 +32,7 @@ _SHOWN_BY_KERNELS = frozenset(
         "graph_kernel_transpose",
     }
 )
-"""Which operators are fused is all that these change, and a fused kernel's name lists its operators."""
+"""Which operators are fused is all that these change, and the graph of each fused kernel is seen."""
 _OF_GRAPHS = _SHOWN_BY_KERNELS | {
     "jit_level",
     "fullgraph",
@@ -60,16 +60,16 @@ def program(model: Any, config: Config) -> str | None:
     if any(text is None for text in texts):
         return None
     graphs = sorted(_plain(text) for text in texts if text is not None)
-    kernels = final_kernels() if names else None
-    actors = sorted(_plain(text) for text in kernels.texts) if kernels else []
-    content = [way, graphs, actors, _settings(config, way, shows_kernels=bool(actors))]
+    dumped = kernel_graphs() if names else None
+    kernels = sorted(_plain(text) for text in dumped.texts) if dumped else []
+    content = [way, graphs, kernels, _settings(config, way, shows_kernels=bool(kernels))]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 _NODE_NAME = re.compile(r"^(%\d+)\([^)]*\)|\(CNode_[^)]*\)", re.MULTILINE)
 _GRAPH_NAME = re.compile(r"@[\w.]+|(?<=subgraph instance: )\S+")
-_DIFFERS_ANYWAY = ("#", "jit_syntax_level:", "phase:")
+_DIFFERS_ANYWAY = ("#", "jit_syntax_level:", "phase:", "compile_phase:")
 """Comments (source lines, scopes), and what only says how the graph was asked for."""
 
 
@@ -94,7 +94,8 @@ def _settings(config: Config, way: str, *, shows_kernels: bool) -> dict[str, Any
 
 
 def _in_force(config: Config, way: str) -> Iterator[tuple[str, Any]]:
-    yield "onednn_isa", effective_isa() if ms.get_context("device_target") == "CPU" else None
+    on_cpu = ms.get_context("device_target") == "CPU"
+    yield "onednn_isa", (effective_isa() if on_cpu else None) or config.get("onednn_isa")
     yield "kernel_threads", ms.get_context("runtime_num_threads")
     if way in ("pynative", "bytecode"):
         yield "launch_blocking", config.get("launch_blocking", False) and is_launch_blocking()

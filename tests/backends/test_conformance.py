@@ -160,9 +160,10 @@ def test_on_a_cpu_there_is_no_device_peak(said):
 
 
 def test_caches_go_where_told(said):
-    """Every cache variable points into the folder that was asked for."""
-    assert said[1]["caches"]
-    assert all(value.startswith("/somewhere") for value in said[1]["caches"])
+    """Every variable that names a folder points into the one that was asked for."""
+    folders = [value for value in said[1]["caches"] if "/" in value]
+    assert folders
+    assert all(value.startswith("/somewhere") for value in folders)
 
 
 def test_an_ordinary_error_is_not_classified(said):

@@ -1,0 +1,274 @@
+"""What a config means to MindSpore: the pure mapping, over all releases and devices, without MindSpore."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from dataclasses import asdict
+
+import pytest
+
+from autotune.backends.mindspore_settings import compile_arguments
+from autotune.config import Config
+from autotune.errors import InvalidConfigError
+from autotune.plan import bundled_spaces
+from autotune.space import Circumstances, load_space
+
+PYNATIVE = {"execution": "pynative"}
+GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}
+AST = {"execution": "jit", "capture": "ast", "jit_level": "O0", "enable_graph_kernel": False, "fullgraph": False}
+WHOLE = AST | {"fullgraph": True}
+TRACE = {"execution": "jit", "capture": "trace", "jit_level": "O0", "enable_graph_kernel": False}
+BYTECODE = AST | {"capture": "bytecode"}
+FUSION = {"enable_graph_kernel": True, "graph_kernel_opt_level": 2}
+
+RELEASES = ["2.3.0", "2.5.0", "2.6.0", "2.8.0", "2.9.0", "2.10.0"]
+DEVICES = ["cpu", "gpu", "ascend"]
+PROCESS = {"mode": 1}  # ms.PYNATIVE_MODE
+CPU_FLAGS = "--opt_level=2 --composite_op_limit_size=6"
+
+
+def space_of(version, device, **circumstances):
+    path = next(path for path in bundled_spaces() if path.stem == "mindspore")
+    here = Circumstances(version=version, device=device, num_cores=64, **circumstances)
+    return load_space(path, framework="mindspore", circumstances=here)
+
+
+each_place = pytest.mark.parametrize(
+    ("version", "device"), [pytest.param(v, d, id=f"{v}-{d}") for v in RELEASES for d in DEVICES]
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "device", "context", "jit", "jit_config"),
+    [
+        (PYNATIVE, "2.10.0", "cpu", PROCESS, None, {}),
+        (GRAPH, "2.10.0", "cpu", {"mode": 0}, None, {"jit_level": "O0"}),
+        (GRAPH | {"jit_level": "O2"}, "2.8.0", "ascend", {"mode": 0}, None, {"jit_level": "O2"}),
+        (AST, "2.10.0", "cpu", PROCESS, {"capture_mode": "ast", "jit_level": "O0", "fullgraph": False}, {}),
+        (WHOLE, "2.6.0", "gpu", PROCESS, {"capture_mode": "ast", "jit_level": "O0", "fullgraph": True}, {}),
+        (TRACE, "2.7.0", "cpu", PROCESS, {"capture_mode": "trace", "jit_level": "O0", "fullgraph": False}, {}),
+        (WHOLE, "2.5.0", "cpu", PROCESS, {"mode": "PSJit"}, {"jit_level": "O0", "jit_syntax_level": "STRICT"}),
+        (BYTECODE, "2.3.1", "cpu", PROCESS, {"mode": "PIJit"}, {"jit_level": "O0", "jit_syntax_level": "LAX"}),
+        (
+            GRAPH | FUSION,
+            "2.10.0",
+            "cpu",
+            {"mode": 0, "enable_graph_kernel": True, "graph_kernel_flags": CPU_FLAGS},
+            None,
+            {"jit_level": "O0"},
+        ),
+        (
+            GRAPH | FUSION | {"graph_kernel_opt_level": 3},
+            "2.10.0",
+            "ascend",
+            {"mode": 0, "enable_graph_kernel": True, "graph_kernel_flags": "--opt_level=3"},
+            None,
+            {"jit_level": "O0"},
+        ),
+    ],
+)
+def test_what_a_config_hands_to_mindspore(config, version, device, context, jit, jit_config):
+    """The mapping is pure: config, release and device decide what is set and what ms.jit gets."""
+    arguments = compile_arguments(Config(config), version, device)
+    assert (arguments.context, arguments.jit, arguments.jit_config) == (context, jit, jit_config)
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "device", "sentence"),
+    [
+        ({}, "2.10.0", "cpu", "execution: is missing"),
+        (PYNATIVE | {"backend": "GE"}, "2.10.0", "cpu", "backend: unknown"),
+        (AST | {"capture": "dynamo"}, "2.10.0", "cpu", "'dynamo' is none"),
+        (AST | {"fullgraph": 1}, "2.10.0", "cpu", "1 is none"),
+        (TRACE, "2.5.0", "cpu", "came with MindSpore 2.6"),
+        (AST | {"jit_level": "O2"}, "2.8.0", "ascend", "needs execution graph"),
+        (GRAPH | {"jit_level": "O2"}, "2.8.0", "cpu", "CANN"),
+        (GRAPH | {"jit_level": "O2"}, "2.10.0", "ascend", "deprecated since 2.9"),
+        (TRACE | {"fullgraph": True}, "2.10.0", "cpu", "means nothing"),
+        (PYNATIVE | {"enable_graph_kernel": True}, "2.10.0", "cpu", "nothing to fuse"),
+        (PYNATIVE | {"kernel_threads": 0}, "2.10.0", "cpu", "0 is neither null nor a whole number"),
+        (PYNATIVE | {"kernel_threads": True}, "2.10.0", "cpu", "True is neither null nor a whole number"),
+        (PYNATIVE | {"onednn_isa": "AVX2"}, "2.10.0", "ascend", "oneDNN computes on CPUs only"),
+        (PYNATIVE | {"onednn_isa": "AVX10"}, "2.10.0", "cpu", "'AVX10' is none"),
+        (GRAPH | {"launch_blocking": True}, "2.10.0", "cpu", "without PyNative's queue"),
+        (AST | {"exec_order": "dfs"}, "2.10.0", "cpu", "on Ascend only"),
+        (AST | {"exec_order": "dfs"}, "2.5.0", "ascend", "since 2.6"),
+        (AST | {"kernel_launch": "capture"}, "2.7.0", "ascend", "came with MindSpore 2.8"),
+        (AST | {"kernel_launch": "group-2-8"}, "2.5.0", "ascend", "came with MindSpore 2.6"),
+        (AST | {"kernel_launch": "group-2-8"}, "2.10.0", "gpu", "on Ascend only"),
+        (PYNATIVE | {"precision_mode": "force_fp16"}, "2.10.0", "gpu", "setting of CANN"),
+        (PYNATIVE | {"matmul_hf32": True}, "2.10.0", "cpu", "Ascend's"),
+        (PYNATIVE | {"matmul_tf32": True}, "2.10.0", "ascend", "NVIDIA's"),
+        (AST | {"format_transform": False}, "2.10.0", "ascend", "only on a GPU"),
+    ],
+)
+def test_what_a_release_does_not_take_is_invalid(config, version, device, sentence):
+    """An unknown knob, a wrong value or an unsupported combination is refused with a sentence, before anything runs."""
+    with pytest.raises(InvalidConfigError, match=sentence):
+        compile_arguments(Config(config), version, device)
+
+
+@pytest.mark.parametrize(
+    ("config", "device", "part", "wanted"),
+    [
+        (PYNATIVE, "cpu", "variables", {}),
+        (PYNATIVE | {"onednn_isa": "AVX2"}, "cpu", "variables", {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
+        (WHOLE | {"graph_pipeline": False}, "cpu", "variables", {"MS_DEV_RUNTIME_CONF": "graph_pipeline:false"}),
+        (PYNATIVE | {"launch_blocking": True}, "cpu", "context", PROCESS | {"pynative_synchronize": True}),
+        (
+            GRAPH | {"kernel_threads": 2, "dispatch_threads": 3},
+            "cpu",
+            "context",
+            {"mode": 0, "runtime_num_threads": 2, "inter_op_parallel_num": 3},
+        ),
+        (
+            AST | FUSION | {"graph_kernel_limit": 3, "graph_kernel_transpose": False, "graph_kernel_expand": "norms"},
+            "cpu",
+            "context",
+            PROCESS
+            | {
+                "enable_graph_kernel": True,
+                "graph_kernel_flags": "--opt_level=2 --composite_op_limit_size=3 "
+                "--enable_expand_ops=LayerNorm,Softmax --disable_cluster_ops=Transpose",
+            },
+        ),
+        (
+            AST | FUSION | {"graph_kernel_matmul": True, "graph_kernel_parallel": True, "graph_kernel_stitch": True},
+            "ascend",
+            "context",
+            PROCESS
+            | {
+                "enable_graph_kernel": True,
+                "graph_kernel_flags": "--opt_level=2 --enable_cluster_ops=MatMul --enable_parallel_fusion=true "
+                "--enable_stitch_fusion=true",
+            },
+        ),
+        (PYNATIVE | {"amp_level": "O0"}, "cpu", "mixed_precision", None),
+        (PYNATIVE | {"amp_level": "O2", "amp_dtype": "bfloat16"}, "ascend", "mixed_precision", ("O2", "bfloat16")),
+        (
+            PYNATIVE | {"precision_mode": "force_fp16", "op_compile": False, "matmul_hf32": True, "conv_hf32": False},
+            "ascend",
+            "context",
+            PROCESS
+            | {
+                "ascend_config": {
+                    "precision_mode": "force_fp16",
+                    "jit_compile": False,
+                    "matmul_allow_hf32": True,
+                    "conv_allow_hf32": False,
+                }
+            },
+        ),
+        (
+            PYNATIVE | {"conv_algorithm": "performance", "conv_tf32": False, "matmul_tf32": True},
+            "gpu",
+            "context",
+            PROCESS
+            | {
+                "gpu_config": {
+                    "conv_fprop_algo": "performance",
+                    "conv_allow_tf32": False,
+                    "matmul_allow_tf32": True,
+                }
+            },
+        ),
+        (GRAPH | {"memory_optimize_level": "O1"}, "gpu", "context", {"mode": 0, "memory_optimize_level": "O1"}),
+        (
+            AST | {"kernel_launch": "group-4-8"},
+            "ascend",
+            "calls",
+            {"runtime.set_kernel_launch_group": {"thread_num": 4, "kernel_group_num": 8}},
+        ),
+        (
+            AST | {"kernel_launch": "capture", "aclnn_global_cache": True},
+            "ascend",
+            "calls",
+            {
+                "runtime.set_kernel_launch_capture": {"enable_capture_graph": True},
+                "device_context.ascend.op_tuning.aclnn_cache": {"enable_global_cache": True},
+            },
+        ),
+    ],
+)
+def test_what_a_knob_becomes(config, device, part, wanted):
+    """Each knob lands where MindSpore reads it; a knob at MindSpore's own default sets nothing."""
+    assert getattr(compile_arguments(Config(config), "2.10.0", device), part) == wanted
+
+
+def test_the_options_of_jit_by_device():
+    """The order of kernels and the layout of tensors are options of ms.jit."""
+    on_ascend = compile_arguments(Config(AST | {"exec_order": "dfs"}), "2.10.0", "ascend").jit
+    on_gpu = compile_arguments(Config(AST | {"format_transform": False}), "2.10.0", "gpu").jit
+    assert on_ascend["exec_order"] == "dfs"
+    assert on_gpu["disable_format_transform"] is True
+
+
+@each_place
+def test_the_space_offers_only_what_the_backend_takes(version, device):
+    """No config of the bundled space at its usual depth is refused, on any release and device it can be narrowed to."""
+    configs = list(space_of(version, device).configs())
+    assert 50 <= len(configs) < 1500
+    for config in configs:
+        compile_arguments(config, version, device)
+
+
+@each_place
+def test_a_quick_space_is_quick(version, device):
+    """A dozen or two configs, all of which the deeper presets have too."""
+    quick = space_of(version, device, preset="quick", tolerance=1e-3)
+    assert 8 <= quick.size(100) <= 24
+    deeper = space_of(version, device)
+    for config in quick.configs():
+        assert deeper.walk(lambda name, values, config=config: config.get(name, values[0])).root.items() >= (
+            config.root.items()
+        )
+
+
+@each_place
+def test_the_backend_takes_whatever_a_deep_space_offers(version, device):
+    """A thousand draws of the exhaustive space, and every value of every knob at least once, are taken."""
+    space = space_of(version, device, preset="exhaustive")
+    generator = random.Random(0)
+    offered = {(knob.name, json.dumps(value)) for knob in space.knobs for value in knob.values}
+    for _ in range(1000):
+        config = space.walk(lambda _, values: generator.choice(values))
+        if space.forbidden(config) is None:
+            compile_arguments(config, version, device)
+            offered -= {(name, json.dumps(value)) for name, value in config.root.items()}
+    assert not offered
+
+
+@each_place
+def test_no_knob_is_idle(version, device):
+    """Any two values of a knob mean different things to MindSpore: a knob that maps to nothing is a defect."""
+    space = space_of(version, device, preset="exhaustive")
+    generator = random.Random(0)
+    for _ in range(100):
+        config = space.walk(lambda _, values: generator.choice(values))
+        if space.forbidden(config):
+            continue
+        for knob in space.knobs:
+            if knob.name in config.root:
+                others = [Config({**config.root, knob.name: value}) for value in knob.values]
+                taken = [meaning for other in others if (meaning := meaning_of(other, version, device)) is not None]
+                assert all(one != two for one, two in itertools.combinations(taken, 2)), knob.name
+
+
+def meaning_of(config, version, device):
+    try:
+        return asdict(compile_arguments(config, version, device))
+    except InvalidConfigError:
+        return None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_numerics_can_be_left_alone(device):
+    """With a tolerance of nothing no knob of precision is left, and with a wide one each device has some."""
+    strict, wide = (space_of("2.10.0", device, preset="exhaustive", tolerance=t) for t in (0.0, math.inf))
+    precision = {"amp_dtype", "precision_mode", "matmul_hf32", "matmul_tf32", "enable_graph_kernel"}
+    assert {len(knob.values) for knob in strict.knobs if knob.name in precision - {"precision_mode"}} <= {1}
+    assert strict.size(10**5) < wide.size(10**5)
+    assert not {"O1", "O2", "O3", "auto"} & set(next(k for k in strict.knobs if k.name == "amp_level").values)
