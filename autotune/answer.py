@@ -16,6 +16,7 @@ from autotune.lessons import InForce, rules_in_force
 from autotune.manifest import Manifest
 from autotune.measurement import Measurement
 from autotune.objective import Objective
+from autotune.outlook import Outlook
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
 from autotune.statistics import Speedup, Verdict, break_even_calls, verdict_of
 from autotune.study import Study
@@ -46,6 +47,8 @@ class Answer:
     """Why the search ended."""
     num_configs: int | None
     """Of the space; None: too many to count."""
+    early_stop: Outlook | None = None
+    """What made the search stop before its budget was used; None if nothing did."""
     learned: InForce = field(default_factory=lambda: InForce([], None))
     """The rules that the study goes by."""
     priors: list[priors.Use] = field(default_factory=list)
@@ -123,6 +126,7 @@ def answer_of(study: Study) -> Answer:
         learned=rules_in_force(study),
         priors=priors.uses(study, records),
         near_best_after=priors.near_best_after(study, records),
+        early_stop=study.early_stop,
     )
 
 

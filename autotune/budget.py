@@ -19,11 +19,13 @@ _SECONDS = {None: 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0
 class Budget(Record):
     """Limits and counts are no part of the question that a study asks: they may change between runs."""
 
-    num_trials: PositiveInt | None = 12
+    num_trials: PositiveInt | None = 24
     """Trials of the whole study, earlier runs included, that say something about a config. None: as many as there is
     time for."""
     wall_s: PositiveFloat | None = Field(None, allow_inf_nan=False)
     """Seconds that one run may take in all, the confirmation included; None: as long as it takes."""
+    stop_early: bool = True
+    """Leave trials unused that promise too little (`outlook`)."""
     limits: Limits = Limits()
     sampling: SamplingPlan = SamplingPlan()
     """Of a trial of the search."""
@@ -39,6 +41,7 @@ class Budget(Record):
         *,
         num_trials: int | None = None,
         wall_s: float | None = None,
+        stop_early: bool | None = None,
         compile_s: float | None = None,
         total_s: float | None = None,
     ) -> Budget:
@@ -49,6 +52,7 @@ class Budget(Record):
             update={
                 "num_trials": num_trials or (None if wall_s else self.num_trials),
                 "wall_s": wall_s or self.wall_s,
+                "stop_early": self.stop_early if stop_early is None else stop_early,
                 "limits": self.limits.model_copy(update={**of_compile, **of_trial}),
             }
         )

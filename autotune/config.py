@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, RootModel, StrictBool, StrictFloat, StrictInt, StrictStr
@@ -31,6 +32,11 @@ class Config(RootModel[dict[str, Scalar]]):
 
     def canonical(self) -> str:
         """JSON with sorted keys and no spaces: equal configs give equal text."""
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> str:
+        # Kept, since sets of thousands of configs are made again and again.
         return json.dumps(self.root, sort_keys=True, separators=(",", ":"))
 
     @property

@@ -9,6 +9,7 @@ from autotune.config import Config
 from autotune.culprit import Question
 from autotune.measurement import Stage
 from autotune.objective import LATENCY, Objective
+from autotune.outlook import Outlook
 from autotune.record import NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.rules import Rule
 
@@ -106,6 +107,8 @@ class SearchEnded:
     """No further config is tried in this run; what is left is the confirmation."""
 
     reason: StopReason
+    outlook: Outlook | None = None
+    """Of a search that was ended because further trials promise too little."""
 
 
 @dataclass(frozen=True)

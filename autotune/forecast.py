@@ -20,10 +20,10 @@ NUM_DRAWS = 64
 TRADE_OFF = 0.05
 """Share of the sum in the augmented Chebyshev distance of several objectives (Knowles, 2006, ParEGO)."""
 
-VALUES = Prior()
-FEASIBILITY = Prior(weight=0.1, variance=1.0, noise=0.05)
-DOUBT = 0.2
-"""Variance added to a forecast of feasibility: bounds are missed for reasons that no knob tells."""
+VALUES, FAILURES = Prior(), Prior(weight=0.1, variance=1.0, noise=0.05)
+DOUBT, DOUBT_OF_FAILURES = 0.05, 0.2
+"""Variance added to a forecast of feasibility, since bounds are missed and configs fail for reasons that no knob tells:
+of standardised margins, and of labels that are -1 or 1."""
 SMALLEST_SPREAD = 0.02
 """Standard deviation that log values are taken to have at least: two equal ones say little about a third."""
 
@@ -110,22 +110,20 @@ class Forecaster:
         return np.asarray(np.log(np.maximum(gain, 1e-300)))
 
     def _log_feasible(self, observed: Observations, points: Array) -> Array:
-        from scipy.special import log_ndtr
-
         measured = ~observed.failed
-        beliefs = []
+        logs = np.zeros(len(points))
         if observed.failed.any():
             labels = np.where(observed.failed, 1.0, -1.0)
-            beliefs.append(self._believe("ok", observed.points, labels, FEASIBILITY, shift=-1.0))
-        for number, missed in enumerate(observed.violations[measured].T):
-            margins = _squashed(missed)
-            shift = float(margins.mean()) if len(margins) else 0.0
+            belief = self._believe("failed", observed.points, labels, FAILURES, shift=-1.0)
+            logs += _log_below_zero(belief, points, doubt=DOUBT_OF_FAILURES)
+        for number, missed in enumerate(observed.violations[measured].T if measured.any() else ()):
+            margins = _margins(missed)
+            scale = max(float(margins.std()), SMALLEST_SPREAD)
+            shift = float(margins.mean())
             name = f"constraint {number}"
-            beliefs.append(self._believe(name, observed.points[measured], margins, FEASIBILITY, shift=shift))
-        total = np.zeros(len(points))
-        for mean, sd in (each.at(points) for each in beliefs):
-            total += log_ndtr(-mean / np.sqrt(sd**2 + DOUBT))
-        return total
+            belief = self._believe(name, observed.points[measured], margins, VALUES, shift=shift, scale=scale)
+            logs += _log_below_zero(belief, points, doubt=DOUBT * scale**2)
+        return logs
 
     def _values(self, name: str, points: Array, logs: Array, running: Array) -> _Belief:
         scale = max(float(logs.std()), SMALLEST_SPREAD)
@@ -158,14 +156,22 @@ def _logs(values: Array) -> Array:
     return np.where(positive, np.log(np.where(positive, values, 1.0)), values)
 
 
-def _squashed(violations: Array) -> Array:
-    """Between -1 and 1, the sign kept: a bound missed a hundredfold is not a hundred times as telling as a near miss.
+def _margins(violations: Array) -> Array:
+    """Signed logarithms: a quantity is a product of effects, and being tenfold over a bound is not ten times as telling.
 
-    What is kept exactly, as in `graph_breaks == 0`, is not near a miss: it counts as kept by the typical amount.
+    What is kept exactly, as in `graph_breaks == 0`, is no near miss: it counts as kept by the typical amount.
     """
     sizes = np.abs(violations[violations != 0])
     typical = float(np.median(sizes)) if len(sizes) else 1.0
-    return np.asarray(np.tanh(np.where(violations == 0, -typical, violations) / (2 * typical)))
+    away = np.where(violations == 0, -typical, violations)
+    return np.asarray(np.sign(away) * np.log1p(np.abs(away) / typical))
+
+
+def _log_below_zero(belief: _Belief, points: Array, doubt: float) -> Array:
+    from scipy.special import log_ndtr
+
+    mean, sd = belief.at(points)
+    return np.asarray(log_ndtr(-mean / np.sqrt(sd**2 + doubt)))
 
 
 def _telling(values: Array, limit: int) -> Rows:

@@ -31,6 +31,8 @@ class StopReason(StrEnum):
     """Every config of the space was tried."""
     TRIALS = "trials"
     """As many trials as were asked for."""
+    UNPROMISING = "unpromising"
+    """Further trials promise too little to be worth their compilations."""
     TIME = "time"
     """The rest of the time belongs to the confirmation."""
 

@@ -7,6 +7,7 @@ differ as much as they can, then whatever promises most (`forecast`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.candidates import Candidates
 from autotune.config import Config
 from autotune.forecast import Forecast, Forecaster, Observations
+from autotune.outlook import NOTABLE, Outlook
 from autotune.space import SearchSpace
 from autotune.surrogate import Array, Encoding
 
@@ -93,16 +95,24 @@ class EnumSampler(BaseSampler):
         planned = (each for each in self.planned if each not in taken and not self._excluded(each))
         return next(planned, None) or self._most_promising(seen, self._unseen(seen, taken))
 
-    def expected_gain(self, trials: Iterable[FrozenTrial]) -> float | None:
-        """By which share the best value would improve with the most promising config, on average over what it may be.
-
-        None as long as nothing feasible is known, and where nothing is left to be tried.
+    def outlook(self, trials: Iterable[FrozenTrial]) -> Outlook | None:
+        """What the next trial promises. None where no forecast chooses it: at the start, as long as nothing is feasible
+        or something is planned, at the end, and with several objectives, where every config may add to the front.
         """
         seen = self._seen(trials)
-        unseen = self._unseen(seen, {each.config for each in seen})
-        if not unseen.configs or not any(each.feasible for each in seen):
+        taken = {each.config for each in seen}
+        finished = [each for each in seen if each.values is not None]
+        unseen = self._unseen(seen, taken)
+        is_planned = any(each not in taken and not self._excluded(each) for each in self.planned)
+        has_one_objective = all(len(each.values or ()) == 1 for each in finished)
+        if is_planned or not unseen.configs or not has_one_objective or not any(each.feasible for each in finished):
             return None
-        return float(np.exp(self._forecast(seen, unseen).score.max()))
+        return Outlook(
+            num_trials=len(finished),
+            num_untried=None if self.num_configs is None else len(unseen.configs),
+            expected_gain=float(np.exp(self._forecast(seen, unseen).score.max())),
+            num_idle=_num_idle(finished),
+        )
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return dict(self._choices)
@@ -190,3 +200,13 @@ class EnumSampler(BaseSampler):
 
     def _generator(self, seen: Sequence[_Seen]) -> np.random.Generator:
         return np.random.default_rng([self._seed, len(seen)])
+
+
+def _num_idle(finished: Sequence[_Seen]) -> int:
+    """Trials since the last that was notably better than all before it."""
+    best, idle = math.inf, 0
+    for each in finished:
+        value = each.values[0] if each.values and each.feasible else math.inf
+        idle = 0 if value < best - NOTABLE * abs(best) or best == math.inf else idle + 1
+        best = min(best, value)
+    return idle

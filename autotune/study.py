@@ -31,6 +31,7 @@ from autotune.leftovers import kill_marked
 from autotune.manifest import Manifest, read_manifest
 from autotune.measurement import Failure, Measurement, Outcome, Reason
 from autotune.objective import Constraint
+from autotune.outlook import Outlook
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.sampler import OK, TAKEN, EnumSampler
 from autotune.trial import TrialFolder, parse_outcome
@@ -38,7 +39,7 @@ from autotune.trial import TrialFolder, parse_outcome
 MAX_HARNESS_FAILURES = 2
 """A config whose trials failed this often through no fault of its own is not tried again."""
 
-_RESULT, _LEASE, _QUEUE = "result", "lease", "queue"
+_RESULT, _LEASE, _QUEUE, _EARLY_STOP = "result", "lease", "queue", "early_stop"
 _CONFIRMATION, _BUDGET, _NOISE_FLOOR, _SENTINELS = "confirmation", "budget", "noise_floor", "sentinels"
 _STOP = "stop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -156,13 +157,10 @@ class Study:
             config = self._sampler.choose(self._survey())
             return None if config is None else self._ask_once(config, longest_s)
 
-    def expected_gain(self) -> float | None:
-        """By which share the best value would improve with the next trial, on average over what it may bring.
-
-        None as long as no trial keeps every constraint, and where no config is left.
-        """
+    def outlook(self) -> Outlook | None:
+        """What the next trial promises; None where there is no forecast (see `EnumSampler.outlook`)."""
         with store.storage_errors(self._database):
-            return self._sampler.expected_gain(self._survey())
+            return self._sampler.outlook(self._survey())
 
     def tell(self, asked: Asked, outcome: Outcome) -> None:
         """Record the outcome. Raises StoreError; the trial's folder holds the outcome all the same."""
@@ -222,6 +220,15 @@ class Study:
 
     def remember_stop(self, reason: StopReason | None) -> None:
         self._keep(_STOP, reason)
+
+    @property
+    def early_stop(self) -> Outlook | None:
+        """What the search looked like when it stopped before its budget was used; None if it did not."""
+        stored = self._kept(_EARLY_STOP)
+        return None if stored is None else Outlook.model_validate(stored)
+
+    def remember_early_stop(self, outlook: Outlook | None) -> None:
+        self._keep(_EARLY_STOP, None if outlook is None else outlook.model_dump(mode="json"))
 
     @property
     def budget(self) -> dict[str, Any] | None:
@@ -305,7 +312,7 @@ class Study:
         return trials
 
     def _is_excluded(self, config: Config) -> bool:
-        if config in self._given_up:
+        if self._given_up and config in self._given_up:
             return True
         return config != self.manifest.space.untuned() and any(excludes(config) for excludes in self._exclusions)
 

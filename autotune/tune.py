@@ -79,7 +79,7 @@ class Tuner:
             priors.begin(study, self._sources, self._notify)
             reason = self._search()
             study.remember_stop(reason)
-            self._notify(SearchEnded(reason))
+            self._notify(SearchEnded(reason, study.early_stop))
             if reason is StopReason.TIME:
                 self._time.require_a_config()
             earlier = study.confirmation
@@ -104,6 +104,8 @@ class Tuner:
 
     def _search(self) -> StopReason:
         """Run trials until there is a reason to stop; the untuned model has been measured then, time permitting."""
+        if self._study.early_stop is not None:
+            self._study.remember_early_stop(None)
         if self._study.reference.exists() and self._wants_more():
             self._require_same_model()
         reason = self._try_configs()
@@ -127,6 +129,8 @@ class Tuner:
             if longest_s is None:
                 return StopReason.TIME
             self._lessons.apply()
+            if self._cannot_pay():
+                return StopReason.UNPROMISING
             asked = self._study.ask(longest_s=self._budget.limits.total)
             if asked is None:
                 return StopReason.EXHAUSTED
@@ -143,6 +147,19 @@ class Tuner:
                 )
             self._break_if_hopeless(record)
         return StopReason.TRIALS
+
+    def _cannot_pay(self) -> bool:
+        """Further trials promise too little. A space that the budget holds whole is tried whole."""
+        study, budget = self._study, self._budget
+        num_configs = study.num_configs()
+        wanted = math.inf if budget.num_trials is None else budget.num_trials
+        if not budget.stop_early or (num_configs is not None and num_configs <= wanted):
+            return False
+        outlook = study.outlook()
+        if outlook is None or not outlook.is_bleak:
+            return False
+        study.remember_early_stop(outlook)
+        return True
 
     def _require_same_model(self) -> None:
         """A model whose imports, weights or machine changed computes something else: no config must be blamed."""

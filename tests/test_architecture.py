@@ -19,7 +19,7 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics"),
     ("config", "measurement"),
-    ("files", "workload", "objective", "timing", "statistics", "lease", "leftovers", "caches"),
+    ("files", "workload", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches"),
     ("space", "trial", "backends", "record"),
     ("joint", "memory", "subject", "check", "surrogate", "candidates", "importance", "tuned", "backends.*", "culprit"),
     ("manifest", "forecast", "classes", "classmate", "trial_rows", "front", "deadline"),

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from autotune.priors import Source
     from autotune.study import Study
 
+EarlyStop = Annotated[
+    bool | None,
+    typer.Option("--early-stop/--no-early-stop", help="Leave trials unused that promise too little. [early stop]"),
+]
+
 
 @app.command()
 @plainly
@@ -50,8 +55,10 @@ def tune(
         typer.Option("--study", help="Name; the same name goes on where it stopped. [MODEL-FRAMEWORK-DEVICE]"),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option("--trials", min=1, help="Trials of the whole study, earlier ones included. [12]")
+        int | None,
+        typer.Option("--trials", min=1, help="Trials of the whole study, at most, earlier ones included. [24]"),
     ] = None,
+    early_stop: EarlyStop = None,
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,
@@ -126,7 +133,9 @@ def tune(
         preset=_one_of("--preset", preset, *PRESETS),
         fixed_precision=fixed_precision,
     )
-    wanted = budget_of(budget).but(num_trials=trials, compile_s=compile_timeout, total_s=trial_timeout)
+    wanted = budget_of(budget).but(
+        num_trials=trials, stop_early=early_stop, compile_s=compile_timeout, total_s=trial_timeout
+    )
     manifest = make_manifest(wish)
     sources = [read_prior(text, studies_dir) for text in dict.fromkeys(prior or ())]
     return _tune(open_or_create(studies_dir, manifest), wanted, studies_dir, as_json, begun, sources)
@@ -140,6 +149,7 @@ def resume(
         int | None, typer.Option("--trials", min=1, help="Trials of the whole study. [as before]")
     ] = None,
     budget: BudgetFlag = None,
+    early_stop: EarlyStop = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
@@ -151,7 +161,8 @@ def resume(
 
     opened = open_study(studies_dir, study)
     require_same_question(opened.manifest)
-    wanted = budget_of(budget, Budget.model_validate(opened.budget or {})).but(num_trials=trials)
+    before = Budget.model_validate(opened.budget or {})
+    wanted = budget_of(budget, before).but(num_trials=trials, stop_early=early_stop)
     return _tune(opened, wanted, studies_dir, as_json, begun)
 
 

@@ -40,6 +40,7 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "noise_floor": answer.noise_floor and answer.noise_floor.model_dump(),
         "sentinels": [each.model_dump() for each in answer.sentinels],
         "drift": answer.drift,
+        "early_stop": answer.early_stop and answer.early_stop.model_dump(),
         "confirmation": confirmation and confirmation.model_dump(mode="json"),
         "confirmation_outdated": answer.is_outdated,
         "front": [_member(each, answer.objectives) for each in answer.front],

@@ -30,6 +30,7 @@ _BETTER = {
 _STOPS = {
     StopReason.EXHAUSTED: "every config was tried",
     StopReason.TRIALS: "as many trials as were asked for",
+    StopReason.UNPROMISING: "further trials promise too little",
     StopReason.TIME: "the time was used up",
 }
 

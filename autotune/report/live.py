@@ -34,7 +34,7 @@ from autotune.record import TrialRecord
 from autotune.report.feasibility import misses
 from autotune.report.goals import shown, stopped
 from autotune.report.learned import news_of
-from autotune.report.units import percent, seconds, times
+from autotune.report.units import percent, promise, seconds, times
 
 _DOING = {
     Stage.START: "starting",
@@ -164,7 +164,8 @@ def _told(event: Event) -> list[str]:
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
             return [f"sentinel    {seconds(now_s)}, {change:+.1%} since the start"]
         case SearchEnded():
-            return [f"the search ends: {stopped(event.reason)}"]
+            why = stopped(event.reason) if event.outlook is None else promise(event.outlook)
+            return [f"the search ends: {why}"]
     return []
 
 

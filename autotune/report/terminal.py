@@ -18,7 +18,7 @@ from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, fai
 from autotune.report.feasibility import constraint_lines, feasible, infeasible, misses
 from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
 from autotune.report.learned import priors_summary, rules_summary
-from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, seconds, times
+from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
 from autotune.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.verify import Verification
 
@@ -189,7 +189,8 @@ def _search(answer: Answer) -> list[str]:
     num_tried = sum(each.counts for each in answer.records)
     of_all = "" if answer.num_configs is None else f" of {answer.num_configs}"
     more = "; `resume` goes on" if answer.stop_reason is StopReason.TIME else ""
-    return [f"searched    {num_tried}{of_all} configs: {stopped(answer.stop_reason)}{more}"]
+    why = stopped(answer.stop_reason) if answer.early_stop is None else promise(answer.early_stop)
+    return [f"searched    {num_tried}{of_all} configs: {why}{more}"]
 
 
 def _others(answer: Answer) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.objective import Miss
+from autotune.outlook import NOTABLE, Outlook
 from autotune.statistics import Speedup, Verdict
 
 ABOUT_THE_SECOND = {
@@ -59,6 +60,15 @@ def error(value: float | None) -> str:
 def percent(share: float) -> str:
     """A share as a percentage with one decimal, e.g. `1.4 %`."""
     return f"{100 * share:.1f} %"
+
+
+def promise(outlook: Outlook) -> str:
+    """What further trials promised when a search stopped early, as the reason why."""
+    untried = "all untried configs" if outlook.num_untried is None else f"{count(outlook.num_untried)} untried configs"
+    return (
+        f"stopped after {outlook.num_trials} trials: the most promising of {untried} is expected to gain "
+        f"{100 * outlook.expected_gain:.2f} %, and the last {outlook.num_idle} trials gave nothing {NOTABLE:.0%} better"
+    )
 
 
 def interval(speedup: Speedup) -> str:

@@ -1,0 +1,336 @@
+"""`EnumSampler` on tables of known responses: what it proposes, what it avoids, and how soon it finds the best."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from autotune import candidates
+from autotune.config import Config
+from autotune.sampler import EnumSampler
+from autotune.space import Knob, SearchSpace
+from benchmarks.synthetic import huge_space, large_space, make_table, medium_space, small_space
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+@dataclass
+class Search:
+    """A search through Optuna's public calls alone: ask, suggest, tell. `responses` says what each config gives."""
+
+    space: SearchSpace
+    values_of: object
+    """Config -> values of the objectives, None where it fails."""
+    violations_of: object = lambda _: {}
+    seed: int = 0
+    num_objectives: int = 1
+    asked: list[Config] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.sampler = EnumSampler(self.space, self.seed)
+        self.study = optuna.create_study(sampler=self.sampler, directions=["minimize"] * self.num_objectives)
+
+    def ask(self):
+        trial = self.study.ask()
+        config = self.space.walk(trial.suggest_categorical)
+        self.asked.append(config)
+        return trial, config
+
+    def tell(self, trial, config):
+        values = self.values_of(config)
+        trial.set_constraint("ok", 1.0 if values is None else -1.0)
+        for name, violation in self.violations_of(config).items():
+            trial.set_constraint(name, violation if values is not None else 0.0)
+        self.study.tell(trial, values if values is not None else [1e3] * self.num_objectives)
+
+    def run(self, num_trials):
+        for _ in range(num_trials):
+            self.tell(*self.ask())
+        return self.asked
+
+    def is_exhausted(self):
+        return self.sampler.choose(self.study.get_trials(deepcopy=False)) is None
+
+    def outlook(self):
+        return self.sampler.outlook(self.study.get_trials(deepcopy=False))
+
+
+def search_of(table, seed=0, **constraints):
+    """Latencies of a table, and bounds as `compile_s=20.0`."""
+
+    def values_of(config):
+        latency_s = table.responses[config].latency_s
+        return None if latency_s is None else [latency_s]
+
+    def violations_of(config):
+        response = table.responses[config]
+        return {name: (getattr(response, name) or 0.0) - bound for name, bound in constraints.items()}
+
+    return Search(table.space, values_of, violations_of, seed)
+
+
+def best_s(table, is_allowed=lambda _: True):
+    return min(each.latency_s for each in table.responses.values() if each.latency_s and is_allowed(each))
+
+
+def trials_until_near(table, seed, limit=60):
+    """Trials until a config within 2 % of the best was run."""
+    search, near_s = search_of(table, seed), 1.02 * best_s(table)
+    for number in range(1, limit + 1):
+        search.run(1)
+        latency_s = table.responses[search.asked[-1]].latency_s
+        if latency_s is not None and latency_s <= near_s:
+            return number
+    return limit
+
+
+def test_the_untuned_comes_first_then_the_default():
+    """Two configs that every study needs are measured before anything is chosen."""
+    space = small_space()
+    assert search_of(make_table(space, 0)).run(2) == [space.untuned(), space.default()]
+
+
+def test_every_config_once_and_then_none():
+    """No config comes twice, failing ones included, until all of the space were tried; then there is nothing to ask."""
+    table = make_table(small_space(), 0)
+    search = search_of(table)
+    assert not search.is_exhausted()
+    asked = search.run(49)
+    assert len(set(asked)) == 49
+    assert search.is_exhausted()
+    with pytest.raises(ValueError, match="every config of the space has been tried"):
+        search.ask()
+
+
+@pytest.mark.parametrize("make_space", [small_space, large_space])
+def test_the_first_configs_differ_as_much_as_they_can(make_space):
+    """Before there is anything to learn from, a config is tried that shares little with the untuned and the default."""
+    space = make_space()
+    untuned, default, third, _ = search_of(make_table(space, 0)).run(4)
+    assert min(len(third.differing(each)) for each in (untuned, default)) >= 3
+
+
+@pytest.mark.parametrize(("make_space", "mean_trials"), [(small_space, 12), (medium_space, 22)])
+def test_it_is_soon_near_the_best(make_space, mean_trials):
+    """Within 2 % of the best after a few trials, on average over tables, where a random order takes 23 and 125."""
+    space = make_space()
+    needed = [trials_until_near(make_table(space, seed), seed) for seed in range(6)]
+    assert np.mean(needed) <= mean_trials, needed
+
+
+def test_what_fails_is_learned_and_avoided():
+    """A knob value that always fails is tried a few times and then left alone, however fast it would be."""
+    table = make_table(medium_space(), 5)
+
+    def values_of(config):
+        latency_s = table.responses[config].latency_s
+        return None if latency_s is None or config["precision"] == "bfloat16" else [latency_s]
+
+    asked = Search(table.space, values_of).run(30)
+    assert any(config["precision"] == "bfloat16" for config in asked[:10])
+    assert sum(config["precision"] == "bfloat16" for config in asked[10:]) <= 3
+
+
+def test_constraints_are_learned():
+    """Most trials keep the bounds once these are known, and the best of those that do is found."""
+    table = make_table(medium_space(), 3)
+    works = [each for each in table.responses.values() if each.latency_s]
+    bounds = {
+        "compile_s": float(np.quantile([each.compile_s for each in works], 0.4)),
+        "peak_memory_bytes": float(np.quantile([each.peak_memory_bytes for each in works], 0.4)),
+    }
+
+    def keeps(response):
+        return all((getattr(response, name) or math.inf) <= bound for name, bound in bounds.items())
+
+    assert np.mean([keeps(each) for each in works]) < 0.25
+    asked = search_of(table, **bounds).run(50)
+    kept = [table.responses[each] for each in asked[15:] if keeps(table.responses[each])]
+    assert len(kept) > 0.5 * len(asked[15:])
+    assert min(each.latency_s for each in kept) <= 1.05 * best_s(table, keeps)
+
+
+def test_a_bound_kept_exactly_is_kept_well():
+    """`graph_breaks == 0` is 0 where it is kept: such configs are not taken for near misses."""
+    space = medium_space()
+    table = make_table(space, 6)
+    search = Search(
+        space,
+        lambda config: [
+            (table.responses[config].latency_s or 1.0) * (0.9 if config["layout"] == "contiguous" else 1.0)
+        ],
+        lambda config: {"graph_breaks == 0": 3.0 * (config["layout"] == "contiguous")},
+    )
+    asked = search.run(30)
+    assert sum(config["layout"] == "contiguous" for config in asked[10:]) <= 4
+
+
+def test_without_anything_feasible_it_looks_for_that():
+    """As long as every trial misses a bound, the next is one that may keep it."""
+    space = medium_space()
+    search = Search(
+        space,
+        lambda config: [1.0 + (config["layout"] == "channels_last")],
+        lambda config: {"c": 1.0 - 1.5 * (config.get("gemm") == "ALL") - 0.5 * (config["precision"] == "bfloat16")},
+    )
+    asked = search.run(30)
+    assert any(config.get("gemm") == "ALL" for config in asked)
+
+
+def test_trials_under_way_are_not_asked_again_and_spread_out():
+    """Four workers get four different configs, and one that looked best is not followed by its twins alone."""
+    table = make_table(medium_space(), 1)
+    search = search_of(table)
+    search.run(12)
+    under_way = [search.ask() for _ in range(4)]
+    configs = [config for _, config in under_way]
+    assert len({*search.asked}) == 16
+    for trial, config in under_way:
+        search.tell(trial, config)
+    assert not set(search.run(4)[-4:]) & set(configs)
+
+
+def test_what_was_given_up_is_asked_again():
+    """A trial told as FAIL says nothing: its config is free."""
+    search = search_of(make_table(small_space(), 0))
+    trial, config = search.ask()
+    search.study.tell(trial, state=TrialState.FAIL)
+    assert search.ask()[1] == config
+
+
+def test_the_same_seed_and_trials_give_the_same_configs():
+    """A search that stops after ten trials and goes on in another process is the search that did not stop."""
+    table = make_table(medium_space(), 2)
+    straight = search_of(table, seed=5).run(20)
+    broken = search_of(table, seed=5)
+    broken.run(10)
+    broken.study.sampler = broken.sampler = EnumSampler(table.space, 5)
+    assert broken.run(10) == straight
+    assert search_of(table, seed=6).run(20) != straight
+
+
+def test_excluded_configs_are_not_proposed():
+    """What the predicate rules out is left alone, from the moment on at which it does."""
+    table = make_table(small_space(), 0)
+    search = search_of(table)
+    ruled_out = set()
+    search.sampler = search.study.sampler = EnumSampler(table.space, 0, excluded=lambda c: c.get("mode") in ruled_out)
+    search.run(8)
+    ruled_out.add("max")
+    remaining = 49 - 24 - sum(config.get("mode") != "max" for config in search.asked)
+    search.run(remaining)
+    assert search.is_exhausted()
+    assert not any(config.get("mode") == "max" for config in search.asked[8:])
+
+
+def test_a_space_too_large_to_list_is_searched_all_the_same(monkeypatch):
+    """Beyond the limit configs are drawn for each choice: none twice, and the best of 12 320 is approached quickly."""
+    space = huge_space()
+    table = make_table(space, 0)
+    search = search_of(table)
+    assert search.sampler.num_configs is None
+    asked = search.run(40)
+    assert len(set(asked)) == 40
+    values = sorted(each.latency_s for each in table.responses.values() if each.latency_s)
+    found = min(latency_s for each in asked if (latency_s := table.responses[each].latency_s))
+    assert found <= values[len(values) // 500], "among the best 0.2 %"
+
+
+def test_a_drawn_space_keeps_its_rules(monkeypatch):
+    """A config that the space forbids is not drawn, nor one that is excluded."""
+    monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 10)
+    space = small_space().model_copy(update={"forbid": (({"dynamic": True, "fullgraph": True}, "never together"),)})
+    search = Search(space, lambda config: [1.0 + len(config.root)])
+    search.run(30)
+    assert len(set(search.asked)) == 30
+    assert not any(space.forbidden(config) for config in search.asked)
+
+
+def test_several_objectives_give_a_front():
+    """With a random weighing at each choice, the front of latency and memory is found, not one of its ends alone."""
+    table = make_table(medium_space(), 4)
+
+    def values_of(config):
+        response = table.responses[config]
+        return None if response.latency_s is None else [response.latency_s, response.peak_memory_bytes]
+
+    search = Search(table.space, values_of, num_objectives=2)
+    search.run(40)
+    works = [values_of(config) for config in table.responses if table.responses[config].latency_s]
+    found = [values for config in search.asked if (values := values_of(config)) is not None]
+    assert hypervolume(found, works) >= 0.9 * hypervolume(works, works)
+
+
+def hypervolume(values, everything):
+    """Area that two objectives dominate below the worst of everything, in logarithms."""
+    logs, worst = np.log(values), np.log(everything).max(axis=0)
+    area, floor = 0.0, worst[1]
+    for first, second in sorted(map(tuple, logs)):
+        if second < floor:
+            area += (worst[0] - first) * (floor - second)
+            floor = second
+    return area
+
+
+def knob(name, *values):
+    return Knob(name=name, doc="", values=values, when={}, default=values[0], untuned=values[0])
+
+
+FLAGS = SearchSpace(framework="fake", knobs=tuple(knob(f"k{number}", False, True) for number in range(7)), forbid=())
+
+
+def test_a_flat_table_soon_looks_bleak():
+    """Where all configs take the same time up to noise, it is soon known that nothing can be gained, and not at once."""
+    generator = np.random.default_rng(0)
+    search = Search(FLAGS, lambda _: [math.exp(generator.normal(0, 0.005))])
+    search.run(11)
+    assert not search.outlook().is_bleak
+    search.run(13)
+    assert search.outlook().is_bleak
+
+
+def test_a_late_winner_is_waited_for():
+    """Effects that add up promise more until the config that has them all was found, which no early trial was near."""
+    search = Search(FLAGS, lambda config: [math.exp(-0.1 * sum(map(bool, config.root.values())))])
+    winner = Config(dict.fromkeys((knob.name for knob in FLAGS.knobs), True))
+    while winner not in search.asked:
+        outlook = search.outlook()
+        assert outlook is None or not outlook.is_bleak
+        search.run(1)
+
+
+def test_a_winner_that_takes_two_knobs_at_once_is_waited_for():
+    """Neither knob alone does anything: the search goes on until it met them together."""
+
+    def values_of(config):
+        return [0.6 if config["k2"] and config["k5"] else 1.0 + 0.002 * sum(map(bool, config.root.values()))]
+
+    for seed in range(5):
+        search = Search(FLAGS, values_of, seed=seed)
+        while (outlook := search.outlook()) is None or not outlook.is_bleak:
+            search.run(1)
+        assert min(values_of(config) for config in search.asked) < 1
+
+
+def test_idle_trials_are_those_since_the_last_notable_gain():
+    """A trial that is better by less than one per cent does not start the count anew, nor does one that may not win."""
+    latencies = iter([1.0, 0.9, 0.895, 0.5, 0.95])
+    feasible = iter([True, True, True, False, True])
+    search = Search(FLAGS, lambda _: [next(latencies)], lambda _: {"c": -1.0 if next(feasible) else 1.0})
+    search.run(5)
+    assert search.outlook().num_idle == 3
+
+
+def test_there_is_no_outlook_where_nothing_is_forecast():
+    """Before the planned configs were tried, and after everything was, there is nothing to tell."""
+    search = Search(SearchSpace(framework="fake", knobs=FLAGS.knobs[:2], forbid=()), lambda _: [1.0])
+    assert search.outlook() is None
+    search.run(3)
+    assert search.outlook().num_untried == 1
+    search.run(1)
+    assert search.outlook() is None
