@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from autotune.measurement import Measurement
 from autotune.record import TrialRecord
@@ -36,6 +37,16 @@ def simplest(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
     return min(names, key=lambda each: (each.config != space.untuned(), *simplicity(each, space)))
 
 
+def as_one(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
+    """A class as one trial: its simplest name, with a classmate's samples where those are whole and its own are not."""
+    chosen = simplest(names, space)
+    if chosen.measurement.samples.are_whole:
+        return chosen
+    better = next((each for each in names if each.measurement.samples.are_whole), chosen)
+    outcome = chosen.measurement.model_copy(update={"samples": better.measurement.samples})
+    return replace(chosen, outcome=outcome)
+
+
 def simplicity(record: TrialRecord, space: SearchSpace) -> tuple[int, float]:
     """Smaller is simpler: knobs away from the framework's default, then seconds to compile."""
     return space.num_changes(record.config), record.measurement.compile_s
@@ -48,6 +59,6 @@ def measured_programs(records: Iterable[TrialRecord]) -> dict[str, int]:
         program = program_of(record)
         if program is None or record.measurement.reused_from is not None:
             continue
-        if program not in sampled or sampled[program].measurement.samples.ended_by == "slower":
+        if program not in sampled or not sampled[program].measurement.samples.are_whole:
             sampled[program] = record
     return {program: record.number for program, record in sampled.items()}

@@ -26,8 +26,8 @@ class Classmate:
 def find_classmate(request: TrialRequest, program: str | None, here: Environment) -> Classmate | None:
     """The earlier trial whose samples serve; None: sample. Whatever is missing, broken or in doubt means None.
 
-    Its samples must be its own, of this very program, made in an environment like this one, and taken to the end, or
-    cut short by a rule that would cut this trial's short as well.
+    Its samples must be its own, of this very program, made in an environment like this one, after a warm-up that
+    settled, and taken to the end, or cut short by a rule that would cut this trial's short as well.
     """
     known = request.known_programs.get(program) if program is not None else None
     if known is None:
@@ -45,9 +45,9 @@ def find_classmate(request: TrialRequest, program: str | None, here: Environment
 
 
 def _are_enough(samples: Samples, request: TrialRequest) -> bool:
-    if samples.ended_by == "turns":
+    if samples.ended_by == "turns" or not samples.steady:
         return False
-    if samples.ended_by != "slower":
+    if samples.are_whole:
         return True
     # Stopped early it lost to the best of that time. The best has only become better since; but the rule may have
     # changed with the budget, or the noise floor, and then its few samples would be taken for more than they are.

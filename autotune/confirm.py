@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from autotune.classes import are_one, classes_of, program_of, simplest, simplicity
+from autotune.classes import are_one, as_one, classes_of, program_of, simplicity
 from autotune.contest import Contest
 from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Measurement, Reason
@@ -60,7 +60,7 @@ def confirm(bench: Workbench) -> Confirmation:
 def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
     """One trial for each program but the untuned model's: two names of one config cannot run against each other."""
     others = [each for each in classes_of(feasible) if not _is_untuned(each[0], untuned)]
-    return [simplest(names, space) for names in others]
+    return [as_one(names, space) for names in others]
 
 
 def likely_finalists(bench: Workbench) -> list[TrialRecord]:

@@ -149,6 +149,11 @@ class Samples(Record):
     usage: Usage | None = None
     """None where the system does not count."""
 
+    @property
+    def are_whole(self) -> bool:
+        """Taken to the end, after a warm-up that settled."""
+        return self.steady and self.ended_by != "slower"
+
 
 class Measurement(Record):
     """A trial that ran and whose output is right."""

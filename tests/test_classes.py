@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from autotune.classes import are_one, classes_of, measured_programs, simplest
+from autotune.classes import are_one, as_one, classes_of, measured_programs, simplest
 from autotune.config import Config
 from autotune.effects import Effect, effects_of
 from autotune.measurement import Failure
@@ -51,11 +51,12 @@ UNTUNED, DEFAULT = config("eager"), config()
 def record(measurement):
     numbers = itertools.count()
 
-    def make(config, program, *, ended_by="precision", latency_s=1.0, **overrides):
+    def make(config, program, *, ended_by="precision", steady=True, latency_s=1.0, **overrides):
         outcome = FAILURE
         if program != "fails":
             outcome = with_latency(measurement, latency_s, program=program, **overrides)
-            outcome = outcome.model_copy(update={"samples": outcome.samples.model_copy(update={"ended_by": ended_by})})
+            samples = outcome.samples.model_copy(update={"ended_by": ended_by, "steady": steady})
+            outcome = outcome.model_copy(update={"samples": samples})
         return TrialRecord(
             number=next(numbers), config=config, outcome=outcome, violations={}, started=None, ended=None,
             running=False,
@@ -98,6 +99,27 @@ class TestClasses:
         assert simplest([near_default, untuned], space) == untuned
 
 
+class TestAsOne:
+    """A class stands for itself with its best evidence."""
+
+    def test_its_own_samples_if_they_are_whole(self, record, space):
+        """The simplest name as it is."""
+        default = record(DEFAULT, "p", latency_s=2.0)
+        assert as_one([record(config(mode="b"), "p"), default], space) is default
+
+    @pytest.mark.parametrize("doubt", [{"ended_by": "slower"}, {"steady": False}])
+    def test_a_classmate_s_where_its_own_are_not(self, record, space, doubt):
+        """Stopped early, or never settled: a classmate that was sampled to the end says how fast the program is."""
+        default = record(DEFAULT, "p", latency_s=9.0, compile_s=7.0, **doubt)
+        stopped = record(config(mode="b"), "p", latency_s=8.0, ended_by="slower")
+        whole = record(config(mode="c"), "p", latency_s=1.0)
+        one = as_one([default, stopped, whole], space)
+        assert (one.number, one.config) == (default.number, DEFAULT)
+        assert one.measurement.latency.p50 == 1.0
+        assert one.measurement.compile_s == 7.0
+        assert as_one([default, stopped], space) == default
+
+
 class TestMeasuredPrograms:
     """Whose samples may serve again."""
 
@@ -113,9 +135,11 @@ class TestMeasuredPrograms:
         assert measured_programs(records) == {"p": first.number}
 
     def test_one_that_was_sampled_to_the_end_is_preferred(self, record):
-        """A trial that was stopped early gives way; the first one that was not stays."""
+        """A trial that was stopped early, or never settled, gives way; the first one that did neither stays."""
+        wild = record(DEFAULT, "p", steady=False)
         stopped, whole, again = (record(DEFAULT, "p", ended_by=each) for each in ("slower", "precision", "time"))
         assert measured_programs([stopped]) == {"p": stopped.number}
+        assert measured_programs([wild, whole, again]) == {"p": whole.number}
         assert measured_programs([stopped, whole, again]) == {"p": whole.number}
         assert measured_programs([whole, stopped]) == {"p": whole.number}
 

@@ -270,12 +270,23 @@ class TestWhoseSamplesServe:
             lambda outcome: outcome.update(program="q"),
             lambda outcome: outcome.update(reused_from=3),
             lambda outcome: outcome["samples"].update(ended_by="slower"),
+            lambda outcome: outcome["samples"].update(steady=False),
             lambda outcome: outcome["samples"].update(ended_by="turns"),
             lambda outcome: outcome["environment"].update(num_cores=1000),
             lambda outcome: outcome["environment"].update(inherited={"OMP_NUM_THREADS": "7"}),
             lambda outcome: outcome["environment"]["packages"].update(torch="1.0"),
         ],
-        ids=["broken", "another program", "an alias", "early stop", "live", "cores", "variables", "packages"],
+        ids=[
+            "broken",
+            "another program",
+            "an alias",
+            "early stop",
+            "unsettled",
+            "live",
+            "cores",
+            "variables",
+            "packages",
+        ],
     )
     def test_what_is_in_doubt_is_sampled(self, later, change):
         """Whatever is wrong with the earlier outcome, the later trial is a trial like any other."""
