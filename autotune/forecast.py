@@ -21,7 +21,7 @@ TRADE_OFF = 0.05
 """Share of the sum in the augmented Chebyshev distance of several objectives (Knowles, 2006, ParEGO)."""
 
 VALUES, FAILURES = Prior(), Prior(weight=0.1, variance=1.0, noise=0.05)
-DOUBT, DOUBT_OF_FAILURES = 0.05, 0.2
+DOUBT, DOUBT_OF_FAILURES = 0.05, 0.1
 """Variance added to a forecast of feasibility, since bounds are missed and configs fail for reasons that no knob tells:
 of standardised margins, and of labels that are -1 or 1."""
 SMALLEST_SPREAD = 0.02
@@ -157,7 +157,7 @@ def _logs(values: Array) -> Array:
 
 
 def _margins(violations: Array) -> Array:
-    """Signed logarithms: a quantity is a product of effects, and being tenfold over a bound is not ten times as telling.
+    """Signed logarithms: a quantity is a product of effects, and tenfold over a bound is not ten times as telling.
 
     What is kept exactly, as in `graph_breaks == 0`, is no near miss: it counts as kept by the typical amount.
     """

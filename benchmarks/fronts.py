@@ -21,7 +21,7 @@ Values = tuple[float, float]
 
 @dataclass(frozen=True)
 class Front:
-    """One sampler on one table: the share of the true front's area after each number of configs, a row for each seed."""
+    """One sampler on one table: share of the true front's area after each number of configs, a row for each seed."""
 
     question: str
     search: str
