@@ -234,12 +234,13 @@ def report_of(
         name="replay",
         title="Searches replayed on recorded tables",
         about=(
-            "Every config of a table was measured once (`benchmarks/tables/`), so what a search finds can be held against "
-            "the exhaustive truth. *Trials*: compilations until one within 2 % of the best feasible config was run, the "
-            f"untuned model and the default compile included, with which every search starts; {MOST_TRIALS} where it was "
-            "not found. *Distinct*: had configs that came again not been compiled again. *Programs*: different compiled "
-            "programs among them. *Minutes*: what the trials took when the table was recorded. Configs that gave the same "
-            "program are repeats of one measurement; the median of these is the truth, a search sees the single figure."
+            "Every config of a table was measured once (`benchmarks/tables/`), so what a search finds can be held "
+            "against the exhaustive truth. *Trials*: compilations until one within 2 % of the best feasible config was "
+            "run, the untuned model and the default compile included, with which every search starts; "
+            f"{MOST_TRIALS} where it was not found. *Distinct*: had configs that came again not been compiled again. "
+            "*Programs*: different compiled programs among them. *Minutes*: what the trials took when the table was "
+            "recorded. Configs that gave the same program are repeats of one measurement; the median of these is the "
+            "truth, a search sees the single figure."
         ),
         goals=goals_of(largest, runs, bars),
         body="\n\n".join(parts),

@@ -229,7 +229,7 @@ def test_excluded_configs_are_not_proposed():
 
 
 def test_a_space_too_large_to_list_is_searched_all_the_same(monkeypatch):
-    """Beyond the limit configs are drawn for each choice: none twice, and a good one among many is found all the same."""
+    """Beyond the limit configs are drawn for each choice: none comes twice, and a good one among many is found."""
     monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 500)
     monkeypatch.setattr(candidates, "NUM_DRAWN", 300)
     table = make_table(large_space(), 0)

@@ -15,6 +15,7 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune import store
+from autotune.config import Config
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
 from autotune.manifest import read_manifest
@@ -257,7 +258,7 @@ def test_one_tuner_at_a_time(make_study, tmp_path):
 
 
 def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_manifest, measurement, space_file):
-    """Beyond the limit of listing, TPE proposes; what it repeats is answered from the record and not shown."""
+    """Beyond the limit of listing, configs are drawn: none is run twice, and none that the space forbids."""
     knobs = "".join(f"\n  k{i}: {{doc: 'https://example.org/x', values: [a, b, c, d], default: a}}" for i in range(7))
     path = tmp_path / "large.yaml"
     forbid = "\nforbid:\n  - {if: {k0: b, k1: b}, because: never together}\n"
@@ -270,6 +271,78 @@ def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_
     assert len(set(configs)) == 40
     assert not any(space.forbidden(config) for config in configs)
     assert [each.config for each in study.records()] == configs
+
+
+class TestWhatIsTried:
+    """Which configs are asked next, by the user's and other parts' wishes."""
+
+    def asked_next(self, study, measurement, number):
+        return [each.config for each in ask_all(study, lambda _: measurement, limit=number)]
+
+    def others(self, study):
+        """Configs beside the untuned and the default, in the file's order."""
+        return list(study.manifest.space.configs())[2:]
+
+    def test_queued_configs_come_next_in_order(self, make_study, measurement):
+        """After the untuned and the default the queue is worked off, what was queued first first."""
+        study = make_study()
+        wished = [self.others(study)[number] for number in (7, 2, 9)]
+        assert study.enqueue(wished[:2]) == wished[:2]
+        assert study.enqueue(wished[2:]) == wished[2:]
+        assert self.asked_next(study, measurement, 5)[2:] == wished
+
+    def test_a_resumed_study_knows_its_queue(self, make_study, measurement, tmp_path):
+        """The queue is kept with the study; what was tried of it is not tried again."""
+        study = make_study()
+        wished = self.others(study)[4:7]
+        study.enqueue(wished)
+        first = self.asked_next(study, measurement, 3)
+        study.close()
+        again = open_study(tmp_path / "studies", "s")
+        assert first[2:] + self.asked_next(again, measurement, 2) == wished
+        assert len(set(self.asked_next(again, measurement, 99))) == 15 - 5
+
+    def test_what_cannot_be_tried_is_not_queued(self, make_study, measurement):
+        """A config of another space, one tried already and one queued before are left out, and the answer says so."""
+        study = make_study()
+        self.asked_next(study, measurement, 1)
+        fifth, *_ = self.others(study)[4:]
+        foreign = [
+            Config({"execution": "eager"}),
+            Config({**fifth.root, "latency_ms": 7}),
+            Config({**fifth.root, "x": 1}),
+        ]
+        assert study.enqueue([study.manifest.space.untuned(), *foreign, fifth, fifth]) == [fifth]
+        assert study.enqueue([fifth]) == []
+        assert study.queue == [fifth]
+
+    def test_excluded_configs_are_never_asked(self, make_study, measurement):
+        """Neither by the sampler nor from the queue; several predicates add up; the untuned model is always tried."""
+        study = make_study()
+        study.enqueue(self.others(study))
+        study.exclude(lambda config: config.get("behaviour") == "wrong")
+        study.exclude(lambda config: config["latency_ms"] == 8)
+        asked = self.asked_next(study, measurement, 99)
+        assert asked[0] == study.manifest.space.untuned()
+        assert {config["latency_ms"] for config in asked[1:]} == {6, 2}
+        assert not any(config.get("behaviour") == "wrong" for config in asked)
+        assert len(asked) == 1 + 2 + 3 * 2
+
+    def test_trials_under_way_are_not_asked_again(self, make_study, measurement):
+        """Asked twice without an answer in between, a study gives two different configs."""
+        study = make_study()
+        first, second = study.ask(60), study.ask(60)
+        assert first.config != second.config
+        study.tell(first, measurement)
+        assert study.ask(60).config not in (first.config, second.config)
+
+    def test_the_outlook_knows_the_constraints(self, make_study, measurement):
+        """No outlook as long as no trial keeps them: there is nothing to improve on."""
+        kept, missed = make_study("kept", constraints=("latency <= 1s",)), make_study(constraints=("latency <= 1us",))
+        for study in (kept, missed):
+            self.asked_next(study, measurement, 6)
+        assert missed.outlook() is None
+        assert kept.outlook().num_untried == 9
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import mindspore as ms
 from autotune.backends.mindspore_program import effective_isa, has_queue
 from autotune.backends.mindspore_settings import TARGETS, CompileArguments, compile_arguments
 from autotune.config import Config
-from autotune.errors import MissingFrameworkError
+from autotune.errors import InvalidConfigError, MissingFrameworkError
 from autotune.workload import Device
 
 _log = logging.getLogger("autotune")
@@ -83,6 +83,8 @@ def _call(function: str, settings: dict[str, Any]) -> None:
 
 
 def _in_mixed_precision(model: ms.nn.Cell, level: str, dtype: str) -> ms.nn.Cell:
+    if getattr(model, "_amp_level", None):
+        raise InvalidConfigError(f"knob amp_level: the {type(model).__name__} has mixed precision of its author's own")
     cell = ms.amp.auto_mixed_precision(model, level, getattr(ms, dtype))
     # O2 and O3 put a Cell around the model. It is marked past Cell's own bookkeeping, which would make it a child.
     vars(model)[_AROUND] = cell
@@ -115,7 +117,7 @@ def already_compiled(model: ms.nn.Cell) -> str | None:
         return f"a {type(model).__name__} whose construct is wrapped by ms.jit already"
     if getattr(model, "_jit_config_dict", None):
         return f"a {type(model).__name__} that has a JitConfig already"
-    if _AROUND in vars(model) or getattr(model, "_amp_level", None):
+    if _AROUND in vars(model):
         return f"a {type(model).__name__} that was given mixed precision already"
     return None
 

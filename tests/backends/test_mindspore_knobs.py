@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from autotune.config import Config
+from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_spaces
 from autotune.space import Circumstances, load_space
 
@@ -126,7 +127,9 @@ class _Kept(logging.Handler):
 def applied(backend, cell, config, number):
     os.environ["MS_DEV_SAVE_GRAPHS_PATH"] = os.path.abspath(f"graphs-{number}")
     model = block() if cell == "Block" else globals()[cell]().set_train(False)
-    output = backend.compile(model, config)(one_input())
+    names = [parameter.name for parameter in model.get_parameters()]
+    compiled = backend.compile(model, config)
+    output = compiled(one_input())
     backend.synchronise()
     return {
         "dtype": str(output.dtype),
@@ -135,6 +138,7 @@ def applied(backend, cell, config, number):
         "again": backend.program(model, config),
         "diagnosis": backend.diagnose(model, config).model_dump(),
         "refused": backend.check_model(model),
+        "same_parameters": [parameter.name for parameter in compiled.get_parameters()] == names,
         "read": read_back(),
     }
 
@@ -285,8 +289,17 @@ def test_each_part_of_fusion_takes_effect(fusions):
 
 def test_half_precision_is_given_once(one):
     """A model that was rewritten for half precision is refused: a second level would come on top of the first."""
-    assert "mixed precision already" in one(HALF_EAGER)["refused"]
-    assert "already" in one(HALF)["refused"]
+    for config in (HALF_EAGER, HALF):
+        assert "mixed precision already" in one(config)["refused"]
+        assert one(config)["same_parameters"]
+
+
+def test_half_precision_of_the_author_s_own_stays_alone():
+    """Such a model can be tuned as it is; a level on top of its own is invalid."""
+    model = ms.amp.auto_mixed_precision(block(), "O3", ms.float16)
+    assert MindSporeBackend().check_model(model) is None
+    with pytest.raises(InvalidConfigError, match="of its author's own"):
+        MindSporeBackend().compile(model, Config(PYNATIVE | {"amp_level": "O1"}))
 
 
 def test_too_late_is_said_so(run):
