@@ -15,7 +15,7 @@ NOTABLE = 0.01
 
 
 class Outlook(Record):
-    """Of a search with one objective, after some trials. Rule and figures: docs/decisions/0007-early-stop.md."""
+    """Of a search with one objective, after some trials. Rule and figures: docs/decisions/0011-early-stop.md."""
 
     num_trials: int
     """Recorded so far."""

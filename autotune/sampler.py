@@ -1,7 +1,7 @@
 """`EnumSampler`: the next config to try, chosen among those of the space that were not tried yet.
 
 As shipped, Optuna's samplers propose configs that they know already in half of their asks on such spaces
-(docs/decisions/0006-sampler.md). This one never repeats a config: first comes what was planned, then configs that
+(docs/decisions/0010-sampler.md). This one never repeats a config: first comes what was planned, then configs that
 differ as much as they can, then whatever promises most (`forecast`).
 """
 

@@ -7,7 +7,7 @@ reason (the parent ended, was interrupted, was killed with -9), it kills the who
 A trial runs to its end by itself, or is `live`: it stops before its samples are taken, and takes some at each order
 `turn`, until the order `finish`. Several live ones are held at once; only one of them runs at a time. Between its
 turns such a process is stopped if the order to start it said so: a runtime's threads may go on spinning for a while
-after the last call, in the next one's time (docs/decisions/0006-stopped-between-turns.md).
+after the last call, in the next one's time (docs/decisions/0008-stopped-between-turns.md).
 
 It can import a framework ahead and fork trials from there, which saves the import's seconds. That is safe only while
 the importing process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
