@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,7 @@ from autotune import environment
 from autotune.backends import framework_version
 from autotune.config import Config
 from autotune.environment import num_usable_cores
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError, HarnessError, InputError
 from autotune.files import write_whole
 from autotune.measurement import Failure, Measurement, Outcome
 from autotune.plan import make_workload
@@ -64,6 +64,8 @@ class Recording:
     """Where the definition's space file is."""
     folder: Path
     sampling: SamplingPlan = SAMPLING
+    num_cores: int = field(default_factory=num_usable_cores)
+    """That every trial may use: a system can take an affinity back in the middle of a recording."""
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -73,7 +75,7 @@ class Recording:
             device="cpu",
             preset=self.definition.preset,
             tolerance=self.definition.tolerance,
-            num_cores=num_usable_cores(),
+            num_cores=self.num_cores,
         )
         path = self.spaces / self.definition.space
         return load_space(path, framework=self.definition.framework, circumstances=circumstances)
@@ -111,7 +113,7 @@ class Recording:
         head, *lines = self.rows_file.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
         if not head.endswith("\n") or json.loads(head) != self._question:
             raise InputError(
-                f"{self.rows_file} was begun with another workload, space or framework release",
+                f"{self.rows_file} was begun with another workload, space, framework release or number of cores",
                 tip="move it away to begin anew",
             )
         rows = [Row.model_validate_json(line) for line in lines if line.endswith("\n")]
@@ -140,7 +142,7 @@ class Recording:
             arguments=self.definition.arguments,
             framework=self.definition.framework,
             about=(
-                f"Every config in a fresh process with cold compile caches, on {num_usable_cores()} core(s); latency_s "
+                f"Every config in a fresh process with cold compile caches, on {self.num_cores} core(s); latency_s "
                 f"is the median CPU time of a call over {measured_by.min_samples} to {measured_by.max_samples} calls "
                 f"of that process (at most {measured_by.max_sampling_s:g} s), wall_s the wall time of the same calls. "
                 "No config was stopped early, none took another's samples. Recorded by benchmarks/record_table.py."
@@ -168,6 +170,7 @@ class Recording:
         workload = self.workload
         return {
             **self.definition.model_dump(mode="json"),
+            "num_cores": self.num_cores,
             "space_fingerprint": self.space.fingerprint,
             "framework_version": framework_version(workload.framework),
             "source_sha256": workload.source_sha256,
@@ -192,9 +195,20 @@ class Recording:
             start = time.perf_counter()
             outcome = trials.run(folder, self._request(config, folder))
             row = row_of(config, outcome, time.perf_counter() - start)
-            if not isinstance(outcome, Failure) or outcome.blames_config:
-                break
-        return row
+            if not self._disturbed(outcome):
+                return row
+        if isinstance(outcome, Failure):
+            return row
+        raise HarnessError(
+            f"trials see {outcome.environment.num_cores} cores, the recording was begun with {self.num_cores}",
+            tip="set the affinity again and start once more: what is recorded stays",
+        )
+
+    def _disturbed(self, outcome: Outcome) -> bool:
+        """It says nothing about its config: the harness failed, or the cores are others than they were."""
+        if isinstance(outcome, Failure):
+            return not outcome.blames_config
+        return outcome.environment.num_cores != self.num_cores
 
     def _request(self, config: Config, folder: TrialFolder) -> TrialRequest:
         return TrialRequest(
