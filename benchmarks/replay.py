@@ -261,6 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How many trials until a config within 2 % of the best was run?")
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help="of each search (default: %(default)s)")
     parser.add_argument("--tables", type=Path, default=TABLES, help="folder of the recorded tables")
+    parser.add_argument("--without-slow", action="store_true", help=f"leave out {SLOW}, which takes an hour")
     parser.add_argument("--quick", action="store_true", help="two seeds of each search, without the slow one")
     given = parser.parse_args()
     num_seeds = 2 if given.quick else given.seeds
@@ -270,7 +271,7 @@ def main() -> None:
     conditions = Conditions.now()
     tables = recorded_tables(given.tables)
     asked = questions(tables)
-    runs = list(all_runs(asked, num_seeds, with_slow=not given.quick))
+    runs = list(all_runs(asked, num_seeds, with_slow=not (given.quick or given.without_slow)))
     stops = [ends(name, question, num_seeds) for name, question in asked.items()]
     bars = [bar(name, asked[name], num_seeds) for name in tables]
     both = [
