@@ -37,7 +37,6 @@ def suggest(trial: optuna.Trial, *, half: bool) -> dict[str, Any]:
             if config["mode"] == "default":
                 config["max_autotune_gemm"] = choose("max_autotune_gemm", [False, True])
             if not config["freezing"]:
-                config["weight_prepack"] = choose("weight_prepack", [True, False])
     config["precision"] = choose("precision", [None, "bf16_autocast", "bf16_cast"]) if half else None
     if config["precision"] is None:
         config["matmul_precision"] = choose("matmul_precision", [None, "medium", "high"])
@@ -69,7 +68,6 @@ def measure(model_name: str, config: dict[str, Any], tolerance: float) -> float:
         if config["execution"] == "compile":
             inductor.freezing = config.get("freezing", False)
             inductor.cpp_wrapper = config.get("cpp_wrapper", False)
-            inductor.cpp.weight_prepack = config.get("weight_prepack", True)
             inductor.max_autotune_gemm = config.get("max_autotune_gemm", False)
             model = torch.compile(model, mode=config["mode"])
         with torch.autocast("cpu", torch.bfloat16, enabled=config["precision"] == "bf16_autocast"):

@@ -330,7 +330,7 @@ def _warm_s(document: Document) -> float:
         return 0.0
     outcome = next(each["outcome"] for each in document["trials"] if each["number"] == confirmation["candidate"])
     saved_s = float(outcome["compile_s"] - confirmation["compile_warm_s"])
-    return (len(confirmation["blocks_s"]) - 1) * max(saved_s, 0.0)
+    return (len(confirmation["blocks"]) - 1) * max(saved_s, 0.0)
 
 
 def _sampler_s(found: Race, trials: Sequence[Document]) -> float:

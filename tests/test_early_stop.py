@@ -10,7 +10,7 @@ from rich.console import Console
 
 from autotune.answer import answer_of
 from autotune.budget import Budget
-from autotune.events import SearchStoppedEarly, TrialStarted
+from autotune.events import SearchEnded, TrialStarted
 from autotune.outlook import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, Outlook
 from autotune.report.document import document
 from autotune.report.terminal import summary
@@ -61,7 +61,7 @@ def mixed(config):
 
 
 def stops(events):
-    return [each for each in events if isinstance(each, SearchStoppedEarly)]
+    return [each for each in events if isinstance(each, SearchEnded) and each.outlook is not None]
 
 
 def test_a_flat_study_stops_early_and_says_why(study, tune):

@@ -298,7 +298,7 @@ class TestWhatItSaved:
 
     def test_when_the_search_had_arrived(self, make_study, space, search, measurement):
         """The number of trials after which the best was within 2 % of what it is in the end."""
-        seconds = iter([1.0, 0.9, 0.515, 0.7, 0.50, 0.8])
+        seconds = iter([1.0, 0.9, 0.505, 0.7, 0.50, 0.8])
         study = search(make_study(space=space), 6, lambda _, m: with_latency(m, next(seconds)))
         assert near_best_after(study, study.records()) == 3
         assert near_best_after(study, study.records()[:2]) == 2

@@ -345,7 +345,7 @@ class TestCaches:
         trial = study.record(number).measurement
         assert trial.compile_s >= COLD_S
         assert trial.diagnosis.cache_hits == 0
-        for block in range(1, len(confirmation.blocks_s) + 1):
+        for block in range(1, len(confirmation.blocks) + 1):
             outcome = TrialFolder(
                 study.folder / "confirm" / f"block-{block:02d}" / f"trial-{number:04d}"
             ).read_outcome()

@@ -68,8 +68,8 @@ def a_race(**changes: object) -> Race:
 
 def test_a_trial_is_a_process_whose_failure_is_pruned(tmp_path, script):
     """What fails is told as pruned, with its config, and the search goes on to the best that works."""
-    study = plain_loop.tune("m", tmp_path / "loop", 1e-3, minutes=5, trials=8, script=script)
-    assert len(study.trials) == 8
+    study = plain_loop.tune("m", tmp_path / "loop", 1e-3, minutes=5, trials=16, script=script)
+    assert len(study.trials) == 16
     for each in study.trials:
         config = each.user_attrs["config"]
         lite = config.get("mode") == "lite"
@@ -172,7 +172,7 @@ def test_what_each_feature_saved_comes_from_the_records():
         trial(2, compiled_from=0, first_call_s=3.0),
         trial(3, samples=stopped),
     ]
-    confirmation = {"candidate": 0, "blocks_s": [[1.0, 1.0]] * 4, "compile_warm_s": 4.0}
+    confirmation = {"candidate": 0, "blocks": [[1.0, 1.0]] * 4, "compile_warm_s": 4.0}
     found = a_race(document=document(trials, best=0, confirmation=confirmation), loop=loop(3.0, 3.0, 1.0))
     saved = seconds_by_feature(found, fork_s=2.0)
     assert saved["trials are forked"] == 8.0
