@@ -36,7 +36,6 @@ def suggest(trial: optuna.Trial, *, half: bool) -> dict[str, Any]:
             config["cpp_wrapper"] = choose("cpp_wrapper", [False, True])
             if config["mode"] == "default":
                 config["max_autotune_gemm"] = choose("max_autotune_gemm", [False, True])
-            if not config["freezing"]:
     config["precision"] = choose("precision", [None, "bf16_autocast", "bf16_cast"]) if half else None
     if config["precision"] is None:
         config["matmul_precision"] = choose("matmul_precision", [None, "medium", "high"])

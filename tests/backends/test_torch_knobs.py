@@ -55,7 +55,7 @@ def trial(config):
     torch._inductor.config.freezing = torch._dynamo.config.allow_rnn = False
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
-    model, inputs = Model().eval(), torch.randn(2, 3, 8, 8)
+    model, inputs = Model().eval(), torch.randn(2, 3, 16, 16)
     with backend.inference():
         expected = model(inputs)
         step = backend.compile(model, config)
@@ -121,7 +121,12 @@ FROZEN_TRIALS = {
     "max_autotune": {**FROZEN, "mode": "max-autotune"},
     "gemm": {**FROZEN, "max_autotune_gemm": True},
     "gemm_cpp": {**FROZEN, "max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"},
-    "gemm_epilogue": {**FROZEN, "max_autotune_gemm": True, "epilogue_fusion": False},
+    "gemm_epilogue": {
+        **FROZEN,
+        "max_autotune_gemm": True,
+        "max_autotune_gemm_backends": "CPP",
+        "epilogue_fusion": False,
+    },
     "unpacked": {**FROZEN, "weight_prepack": False},
     "cast": {**FROZEN, "precision": "bf16_cast", "inference_mode": True},
 }
@@ -158,10 +163,11 @@ def same(one, other):
 
 
 def test_no_knob_breaks_the_model(seen):
-    """Every value keeps the outputs: to rounding, or to bfloat16 where that was asked for."""
+    """Every value keeps the outputs: to rounding, or to bfloat16 where that was asked for or allowed."""
     for group in seen.values():
         for name, each in group.items():
-            assert each["error"] < (3e-2 if "cast" in name else 1e-5), name
+            lower = "cast" in name or name in ("medium", "high")
+            assert each["error"] < (3e-2 if lower else 1e-5), name
 
 
 def test_an_eager_model_is_not_wrapped_without_need(seen):
@@ -223,9 +229,10 @@ def test_frozen_settings_with_effect_emit_other_code(seen):
     frozen = {name: "\n".join(seen["frozen"][name]["code"]) for name in names}
     assert "_frozen_param" not in frozen["default"]
     assert all("_frozen_param" in code for name, code in frozen.items() if name != "default")
-    assert len({frozen[name] for name in ("default", "frozen", "gemm_epilogue", "unpacked", "cast")}) == 5
+    assert len({frozen[name] for name in ("default", "frozen", "gemm_cpp", "gemm_epilogue", "unpacked", "cast")}) == 6
     # Whether a generated matrix multiplication won is a measurement, but the C++ one alone has no other choice.
-    assert "cpp_CppMicroGemm" in frozen["gemm_cpp"] or "micro_gemm" in frozen["gemm_cpp"]
+    assert "kernel_micro_gemm" in frozen["gemm_cpp"]
+    assert "kernel_micro_gemm" not in frozen["frozen"]
 
 
 def test_the_threads_are_in_the_code(seen):
@@ -237,7 +244,7 @@ def test_the_threads_are_in_the_code(seen):
 def test_a_recurrent_layer_is_captured_when_told(seen):
     """Without `allow_rnn` dynamo leaves an LSTM out; with it the model is one graph."""
     left, captured = (seen["recurrent"][name]["diagnosis"] for name in ("left", "captured"))
-    assert left["graph_breaks"]
+    assert (left["num_graphs"], left["graph_breaks"]) != (1, [])
     assert (captured["num_graphs"], captured["graph_breaks"]) == (1, [])
 
 
@@ -258,7 +265,7 @@ TRIAL
 torch_books.clear()
 torch.manual_seed(0)
 torch.set_num_threads(2)
-model, inputs = Model().eval(), torch.randn(2, 3, 8, 8)
+model, inputs = Model().eval(), torch.randn(2, 3, 16, 16)
 expected = model(inputs)
 tuned = autotune.load(sys.argv[1])
 step = tuned.apply(model)
