@@ -208,6 +208,10 @@ def goals_of(largest: str, runs: Sequence[Runs], bars: Sequence[Bar]) -> list[Go
     ]
 
 
+def _left_out(runs: Sequence[Runs]) -> str:
+    return "" if any(each.search == SLOW for each in runs) else f" {SLOW} was left out of this run."
+
+
 def report_of(
     tables: Mapping[str, Table],
     runs: Sequence[Runs],
@@ -240,7 +244,7 @@ def report_of(
             f"{MOST_TRIALS} where it was not found. *Distinct*: had configs that came again not been compiled again. "
             "*Programs*: different compiled programs among them. *Minutes*: what the trials took when the table was "
             "recorded. Configs that gave the same program are repeats of one measurement; the median of these is the "
-            "truth, a search sees the single figure."
+            "truth, a search sees the single figure." + _left_out(runs)
         ),
         goals=goals_of(largest, runs, bars),
         body="\n\n".join(parts),
