@@ -255,9 +255,10 @@ def tune_fake(cli: Cli, model_file: Path, space_file: Path, budget_file: Path) -
     """`tune` on the fake framework with a quick budget; further arguments are appended."""
 
     def run(*arguments: str, model: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        space = () if "--space" in arguments else ("--space", str(space_file))
         return cli(
             "tune", "--model", model or f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
-            "--space", str(space_file), "--study", "s", "--budget", str(budget_file), *arguments, timeout=timeout,
+            *space, "--study", "s", "--budget", str(budget_file), *arguments, timeout=timeout,
         )  # fmt: skip
 
     return run

@@ -54,7 +54,7 @@ class TestTheMainJob:
         assert document["break_even_calls"] >= 0
         assert [each["number"] for each in document["trials"]] == list(range(8))
         floor = document["noise_floor"]
-        assert set(floor) == {"pairs", "spread", "relative_error"}
+        assert set(floor) == {"pairs", "spread", "relative_error", "start_s"}
         assert [len(pair) for pair in floor["pairs"]] == [2, 2]
         assert [each["after"] for each in document["sentinels"]] == [4]
         assert document["drift"] >= 0

@@ -237,8 +237,9 @@ class TestTheSearch:
         slow = compiled(3)
 
         def says(config):
-            return (1, 300.0) if config == slow else usual(config)
+            return (1, 500.0) if config == slow else usual(config)
 
+        study.enqueue([slow])
         confirmation = tune(600, says)
         cut = [each for each in study.records() if each.was_cut_off]
         assert [each.config for each in cut] == [slow]
