@@ -377,12 +377,12 @@ class TestInterrupted:
         process = subprocess.Popen(
             cli_command(
                 "tune", "--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
-                "--space", str(space_file), "--study", "s", "--trials", "6", "--compile-timeout", "4",
+                "--space", str(space_file), "--study", "s", "--trials", "6", "--compile-timeout", "10",
             ),
             cwd=tmp_path, env=cli_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         hanging = None
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while hanging is None and time.monotonic() < end:
             time.sleep(0.05)
             hanging = next((p for p in (tmp_path / "studies" / "s" / "trials").glob("*/stage") if self.hangs(p)), None)

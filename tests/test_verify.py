@@ -399,7 +399,7 @@ class TestOnTheCommandLine:
         assert (document["first"], document["second"]) == (str(other), str(one))
         assert document["verdict"] == "faster"
         assert document["speedup"]["low"] > 2
-        assert document["latency_s"][0] > 0.02 > document["latency_s"][1]
+        assert document["values"][0] > 0.02 > document["values"][1]
         assert len(document["blocks"]) == 4
 
     def test_mistakes_in_what_to_compare(self, study, export, command):
