@@ -166,7 +166,7 @@ class EnumSampler(BaseSampler):
     def _most_promising(self, seen: Sequence[_Seen], unseen: _Unseen) -> Config | None:
         if not unseen.configs:
             return None
-        if sum(not each.failed for each in seen) < NUM_STARTS:
+        if sum(each.values is not None and not each.failed for each in seen) < NUM_STARTS:
             scores = self._distances(seen, unseen)
         else:
             scores = self._forecast(seen, unseen).score
