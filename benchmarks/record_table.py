@@ -2,7 +2,6 @@
 
     taskset -c 1 python benchmarks/record_table.py                  all that definitions.yaml names and are not there
     taskset -c 1 python benchmarks/record_table.py vit_torch        this one
-    taskset -c 1 python benchmarks/record_table.py --refine         the fastest rows of all, in further processes
     taskset -c 1 python benchmarks/record_table.py --sample 4       four configs of each, to estimate how long it takes
     python benchmarks/record_table.py --report                      what the recorded tables hold, as a section
 
@@ -23,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -46,16 +44,12 @@ from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload import Workload
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish
 from benchmarks.record import table as table_of
-from benchmarks.table import TABLES, Definition, Row, Table, read_definitions, read_table, recorded_tables
+from benchmarks.table import TABLES, Definition, Row, Table, read_definitions, recorded_tables
 
 SAMPLING = SamplingPlan(max_warmup_s=1.5, min_samples=15, max_samples=100, max_sampling_s=2.5)
 """Short: CPU seconds of a call scatter little within a process, and between processes more samples help nothing."""
 LIMITS = Limits(compile=180, check=180, run=60, total=300)
 GOAL_TABLES, GOAL_CONFIGS = 4, 48
-NEAR = 0.1
-"""Rows within this share of the best are measured again by `refine`: the luckiest process is not the best config."""
-PROCESSES = 3
-"""Of each such row, the first one included; the median one stays."""
 ATTEMPTS = 2
 """A trial that failed through no fault of its config is run once more."""
 
@@ -167,27 +161,6 @@ class Recording:
         shutil.rmtree(self.work)
         return table
 
-    def refine(self, trials: Trials, table: Table) -> Table:
-        """The rows near the best from several processes each, until no row is near the best that has only one."""
-        self.work.mkdir(parents=True, exist_ok=True)
-        self._try(trials, self.space.untuned())
-        rows, refined = dict(table.by_config), set[Config]()
-        while near := [each for each in _near(rows) if each not in refined]:
-            for config in near:
-                again = [self._try(trials, config) for _ in range(PROCESSES - 1)]
-                rows[config] = _middle([rows[config], *again])
-                refined.add(config)
-                print(f"{self.name} {_ms(rows[config].latency_s)} of {PROCESSES} processes  {config}", flush=True)
-        return self._rewrite(table, rows)
-
-    def _rewrite(self, table: Table, rows: dict[Config, Row]) -> Table:
-        words = f" Rows within {NEAR:.0%} of the best are the median one of {PROCESSES} processes.".replace("%", " %")
-        about = table.about if words in table.about else table.about + words
-        refined = table.model_copy(update={"about": about, "rows": tuple(rows[row.config] for row in table.rows)})
-        write_whole(self.table_file, refined.as_json())
-        shutil.rmtree(self.work)
-        return refined
-
     @property
     def _reference(self) -> Path:
         return self.work / "reference.npz"
@@ -276,20 +249,17 @@ def row_of(config: Config, outcome: Outcome, trial_s: float) -> Row:
 
 def record_table(recording: Recording) -> Table:
     """Record what is missing and write the table."""
-    with _runner(recording) as runner:
-        return recording.finish(recording.record(runner))
-
-
-def refine_table(recording: Recording) -> Table:
-    """Measure the fastest rows of a recorded table again. Raises InputError where it is not recorded."""
-    table = read_table(recording.table_file)
-    with _runner(recording) as runner:
-        return recording.refine(runner, table)
+    recording.folder.mkdir(parents=True, exist_ok=True)
+    log = recording.folder / f"{recording.name}.log"
+    with Runner(recording.definition.framework, {}, preload=True, log=log) as runner:
+        rows = recording.record(runner)
+    log.unlink(missing_ok=True)
+    return recording.finish(rows)
 
 
 def estimate(recording: Recording, num_configs: int) -> float:
     """Seconds that the whole table is likely to take, from the first so many configs; nothing is kept."""
-    with _runner(recording) as runner:
+    with Runner(recording.definition.framework, {}, preload=True, log=recording.folder / "log") as runner:
         rows = recording.record(runner, limit=num_configs)
     return statistics.mean(row.trial_s for row in rows.values()) * len(recording.order)
 
@@ -346,7 +316,6 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="tables of definitions.yaml (default: all that are not there yet)")
     parser.add_argument("--output", type=Path, default=TABLES, help="folder of the tables (default: %(default)s)")
     parser.add_argument("--sample", type=int, metavar="N", help="only N configs of each, and how long all would take")
-    parser.add_argument("--refine", action="store_true", help="measure the fastest rows of recorded tables again")
     parser.add_argument("--report", action="store_true", help="record nothing; write the section about what is there")
     given = parser.parse_args()
     if given.report:
@@ -356,38 +325,11 @@ def main() -> None:
         for recording in recordings(given.names, given.output):
             if given.sample:
                 _show_estimate(recording, given.sample)
-            elif given.refine:
-                _show(recording.name, refine_table(recording))
             elif given.names or not recording.table_file.exists():
                 _show(recording.name, record_table(recording))
     except AutotuneError as error:
         print(f"error: {error}\ntip: {error.tip or 'see above'}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-
-
-@contextmanager
-def _runner(recording: Recording) -> Iterator[Runner]:
-    recording.folder.mkdir(parents=True, exist_ok=True)
-    log = recording.folder / f"{recording.name}.log"
-    with Runner(recording.definition.framework, {}, preload=True, log=log) as runner:
-        yield runner
-    log.unlink(missing_ok=True)
-
-
-def _near(rows: dict[Config, Row]) -> list[Config]:
-    """Configs that may be the best, the fastest first."""
-    works = sorted((row for row in rows.values() if row.latency_s is not None), key=_latency_s)
-    return [row.config for row in works if _latency_s(row) <= (1 + NEAR) * _latency_s(works[0])]
-
-
-def _middle(rows: list[Row]) -> Row:
-    """The median one of those that work (the slower one of two)."""
-    works = sorted((row for row in rows if row.latency_s is not None), key=_latency_s)
-    return works[len(works) // 2]
-
-
-def _latency_s(row: Row) -> float:
-    return row.latency_s if row.latency_s is not None else math.inf
 
 
 def _cells(name: str, of: Table) -> list[str]:

@@ -238,27 +238,6 @@ def test_the_report_counts_what_works_and_judges_number_and_size(recording, meas
     assert "1.00x" in report.body
 
 
-def test_a_lucky_process_does_not_make_the_best_config(recording, measurement):
-    """Rows near the best are the median of three processes; whoever is near the best then is measured again too."""
-    made = recording.finish(recording.record(counting(measurement)[0]))
-    lucky, second, far = (row.config for row in made.rows[-3:])
-    first = {lucky: 0.0080, second: 0.0089, far: 0.0091}
-    rows = tuple(row.model_copy(update={"latency_s": first.get(row.config, 0.02)}) for row in made.rows)
-    truth = {lucky: 0.0100, second: 0.0090, far: 0.0092}
-    here = measurement.environment.model_copy(update={"num_cores": num_usable_cores()})
-    ran: list[Config] = []
-
-    def outcome(_name: str, _block: int, config: Config) -> Measurement:
-        ran.append(config)
-        return with_latency(measurement, truth.get(config, 0.02), environment=here)
-
-    refined = recording.refine(ScriptedTrials(outcome), made.model_copy(update={"rows": rows}))
-    assert {config: refined.by_config[config].wall_s for config in (lucky, second, far)} == truth
-    assert ran == [EAGER, lucky, lucky, second, second, far, far]
-    assert read_table(recording.table_file) == refined
-    assert "the median one of 3 processes" in refined.about
-
-
 def test_definitions_name_spaces_that_are_there():
     """Every table that is defined has its space file, for its framework."""
     for definition in read_definitions().values():
