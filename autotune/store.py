@@ -98,11 +98,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the lock file at `path`: one tuner at a time in a study. The kernel frees it when the process ends."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}", tip="check the folder's permissions") from None
-    try:
+    with _opened(path) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -114,20 +110,25 @@ def exclusive(path: Path) -> Iterator[None]:
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
 def in_turn(path: Path) -> Iterator[None]:
     """Hold the lock file at `path` for a moment; who else wants it waits. Raises StoreError if it cannot be made."""
+    with _opened(path) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The lock file's descriptor; closing it frees the lock. Raises StoreError if the file cannot be made."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", tip="check the folder's permissions") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
