@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.backends import Backend, output_arrays
+from autotune.changes import Changes
 from autotune.check import write_reference
 from autotune.errors import HarnessError, InputError
 from autotune.measurement import Stage
@@ -73,7 +74,7 @@ def _outputs(
 ) -> tuple[Subject, list[list[Any]]]:
     try:
         wide = widened(subject, backend, dtype)
-        step = backend.compile(wide.model, request.config)
+        step = backend.compile(wide.model, request.config, Changes())
         return wide, [output_arrays(backend, each.call(step)) for each in wide.inputs]
     except Exception as error:
         # Memory too: what counts is that this reference cannot be had, and what to do.

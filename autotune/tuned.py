@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field
 
 from autotune.backends import framework_version, load_backend
+from autotune.changes import Changes
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
@@ -137,7 +138,7 @@ class TunedConfig(Record):
         if problem is not None:
             raise InputError(f"this config was tuned for {self._tuned_for()}; apply() was given {problem}")
         self._note_other_version()
-        return backend.compile(model, self.config)
+        return backend.compile(model, self.config, Changes())
 
     def write(self, path: Path) -> None:
         """Write the YAML file. Raises InputError if it cannot be written."""

@@ -23,6 +23,7 @@ import psutil
 
 from autotune import environment, reference
 from autotune.backends import Backend, load_backend, output_arrays
+from autotune.changes import Changes
 from autotune.check import WrongResultError, check
 from autotune.classmate import find_classmate
 from autotune.errors import AutotuneError, InvalidConfigError
@@ -166,7 +167,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         progress.enter(Stage.COMPILE)
         memory.restart()
         start = time.perf_counter()
-        step = backend.compile(model, request.config)
+        step = backend.compile(model, request.config, Changes())
         outputs = inputs[0].call(step)
         backend.synchronise()
         first_call_s = time.perf_counter() - start

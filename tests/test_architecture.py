@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "environment", "numerics"),
+    ("errors", "environment", "numerics", "changes"),
     ("config", "measurement"),
     ("files", "workload", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches"),
     ("space", "trial", "backends", "record"),

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from packaging.version import Version
 
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
@@ -68,11 +69,11 @@ class Backend(Protocol):
     def place(self, value: Any) -> Any:
         """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
 
-    def compile(self, model: Any, config: Config) -> Callable[..., Any]:
+    def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         """The model under `config`, ready to be called like the model itself; lazily compiled is fine.
 
-        Sets what a config sets in the process (contexts, global switches) too. Raises InvalidConfigError for a
-        setting that the installed release does not take.
+        Sets what a config sets in the process (contexts, global switches) and in the model too, and notes in `changes`
+        how that is undone. Raises InvalidConfigError for a setting that the installed release does not take.
         """
 
     def inference(self) -> AbstractContextManager[Any]:

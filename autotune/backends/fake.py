@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends import Found, python_random_state
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measurement import Diagnosis, GraphBreak, Reason, TensorSpec
@@ -60,7 +61,7 @@ class FakeBackend:
     def place(self, value: Any) -> Any:
         return value
 
-    def compile(self, model: Any, config: Config) -> Callable[..., Any]:
+    def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         behaviour = str(config.get("behaviour", "right"))
         if behaviour not in _BEHAVIOURS:
             raise InvalidConfigError(f"behaviour {behaviour!r} is unknown to the fake framework")

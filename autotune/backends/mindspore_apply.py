@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
 
 from autotune.backends.mindspore_program import effective_isa, has_queue
 from autotune.backends.mindspore_settings import TARGETS, CompileArguments, compile_arguments
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingFrameworkError
 from autotune.workload import Device
@@ -18,20 +21,62 @@ from autotune.workload import Device
 _log = logging.getLogger("autotune")
 
 
-def apply(model: ms.nn.Cell, config: Config) -> ms.nn.Cell:
+def apply(model: ms.nn.Cell, config: Config, changes: Changes) -> ms.nn.Cell:
     """The Cell under `config`, compiled at its first call: the very same one, untouched where the config compiles
     nothing. Mixed precision may put a Cell around it, which hands its results back in float32.
 
+    What is changed in the process and in the Cell is noted in `changes`, but for what a process of MindSpore takes once.
     Raises InvalidConfigError, and MissingFrameworkError where fusion lacks its package.
     """
     device = selected_device()
     arguments = compile_arguments(config, ms.__version__, device)
     if device == "cpu" and "enable_graph_kernel" in arguments.context:
         _need_decorator()
-    _set_process(arguments)
+    _set_process(arguments, changes)
+    return _change_in_place(model, lambda: _rewritten(model, arguments), changes)
+
+
+def _rewritten(model: ms.nn.Cell, arguments: CompileArguments) -> ms.nn.Cell:
     cell = model if arguments.mixed_precision is None else _in_mixed_precision(model, *arguments.mixed_precision)
     _wrap(cell, arguments)
     return cell
+
+
+def _change_in_place(model: ms.nn.Cell, rewrite: Callable[[], ms.nn.Cell], changes: Changes) -> ms.nn.Cell:
+    """What `rewrite` does to the Cell and those in it shows in their attributes (measured: put back, a Cell computes
+    as before, its layers' precision included)."""
+    before = _attributes(model)
+    cell = rewrite()
+    after = _attributes(model)
+    differ = [
+        (each, name)
+        for each in before
+        for name in before[each].keys() | after[each].keys()
+        if not _same(before[each].get(name, _ABSENT), after[each].get(name, _ABSENT))
+    ]
+    changes.make(lambda: _put(after, differ), lambda: _put(before, differ))
+    return cell
+
+
+_ABSENT = object()
+_PARTS = "_cells"
+"""Where a Cell keeps those inside it, by name."""
+
+
+def _attributes(model: ms.nn.Cell) -> dict[ms.nn.Cell, dict[str, Any]]:
+    return {each: {**vars(each), _PARTS: each._cells.copy()} for _, each in model.cells_and_names()}
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other or (isinstance(one, OrderedDict) and one == other)
+
+
+def _put(attributes: dict[ms.nn.Cell, dict[str, Any]], names: list[tuple[ms.nn.Cell, str]]) -> None:
+    """Past Cell's own bookkeeping, which would take what it is given for a layer."""
+    for cell, name in names:
+        vars(cell).pop(name, None)
+        if name in attributes[cell]:
+            vars(cell)[name] = attributes[cell][name]
 
 
 def selected_device() -> Device:
@@ -40,14 +85,26 @@ def selected_device() -> Device:
     return next(device for device, name in TARGETS.items() if name == target)
 
 
-def _set_process(arguments: CompileArguments) -> None:
-    ms.set_context(**arguments.context)
+def _set_process(arguments: CompileArguments, changes: Changes) -> None:
+    for name, value in arguments.context.items():
+        _set_context(name, value, changes)
     for name, value in arguments.variables.items():
-        _set_variable(name, value)
+        _set_variable(name, value, changes)
     for function, settings in arguments.calls.items():
         _call(function, settings)
     if arguments.context.get("pynative_synchronize") and has_queue():
         _log.warning("autotune: launch_blocking comes too late: MindSpore has run operators in this process already")
+
+
+def _set_context(name: str, value: Any, changes: Changes) -> None:
+    try:
+        before = ms.get_context(name)
+    except (ValueError, RuntimeError):
+        ms.set_context(**{name: value})  # One that cannot be read: it stays.
+        return
+    if name == "memory_optimize_level":
+        before = f"O{int(before)}"  # It reads as a number (measured).
+    changes.make(lambda: ms.set_context(**{name: value}), lambda: ms.set_context(**{name: before}))
 
 
 _CAP = "ONEDNN_MAX_CPU_ISA"
@@ -55,10 +112,11 @@ _ISA = {"SSE41": 0x1, "AVX": 0x3, "AVX2": 0x7, "AVX512_CORE": 0x27}
 """The numbers of oneDNN's `dnnl_cpu_isa_t`; each has the bits of those before it."""
 
 
-def _set_variable(name: str, value: str) -> None:
+def _set_variable(name: str, value: str, changes: Changes) -> None:
     """Settings that share a variable with others of the user's own are added to it."""
     before = os.environ.get(name)
-    os.environ[name] = value if before is None or name == _CAP else f"{before},{value}"
+    whole = value if before is None or name == _CAP else f"{before},{value}"
+    changes.make(lambda: _put_variable(name, whole), lambda: _put_variable(name, before))
     if name == _CAP:
         in_force = effective_isa()
         if in_force is not None and in_force & ~_ISA[value]:
@@ -67,6 +125,13 @@ def _set_variable(name: str, value: str) -> None:
                 "start it with %s=%s, or apply before the first operator",
                 *(value, _CAP, value),
             )
+
+
+def _put_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def _call(function: str, settings: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from autotune.backends.mindspore_kernels import dump_variables
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_program import program
 from autotune.backends.mindspore_settings import TARGETS
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
@@ -86,8 +87,8 @@ class MindSporeBackend:
         """Nothing to do: MindSpore moves tensors itself to the device that `prepare` selected for the process."""
         return value
 
-    def compile(self, model: Any, config: Config) -> Callable[..., Any]:
-        cell: Callable[..., Any] = apply(model, config)
+    def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
+        cell: Callable[..., Any] = apply(model, config, changes)
         return cell
 
     def inference(self) -> AbstractContextManager[Any]:

@@ -15,23 +15,27 @@ from typing import Any
 import torch
 
 from autotune.backends.torch_settings import Settings, compile_arguments, settings_of
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 
 _INDUCTOR, _DYNAMO = "torch._inductor.config", "torch._dynamo.config"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h: https://man7.org/linux/man-pages/man3/mallopt.3.html"""
+_TRIM_THRESHOLD, _MMAP_MAX = 128 * 1024, 65536
+"""Their values when a process starts."""
 
 
-def apply(model: torch.nn.Module, config: Config) -> Any:
+def apply(model: torch.nn.Module, config: Config, changes: Changes) -> Any:
     """The model under `config`, compiled at its first call; the very same object where nothing wraps it.
 
-    Raises InvalidConfigError for what this release or system does not take.
+    What is changed in the process and in the model is noted in `changes`. Raises InvalidConfigError for what this
+    release or system does not take, before anything is changed.
     """
     settings = settings_of(config)
     arguments = _arguments(settings)
-    _set_in_process(settings)
-    _change_in_place(model, settings)
+    _set_in_process(settings, changes)
+    _change_in_place(model, settings, changes)
     step: Any = _adapted(model, settings)
     if arguments is not None:
         step = torch.compile(step, **arguments)
@@ -155,36 +159,67 @@ def _torchair(mode: str | None) -> Any:
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def _set_in_process(settings: Settings) -> None:
+def _set_in_process(settings: Settings, changes: Changes) -> None:
     if settings.keeps_memory:
-        _keep_freed_memory()
+        changes.make(lambda: _tell_allocator(-1, 0), lambda: _tell_allocator(_TRIM_THRESHOLD, _MMAP_MAX))
     if settings.num_threads is not None:
-        torch.set_num_threads(settings.num_threads)
+        _set(changes, torch.set_num_threads, settings.num_threads, torch.get_num_threads())
     if settings.matmul_precision is not None:
-        torch.set_float32_matmul_precision(settings.matmul_precision)
+        before = torch.get_float32_matmul_precision()
+        _set(changes, torch.set_float32_matmul_precision, settings.matmul_precision, before)
     for module, entries in ((_INDUCTOR, settings.process_options), (_DYNAMO, settings.dynamo_options)):
         for name, value in entries.items():
-            setattr(importlib.import_module(module), name, value)
+            changes.set_attribute(importlib.import_module(module), name, value)
+
+
+def _set(changes: Changes, setter: Callable[[Any], object], value: object, before: object) -> None:
+    changes.make(lambda: setter(value), lambda: setter(before))
 
 
 def _has_mallopt() -> bool:
     return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 
 
-def _keep_freed_memory() -> None:
-    """Blocks from the heap only, never from mmap, and a heap that never shrinks: no page is faulted in twice."""
+def _tell_allocator(trim_threshold: int, mmap_max: int) -> None:
+    """With -1 and 0: blocks from the heap only, never from mmap, and a heap that never shrinks: no page is faulted in
+    twice."""
     libc = ctypes.CDLL(None)
-    if not (libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1)):
+    if not (libc.mallopt(_M_MMAP_MAX, mmap_max) and libc.mallopt(_M_TRIM_THRESHOLD, trim_threshold)):
         raise InvalidConfigError("knob allocator: mallopt(3) refused")
 
 
-def _change_in_place(model: torch.nn.Module, settings: Settings) -> None:
+def _change_in_place(model: torch.nn.Module, settings: Settings, changes: Changes) -> None:
     if settings.channels_last:
         # Its convolutions answer in the format of their weights: inputs need not be converted.
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        _convert(model, lambda: model.to(memory_format=torch.channels_last), changes)  # type: ignore[call-overload]
     if settings.cast is not None:
         # Not `.to(dtype)`: that would cast complex parameters too, and lose their imaginary part.
-        model.bfloat16() if settings.cast == "bfloat16" else model.half()
+        _convert(model, model.bfloat16 if settings.cast == "bfloat16" else model.half, changes)
+
+
+def _convert(model: torch.nn.Module, convert: Callable[[], object], changes: Changes) -> None:
+    """Both forms of the weights are kept from now on: the old one for as long as the change may be undone."""
+    before = _held_tensors(model)
+    convert()
+    after = _held_tensors(model)
+    changes.make(lambda: _hold(after), lambda: _hold(before))
+
+
+_Held = tuple[list[tuple[torch.nn.Parameter, torch.Tensor]], list[tuple[torch.nn.Module, str, torch.Tensor | None]]]
+
+
+def _held_tensors(model: torch.nn.Module) -> _Held:
+    """What the parameters and buffers hold: parameters stay the same objects, so that optimizers keep them."""
+    parameters = [(each, each.data) for each in model.parameters()]
+    buffers = [(part, name, value) for part in model.modules() for name, value in part._buffers.items()]
+    return parameters, buffers
+
+
+def _hold(held: _Held) -> None:
+    for parameter, data in held[0]:
+        parameter.data = data
+    for part, name, value in held[1]:
+        part._buffers[name] = value
 
 
 def _adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:

@@ -24,6 +24,7 @@ from autotune.backends import Found, python_random_state, torch_books
 from autotune.backends.torch_apply import apply
 from autotune.backends.torch_program import program
 from autotune.backends.torch_settings import settings_of
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import MissingDeviceError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
@@ -84,8 +85,8 @@ class TorchBackend:
     def place(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
 
-    def compile(self, model: Any, config: Config) -> Callable[..., Any]:
-        step: Callable[..., Any] = apply(model, config)
+    def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
+        step: Callable[..., Any] = apply(model, config, changes)
         return step
 
     def inference(self) -> AbstractContextManager[Any]:

@@ -46,6 +46,7 @@ import importlib, json, random, sys
 import numpy as np
 from pathlib import Path
 from autotune.backends import load_backend, output_arrays
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.plan import bundled_spaces
 from autotune.space import Circumstances, load_space
@@ -80,7 +81,7 @@ if framework in spaces:
     here = Circumstances(version=version, device="cpu")
     untuned = load_space(spaces[framework], framework=framework, circumstances=here).untuned()
 with backend.inference():
-    step = backend.compile(model, untuned)
+    step = backend.compile(model, untuned, Changes())
     outputs = step(*inputs)
     backend.synchronise()
 array = backend.to_array(inputs[0])

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measurement import Failure, Measurement, Reason
@@ -249,7 +250,7 @@ def test_a_setting_that_this_release_lacks_is_invalid(knob, value):
     from autotune.backends.torch_compile import TorchBackend
 
     with pytest.raises(InvalidConfigError, match=f"knob {knob}: torch .* has no '{value}', only"):
-        TorchBackend().compile(torch.nn.Linear(2, 2), Config({"execution": "compile", knob: value}))
+        TorchBackend().compile(torch.nn.Linear(2, 2), Config({"execution": "compile", knob: value}), Changes())
 
 
 EXPORT = """

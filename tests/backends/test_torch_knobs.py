@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
+from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from tests.conftest import REPOSITORY
@@ -58,7 +59,7 @@ def trial(config):
     model, inputs = Model().eval(), torch.randn(2, 3, 16, 16)
     with backend.inference():
         expected = model(inputs)
-        step = backend.compile(model, config)
+        step = backend.compile(model, config, Changes())
         output = step(inputs)
         diagnosis, program = backend.diagnose(model, config), backend.program(model, config)
     compiled = config["execution"] == "compile" and config.get("backend", "inductor") == "inductor"
@@ -328,7 +329,9 @@ def test_a_wrapper_keeps_the_structure(precision):
     """Tensors in tuples, lists and dicts come out where they went in; integers and other values stay as they are."""
     from autotune.backends.torch_apply import apply
 
-    step = apply(Nested().eval(), Config({"execution": "eager", "precision": precision, "inference_mode": True}))
+    step = apply(
+        Nested().eval(), Config({"execution": "eager", "precision": precision, "inference_mode": True}), Changes()
+    )
     x, others = nested_inputs()
     outputs = step(x, others=others)
     lower = torch.float16 if precision == "fp16_cast" else torch.bfloat16
@@ -347,7 +350,7 @@ def test_a_cast_keeps_complex_parameters():
 
     model = torch.nn.Linear(2, 2).eval()
     model.phase = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64) * 1j)
-    step = apply(model, Config({"execution": "eager", "precision": "bf16_cast"}))
+    step = apply(model, Config({"execution": "eager", "precision": "bf16_cast"}), Changes())
     assert step.phase.imag.tolist() == [1, 1]
     assert step.weight.dtype is torch.bfloat16
 
@@ -358,7 +361,7 @@ def test_modes_of_inner_modules_are_kept():
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()).eval()
     model[1].train()
-    step = apply(model, Config({"execution": "eager", "inference_mode": True}))
+    step = apply(model, Config({"execution": "eager", "inference_mode": True}), Changes())
     assert (step.training, model[0].training, model[1].training) == (False, False, True)
 
 
@@ -375,7 +378,7 @@ def test_what_this_release_lacks_is_refused(config, words):
     from autotune.backends.torch_apply import apply
 
     with pytest.raises(InvalidConfigError, match=words):
-        apply(torch.nn.Linear(2, 2), Config({**config, "threads": 1}))
+        apply(torch.nn.Linear(2, 2), Config({**config, "threads": 1}), Changes())
 
 
 def test_a_setting_that_another_release_has_is_refused(monkeypatch):
@@ -387,7 +390,7 @@ def test_a_setting_that_another_release_has_is_refused(monkeypatch):
     threads = torch.get_num_threads()
     config = Config({**COMPILE, "cpp_wrapper": True, "threads": threads + 1})
     with pytest.raises(InvalidConfigError, match=r"has no setting torch\._inductor\.config\.gone\.with_the_release"):
-        apply(torch.nn.Linear(2, 2), config)
+        apply(torch.nn.Linear(2, 2), config, Changes())
     assert torch.get_num_threads() == threads
 
 
@@ -397,7 +400,7 @@ def test_only_glibc_is_told_to_keep_memory(monkeypatch):
 
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(InvalidConfigError, match="knob allocator: only glibc on Linux"):
-        apply(torch.nn.Linear(2, 2), Config({**EAGER, "allocator": "keep"}))
+        apply(torch.nn.Linear(2, 2), Config({**EAGER, "allocator": "keep"}), Changes())
 
 
 def program_of(model, config):
@@ -412,10 +415,10 @@ def test_a_memory_format_without_4d_weights_is_the_same_program():
 
     config = {**EAGER, "memory_format": "channels_last"}
     plain, turned = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
-    apply(turned, Config(config))
+    apply(turned, Config(config), Changes())
     assert program_of(turned, config) == program_of(plain, EAGER)
     plain, turned = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(3, 4, 3)
-    apply(turned, Config(config))
+    apply(turned, Config(config), Changes())
     assert program_of(turned, config) != program_of(plain, EAGER)
 
 

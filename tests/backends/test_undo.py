@@ -1,0 +1,116 @@
+"""What a config changes outside the compiled code is put back by `Changes.undo`, and stands again after `redo`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autotune.changes import Changes
+from autotune.config import Config
+from tests.conftest import REPOSITORY
+
+torch = pytest.importorskip("torch")
+
+
+def test_all_or_none():
+    """Undone in reverse order, once; made again in order; a change that fails is none."""
+    seen: list[str] = []
+    changes = Changes()
+    changes.make(lambda: seen.append("+a"), lambda: seen.append("-a"))
+    changes.make(lambda: seen.append("+b"), lambda: seen.append("-b"))
+    with pytest.raises(ZeroDivisionError):
+        changes.make(lambda: 1 / 0, lambda: seen.append("never"))
+    changes.undo()
+    changes.undo()
+    with changes.set_aside():
+        assert seen == ["+a", "+b", "-b", "-a"]
+    assert seen[4:] == ["+a", "+b"]
+
+
+def torch_state(model) -> list[object]:
+    import torch._inductor.config as inductor
+
+    return [
+        torch.get_num_threads(), torch.get_float32_matmul_precision(), inductor.freezing,
+        [(name, each.dtype, each.stride(), each.double().sum().item()) for name, each in model.state_dict().items()],
+    ]  # fmt: skip
+
+
+def test_torch_puts_all_back():
+    """Threads, matmul precision, inductor's switches, memory format and types: as before, to the last bit."""
+    from autotune.backends.torch_apply import apply
+
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).eval()
+    before, parameters, answer = torch_state(model), list(model.parameters()), model(torch.ones(1, 3, 8, 8))
+    config = Config({
+        "execution": "compile", "precision": "bf16_cast", "memory_format": "channels_last", "matmul_precision": "medium",
+        "threads": 1 if torch.get_num_threads() > 1 else 2, "freezing": True, "allocator": "keep",
+    })  # fmt: skip
+    changes = Changes()
+    apply(model, config, changes)
+    under = torch_state(model)
+    assert all(now != then for now, then in zip(under, before, strict=True))
+    with changes.set_aside():
+        assert torch_state(model) == before
+        assert torch.equal(model(torch.ones(1, 3, 8, 8)), answer)
+    assert torch_state(model) == under
+    changes.undo()
+    assert torch_state(model) == before
+    assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
+
+
+MINDSPORE = """
+import os, sys
+import mindspore as ms, numpy as np
+from autotune.backends.mindspore_apply import apply
+from autotune.changes import Changes
+from autotune.config import Config
+
+class Net(ms.nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.norm = ms.nn.Dense(8, 8), ms.nn.LayerNorm((8,))
+    def construct(self, x):
+        return self.norm(self.fc(x))
+
+def state():
+    names = ["mode", "enable_graph_kernel", "graph_kernel_flags", "memory_optimize_level", "runtime_num_threads"]
+    return [ms.get_context(name) for name in names] + [os.environ.get("MS_DEV_RUNTIME_CONF"), "construct" in vars(net), net._jit_config_dict, "_autotune_around" in vars(net)]
+
+ms.set_device("CPU") if hasattr(ms, "set_device") else ms.set_context(device_target="CPU")
+net, x = Net().set_train(False), ms.Tensor(np.random.RandomState(0).randn(4, 8).astype(np.float32))
+before, answer = state(), net(x).asnumpy()
+for config in (
+    {"execution": "graph", "enable_graph_kernel": True, "memory_optimize_level": "O1"},
+    {"execution": "jit", "capture": "ast", "graph_pipeline": False},
+    {"execution": "pynative", "amp_level": "O2"},
+    {"execution": "jit", "capture": "ast", "amp_level": "O1"},
+):
+    changes = Changes()
+    cell = apply(net, Config(config), changes)
+    tuned, under = cell(x).asnumpy(), state()
+    assert under != before, config
+    with changes.set_aside():
+        assert state() == before, (config, state(), before)
+        assert (net(x).asnumpy() == answer).all(), config
+    assert state() == under, config
+    assert (cell(x).asnumpy() == tuned).all(), config
+    changes.undo()
+    assert state() == before, (config, state(), before)
+    assert (net(x).asnumpy() == answer).all(), config
+print("all back")
+"""
+
+
+def test_mindspore_puts_all_back(tmp_path):
+    """Context, variables, jit and mixed precision, in a process of its own: the Cell computes as before, to the bit."""
+    pytest.importorskip("mindspore")
+    script = tmp_path / "undo.py"
+    script.write_text(MINDSPORE)
+    command = [sys.executable, str(script)]
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOG_v": "3"}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert "all back" in done.stdout, done.stderr[-2000:]
