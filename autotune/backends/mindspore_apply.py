@@ -25,7 +25,7 @@ def apply(model: ms.nn.Cell, config: Config, changes: Changes) -> ms.nn.Cell:
     """The Cell under `config`, compiled at its first call: the very same one, untouched where the config compiles
     nothing. Mixed precision may put a Cell around it, which hands its results back in float32.
 
-    What is changed in the process and in the Cell is noted in `changes`, but for what a process of MindSpore takes once.
+    What is changed in the process and in the Cell is noted in `changes`, but for what MindSpore takes only once.
     Raises InvalidConfigError, and MissingFrameworkError where fusion lacks its package.
     """
     device = selected_device()
@@ -45,12 +45,13 @@ def _rewritten(model: ms.nn.Cell, arguments: CompileArguments) -> ms.nn.Cell:
 def _change_in_place(model: ms.nn.Cell, rewrite: Callable[[], ms.nn.Cell], changes: Changes) -> ms.nn.Cell:
     """What `rewrite` does to the Cell and those in it shows in their attributes (measured: put back, a Cell computes
     as before, its layers' precision included)."""
-    before = _attributes(model)
+    cells = [each for _, each in model.cells_and_names()]
+    before = _attributes(cells)
     cell = rewrite()
-    after = _attributes(model)
+    after = _attributes(cells)
     differ = [
         (each, name)
-        for each in before
+        for each in cells
         for name in before[each].keys() | after[each].keys()
         if not _same(before[each].get(name, _ABSENT), after[each].get(name, _ABSENT))
     ]
@@ -63,8 +64,8 @@ _PARTS = "_cells"
 """Where a Cell keeps those inside it, by name."""
 
 
-def _attributes(model: ms.nn.Cell) -> dict[ms.nn.Cell, dict[str, Any]]:
-    return {each: {**vars(each), _PARTS: each._cells.copy()} for _, each in model.cells_and_names()}
+def _attributes(cells: list[ms.nn.Cell]) -> dict[ms.nn.Cell, dict[str, Any]]:
+    return {each: {**vars(each), _PARTS: each._cells.copy()} for each in cells}
 
 
 def _same(one: object, other: object) -> bool:
