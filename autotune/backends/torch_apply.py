@@ -72,7 +72,7 @@ class Adapted(Around):
         super().__init__(model)
         self._cast = cast
         self._autocast = autocast
-        self._device_type = _device_type(model)
+        self._device_type = device_of(model).type
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._cast is not None:
@@ -238,9 +238,10 @@ def _adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     return Adapted(model, cast, autocast)
 
 
-def _device_type(model: torch.nn.Module) -> str:
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where the model's first tensor is."""
     tensor = next(iter([*model.parameters(), *model.buffers()]), None)
-    return "cpu" if tensor is None else tensor.device.type
+    return torch.device("cpu") if tensor is None else tensor.device
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
