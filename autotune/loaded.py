@@ -151,10 +151,11 @@ class _Application:
         differing = differences(tuned, backend, self._model)
         if differing:
             self._meet(tuned, differing)
+        # Before the model is changed: a cast would widen the tolerance.
+        terms = self._terms(tuned, backend, fits=not differing)
         untuned = backend.direct(self._model)
         step = backend.compile(self._model, tuned.config, self._changes)
-        applied = Applied(backend, backend.direct(step), untuned, self._changes)
-        guard = Guard(applied, self._terms(tuned, backend, fits=not differing), self._journal)
+        guard = Guard(Applied(backend, backend.direct(step), untuned, self._changes), terms, self._journal)
         self._journal.diagnose = partial(backend.diagnose, self._model, tuned.config)
         holding = Changes()
         given = backend.stand_in(self._model, step, self._monitored(guard), holding)

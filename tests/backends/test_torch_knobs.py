@@ -22,6 +22,7 @@ pytestmark = pytest.mark.torch
 TRIALS = """
 import ctypes, json, sys, torch
 from autotune.backends import load_backend, torch_code
+from autotune.changes import Changes
 from autotune.config import Config
 
 class Model(torch.nn.Module):
