@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,7 +27,7 @@ from autotune.measurement import Latency, Record, Signature
 from autotune.numerics import ReferencePrecision
 from autotune.objective import GOAL_PATTERN
 from autotune.statistics import COMPILED, Speedup, Verdict
-from autotune.workload import Device
+from autotune.workload import Device, Task
 
 SCHEMA = 1
 _log = logging.getLogger("autotune")
@@ -38,7 +39,7 @@ class TunedWorkload(Record):
     model: str
     arguments: dict[str, Scalar]
     device: Device
-    task: str
+    task: Task
     objective: Annotated[str, Field(pattern=GOAL_PATTERN)]
     """What was made less: a call's median, 90th or 99th percentile, the seconds of an item (`throughput`), the peak
     memory, the time to the first result (`compile`), or that of the first N calls (`total:N`)."""
@@ -139,6 +140,25 @@ class TunedConfig(Record):
             raise InputError(f"this config was tuned for {self._tuned_for()}; apply() was given {problem}")
         self._note_other_version()
         return backend.compile(model, self.config, Changes())
+
+    def training_step(self, model: Any, loss: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
+        """A function that takes one training step as it was measured: `step(*inputs, *targets)` gives the loss.
+
+        It computes `loss(model, *inputs, *targets)` and its gradients, and lets the optimizer change the weights. Where
+        nothing was faster it is the untuned step. Raises InputError for a config of inference or of another framework,
+        else what `apply` raises.
+        """
+        if self.workload.task != "train":
+            raise InputError(
+                "training_step() was called on a config that was tuned for inference", tip="tune with --task train"
+            )
+        backend = load_backend(self.framework)
+        problem = backend.check_model(model) or backend.check_optimizer(optimizer)
+        if problem is not None:
+            raise InputError(f"this config was tuned for {self._tuned_for()}; training_step() was given {problem}")
+        self._note_other_version()
+        config = self.untuned if self.is_untuned else self.config
+        return backend.training_step(model, loss, optimizer, config, Changes())
 
     def write(self, path: Path) -> None:
         """Write the YAML file. Raises InputError if it cannot be written."""

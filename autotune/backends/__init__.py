@@ -79,6 +79,31 @@ class Backend(Protocol):
     def inference(self) -> AbstractContextManager[Any]:
         """Where a trial of the `infer` task calls the model: no gradients recorded."""
 
+    def check_optimizer(self, optimizer: Any) -> str | None:
+        """A sentence if `optimizer` is none of this framework's, else None."""
+
+    def set_training(self, model: Any) -> None:
+        """Put a model that is in evaluation mode as a whole into training mode; one that is not is left as it is."""
+
+    def training_step(
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+    ) -> Callable[..., Any]:
+        """A function that takes one training step under `config` and returns the loss, a scalar tensor.
+
+        It is called with what `loss` takes after the model: it computes `loss(model, ...)` and its gradients, and lets
+        the optimizer change the weights. What a config sets is noted as in `compile`, which raises the same.
+        """
+
+    def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
+        """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what puts it all back."""
+
+    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
+        """Copies of what the optimizer trains, in its order."""
+
+    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
+        """Copies of the gradients of the last step; where a framework does not keep them, of what the optimizer made of
+        them, such as its moments. Their number and order are those of the optimizer, whatever the config."""
+
     def synchronise(self) -> None:
         """Return when the device has finished all work handed to it so far."""
 
