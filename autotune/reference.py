@@ -24,6 +24,7 @@ from autotune.measurement import Stage
 from autotune.numerics import WideType
 from autotune.subject import Subject, put_on_device, why_unrepeatable, widened
 from autotune.trial import TrialFolder, TrialRequest, module_command
+from autotune.variants import without_variants
 
 ONLY = "reference"
 """Second argument of a worker that writes the reference and measures nothing."""
@@ -74,7 +75,7 @@ def _outputs(
 ) -> tuple[Subject, list[list[Any]]]:
     try:
         wide = widened(subject, backend, dtype)
-        step = backend.compile(wide.model, request.config, Changes())
+        step = backend.compile(wide.model, without_variants(request.config), Changes())
         return wide, [output_arrays(backend, each.call(step)) for each in wide.inputs]
     except Exception as error:
         # Memory too: what counts is that this reference cannot be had, and what to do.

@@ -26,7 +26,8 @@ from autotune.measurement import Latency, Record, Signature
 from autotune.numerics import ReferencePrecision
 from autotune.objective import GOAL_PATTERN
 from autotune.statistics import COMPILED, Speedup, Verdict
-from autotune.workload import Device
+from autotune.variants import compile_under, recalled
+from autotune.workload import Device, Variants
 
 SCHEMA = 1
 _log = logging.getLogger("autotune")
@@ -113,6 +114,8 @@ class TunedConfig(Record):
     config: Config
     untuned: Config
     """The config that leaves the model as it is."""
+    variants: dict[str, str | None] = {}
+    """Variant of the model that the config asks for -> `package.module:function`, as far as there is such a name."""
     baseline: Baseline | None = None
     """What the evidence compares with; None: the untuned model in the answer's own framework."""
     workload: TunedWorkload
@@ -123,13 +126,16 @@ class TunedConfig(Record):
     def is_untuned(self) -> bool:
         return self.verdict not in COMPILED
 
-    def apply(self, model: Any) -> Any:
+    def apply(self, model: Any, *, variants: Variants | None = None) -> Any:
         """The model compiled as it was measured, or the very same model if nothing was faster than leaving it.
 
         `model` is a `torch.nn.Module` or a `mindspore.nn.Cell`, on its device and in the mode (eval or train) in which
         it will be called; compilation happens at the first call. Settings that a framework keeps for the whole process
-        (MindSpore's mode, its graph-kernel switch) are set now. Raises InputError for a model of another framework,
-        MissingFrameworkError without the framework, InvalidConfigError if this release does not take a setting.
+        (MindSpore's mode, its graph-kernel switch) are set now. `variants` has the functions of the variants that the
+        config asks for, as the model's author declared them: {NAME: {VALUE: FUNCTION}}; what is left out is imported
+        where the file names a place. Raises InputError for a model of another framework, MissingVariantError for a
+        variant that is not at hand, MissingFrameworkError without the framework, InvalidConfigError if this release
+        does not take a setting.
         """
         if self.is_untuned:
             return model
@@ -138,7 +144,8 @@ class TunedConfig(Record):
         if problem is not None:
             raise InputError(f"this config was tuned for {self._tuned_for()}; apply() was given {problem}")
         self._note_other_version()
-        return backend.compile(model, self.config, Changes())
+        functions = recalled(self.config, self.variants, variants or {})
+        return compile_under(backend, model, self.config, functions, Changes())
 
     def write(self, path: Path) -> None:
         """Write the YAML file. Raises InputError if it cannot be written."""

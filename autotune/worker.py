@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 
-from autotune import environment, reference
+from autotune import environment, reference, variants
 from autotune.backends import Backend, load_backend, output_arrays
 from autotune.changes import Changes
 from autotune.check import WrongResultError, check
@@ -167,7 +167,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         progress.enter(Stage.COMPILE)
         memory.restart()
         start = time.perf_counter()
-        step = backend.compile(model, request.config, Changes())
+        functions = variants.declared(request.config, subject.variants)
+        step = variants.compile_under(backend, model, request.config, functions, Changes())
         outputs = inputs[0].call(step)
         backend.synchronise()
         first_call_s = time.perf_counter() - start
@@ -179,7 +180,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         errors = check(request, seen, tolerance, partial(why_unrepeatable, subject, backend))
         del outputs, seen
 
-        program = backend.program(model, request.config)
+        program = variants.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
         # A live process is there to be timed beside others: it never takes anything over.
         mate = find_classmate(request, program, here) if turns is None else None
@@ -190,7 +191,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
             memory.restart()
             samples = _take(request, _one_call(backend, step, inputs[0]), _plan(request, backend), turns)
             peak_bytes = memory.peak_bytes()
-        diagnosis = backend.diagnose(model, request.config)
+        diagnosis = backend.diagnose(model, variants.without_variants(request.config))
 
     own_compile_s = max(first_call_s - float(np.median(samples.latency_s)), 0.0)
     paid = request.compiled_before

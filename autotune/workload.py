@@ -1,8 +1,9 @@
 """`Workload`: what is tuned, as data, and the one place that turns it into a model and its example inputs.
 
-A workload names a function; the function returns `(model, inputs)` or `(model, inputs, more_inputs)`. `inputs` is a
-tensor, a tuple of positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on
-which results are compared (two are derived where none are given: see `numerics`).
+A workload names a function; the function returns `(model, inputs)`, `(model, inputs, more_inputs)`, or a dict with
+these names as keys and with what else there is to say of the model (see `Built`). `inputs` is a tensor, a tuple of
+positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on which results are
+compared (two are derived where none are given: see `numerics`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -23,6 +25,9 @@ from autotune.errors import InputError
 from autotune.measurement import Record
 
 Device = Literal["cpu", "gpu", "ascend"]
+
+MODEL_FILE = "_autotune_model_"
+"""What the name of a model's file begins with where it is imported for a trial: a job knows no such module."""
 
 
 class Workload(Record):
@@ -72,13 +77,23 @@ class Arguments:
         return Arguments(tuple(leaves[:num_positional]), keyword)
 
 
+Apply = Callable[[Any], object]
+"""Changes a model in place."""
+Variants = Mapping[str, Mapping[str, Apply | None]]
+"""Variant -> value -> the function that brings it about; None: the model as it is."""
+
+
 @dataclass(frozen=True)
 class Built:
-    """A live model with its example inputs and the further inputs that its author gave."""
+    """A live model with its example inputs, the further inputs that its author gave, and what he declared."""
 
     model: Any
     inputs: Arguments
     more_inputs: tuple[Arguments, ...] = ()
+    regions: tuple[str, ...] | None = None
+    """Regions to compile instead of the whole (see `regions`); None: nothing was said about them."""
+    variants: Variants = field(default_factory=dict)
+    """Of each the model as it is first (see `variants`)."""
 
 
 def split_reference(model: str) -> tuple[str, str]:
@@ -113,18 +128,82 @@ def build(workload: Workload) -> Built:
     """
     function = _find_function(workload)
     returned = function(**_arguments(function, workload))
-    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+    if isinstance(returned, tuple) and len(returned) in (2, 3):
+        returned = dict(zip(_POSITIONS, returned, strict=False))
+    if not isinstance(returned, Mapping):
         raise InputError(
             f"{workload.model} returned {_kind(returned)}",
-            tip="it must return (model, inputs) or (model, inputs, more_inputs)",
+            tip="it must return (model, inputs), (model, inputs, more_inputs) or a dict of these and more",
         )
-    model, inputs, *rest = returned
-    if not callable(model):
-        raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
-    if rest and not isinstance(rest[0], (list, tuple)):
-        raise InputError(f"{workload.model} returned {_kind(rest[0])} as more_inputs; it must be a list of inputs")
-    more_inputs = tuple(Arguments.of(each) for each in rest[0]) if rest else ()
-    return Built(model, Arguments.of(inputs), more_inputs)
+    return _from_mapping(returned, workload)
+
+
+_POSITIONS = ("model", "inputs", "more_inputs")
+"""What a tuple holds."""
+
+
+def _from_mapping(returned: Mapping[Any, Any], workload: Workload) -> Built:
+    """Raises InputError for a key that means nothing, one that is missing, or one with a value of the wrong kind."""
+    known = {each.name for each in fields(Built)}
+    for key in returned:
+        if key not in known:
+            raise InputError(
+                f"{workload.model} returned a dict with the key {key!r}, which means nothing here",
+                tip=f"it may have: {', '.join(each.name for each in fields(Built))}",
+            )
+    for key in ("model", "inputs"):
+        if key not in returned:
+            raise InputError(f"{workload.model} returned a dict without the key {key!r}")
+    if not callable(returned["model"]):
+        raise InputError(f"{workload.model} returned {_kind(returned['model'])} as the model, which cannot be called")
+    read = {key: _READ[key](value, workload) for key, value in returned.items() if key in _READ}
+    return Built(model=returned["model"], inputs=Arguments.of(returned["inputs"]), **read)
+
+
+def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InputError(f"{workload.model} returned {_kind(value)} as more_inputs; it must be a list of inputs")
+    return tuple(Arguments.of(each) for each in value)
+
+
+def _regions(value: object, workload: Workload) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        raise InputError(
+            f"{workload.model} returned {_kind(value)} as regions; it must be a list of texts such as 'blocks.*'"
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def _variants(value: object, workload: Workload) -> Variants:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{workload.model} returned {_kind(value)} as variants; it must be a dict {_VARIANTS}")
+    for name, choices in value.items():
+        if not _NAME.fullmatch(str(name)):
+            raise InputError(f"{workload.model}: the variant {name!r} needs a name of letters, digits and underscores")
+        if not isinstance(choices, Mapping) or len(choices) < 2 or next(iter(choices.values())) is not None:
+            raise InputError(
+                f"{workload.model}: the variant {name} must have the model as it is first, and then others",
+                tip=f"write it as {_VARIANTS}",
+            )
+        for choice, function in list(choices.items())[1:]:
+            if not callable(function):
+                raise InputError(
+                    f"{workload.model}: the variant {name}={choice} is {_kind(function)}",
+                    tip="it must be a function that takes the model and changes it in place",
+                )
+        if not all(isinstance(choice, str) for choice in choices):
+            raise InputError(f"{workload.model}: the variant {name} has a value whose name is no text")
+    return value
+
+
+_VARIANTS = "{NAME: {'plain': None, 'other': FUNCTION}}"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_READ: dict[str, Callable[[object, Workload], Any]] = {
+    "more_inputs": _more_inputs,
+    "regions": _regions,
+    "variants": _variants,
+}
+"""Key -> what makes its value part of `Built`, or says what is wrong with it."""
 
 
 def _find_function(workload: Workload) -> Callable[..., Any]:
@@ -146,7 +225,7 @@ def _import_file(path: Path) -> ModuleType:
         raise InputError(f"{path} is not there any more")
     sys.path.insert(0, str(path.parent))
     # Under a name of its own: a user's `types.py` must not take the place of Python's.
-    name = f"_autotune_model_{path.stem}"
+    name = f"{MODEL_FILE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packaging.version import Version
 
 from autotune.changes import Changes
-from autotune.config import Config
+from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
@@ -65,6 +65,12 @@ class Backend(Protocol):
 
     def check_model(self, model: Any) -> str | None:
         """A sentence if `model` is nothing that this framework can compile, else None."""
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        """Every module of a model by its dotted path, in the framework's order; the model itself by the empty one."""
+
+    def check_region(self, model: Any, region: str) -> None:
+        """Raises InvalidConfigError for a region (see `regions`) that cannot be compiled in this model."""
 
     def place(self, value: Any) -> Any:
         """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
@@ -148,6 +154,8 @@ class BackendEntry:
     """Variables that must stand before the framework is imported, for every process that uses it."""
     preload: str | None
     """Module that a fork server may import ahead of the trials; None: never preload."""
+    compiled: dict[str, Scalar]
+    """Settings under which modules can be compiled by themselves: where knob `region` means something."""
     bundled_only_for_tests: bool = False
 
 
@@ -160,6 +168,7 @@ BACKENDS: dict[str, BackendEntry] = {
         install="pip install 'autotune-compile[torch]'",
         process_variables={},
         preload="torch",
+        compiled={"execution": "compile"},
     ),
     "mindspore": BackendEntry(
         module="autotune.backends.mindspore_jit",
@@ -170,6 +179,8 @@ BACKENDS: dict[str, BackendEntry] = {
         # Its log level can only be set before the import; 3 leaves errors and drops a flood of warnings.
         process_variables={"GLOG_v": "3"},
         preload="mindspore",
+        # Graph mode is the process's: it compiles whatever is called.
+        compiled={"execution": "jit"},
     ),
     "fake": BackendEntry(
         module="autotune.backends.fake",
@@ -179,6 +190,7 @@ BACKENDS: dict[str, BackendEntry] = {
         install="",
         process_variables={},
         preload="numpy",
+        compiled={"execution": "compile"},
         bundled_only_for_tests=True,
     ),
     # The same once more under another name, with a variable to tell its processes by: for studies of two frameworks.
@@ -190,6 +202,7 @@ BACKENDS: dict[str, BackendEntry] = {
         install="",
         process_variables={"SHAM": "1"},
         preload="numpy",
+        compiled={"execution": "compile"},
         bundled_only_for_tests=True,
     ),
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
+from autotune.regions import KNOB, WHOLE, Region
 
 COMPILE_KNOBS = ("backend", "mode", "dynamic", "fullgraph")
 """Arguments of torch.compile under their own names."""
@@ -49,7 +50,7 @@ _CHOICES: dict[str, tuple[Scalar, ...]] = {
 }
 """Knobs that do not need the compiler, and what they take; `threads` takes a number or null."""
 
-_OF_THE_COMPILER = (*COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, "torchair_mode")
+_OF_THE_COMPILER = (KNOB, *COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, "torchair_mode")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Settings:
     """One config in PyTorch's own terms. `None` everywhere: as the job has it."""
 
     compiled: bool
+    region: Region = field(default_factory=Region)
     backend: str = "inductor"
     mode: str | None = None
     dynamic: bool | None = None
@@ -94,6 +96,7 @@ def settings_of(config: Config) -> Settings:
     precision = config.get("precision")
     return Settings(
         compiled=execution == "compile",
+        region=_region(config),
         **{name: config[name] for name in COMPILE_KNOBS if name in config.root},  # type: ignore[arg-type]
         options=_entries(config, OPTIONS),
         process_options=_entries(config, PROCESS_OPTIONS),
@@ -141,6 +144,15 @@ def _refuse_unknown(config: Config, *, compiled: bool) -> None:
         for name in ("mode", *OPTIONS, *PROCESS_OPTIONS):
             if name in config.root:
                 raise InvalidConfigError(f"knob {name}: is for backend=inductor only")
+
+
+def _region(config: Config) -> Region:
+    region = Region.parse(str(config.get(KNOB, WHOLE)))
+    if region.left and config.get("fullgraph"):
+        raise InvalidConfigError(
+            f"knob {KNOB}: a part that is left out breaks the graph, and fullgraph=true refuses that"
+        )
+    return region
 
 
 def _entries(config: Config, names: dict[str, tuple[str, Scalar]]) -> dict[str, Scalar]:

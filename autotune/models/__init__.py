@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-__all__ = ["BUNDLED", "BundledModel", "names", "reference", "source_sha256"]
+__all__ = ["BUNDLED", "BundledModel", "declared", "names", "reference", "source_sha256"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +25,21 @@ class BundledModel:
 
     description: str
     frameworks: tuple[str, ...]
+    repeated: str | None = None
+    """The region of its repeated blocks."""
+    variants: Mapping[str, Mapping[str, Mapping[str, str | None]]] = field(default_factory=dict)
+    """Framework -> what it declares there; values, and where their functions are."""
 
 
 _BOTH = ("torch", "mindspore")
 
 BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
     {
-        "vit": BundledModel("Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", _BOTH),
+        "vit": BundledModel("Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", _BOTH, "blocks.*"),
         "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", _BOTH),
         "resnet18": BundledModel("ResNet-18 with batch norm at inference", _BOTH),
         "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", _BOTH),
-        "bert_small": BundledModel("BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH),
+        "bert_small": BundledModel("BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH, "blocks.*"),
         "planner": BundledModel("decision network that breaks graphs on purpose", ("torch",)),
     }
 )
@@ -43,6 +48,12 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
 def names(framework: str | None = None) -> tuple[str, ...]:
     """The names of the bundled models, of those that exist in `framework` where one is given."""
     return tuple(name for name, model in BUNDLED.items() if framework is None or framework in model.frameworks)
+
+
+def declared(name: str, framework: str) -> dict[str, Any]:
+    """What a process that builds the model would find declared (see `autotune.declaration`), as plain data."""
+    model = BUNDLED[name]
+    return {"repeated": model.repeated, "variants": model.variants.get(framework, {})}
 
 
 def reference(name: str, framework: str) -> str:
