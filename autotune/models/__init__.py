@@ -1,8 +1,9 @@
 """Table of the bundled models: what they are, and which frameworks each one is written for.
 
-Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`: the model is in evaluation
-mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a model
-exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
+Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`, or gives a dict with `model`,
+`inputs` and the `variants` that it declares: the model is in evaluation mode and filled with seeded weights, and the
+inputs are a tuple of tensors to call it with. Where a model exists in two frameworks, both builders take the same
+sizes and give the same function of the same weights.
 
 Importing this package imports no framework, so the models can be listed where a framework is not installed.
 """
@@ -33,6 +34,11 @@ class BundledModel:
 
 _BOTH = ("torch", "mindspore")
 
+
+def _swiglu(framework: str) -> dict[str, str | None]:
+    return {"plain": None, "fused": f"{__name__}.{framework}.swiglu:use_fused_swish"}
+
+
 BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
     {
         "vit": BundledModel("Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", _BOTH, "blocks.*"),
@@ -40,6 +46,18 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
         "resnet18": BundledModel("ResNet-18 with batch norm at inference", _BOTH),
         "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", _BOTH),
         "bert_small": BundledModel("BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH, "blocks.*"),
+        "swiglu": BundledModel(
+            "encoder: 4 pre-norm blocks with gated feed-forward; declares variants",
+            _BOTH,
+            "blocks.*",
+            {
+                "torch": {
+                    "activation": _swiglu("torch"),
+                    "attention": {"sdpa": None, "math": f"{__name__}.torch.swiglu:use_math_attention"},
+                },
+                "mindspore": {"activation": _swiglu("mindspore")},
+            },
+        ),
         "planner": BundledModel("decision network that breaks graphs on purpose", ("torch",)),
     }
 )
