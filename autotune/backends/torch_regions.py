@@ -31,7 +31,8 @@ def compile_region(
 ) -> Any:
     """`step`, which is the model or stands around it, with the region compiled at its first call.
 
-    Chosen modules are compiled in place (`nn.Module.compile`), so that `step` itself is what is called.
+    Chosen modules are compiled in place (`nn.Module.compile`), so that `step` itself is what is called. Dynamo does not
+    compile a loop around a module that is left, and says so (torch 2.13): its other modules are compiled then.
     """
     chosen = _chosen(model, settings.region)
     if not settings.region.compiled:
