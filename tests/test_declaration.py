@@ -174,6 +174,18 @@ def test_the_table_of_bundled_models_says_what_they_declare(framework, model):
     assert said == Declaration.model_validate(models.declared(model, framework))
 
 
+def test_the_example_of_the_documentation(tmp_path, monkeypatch):
+    """The file that docs/regions-and-variants.md shows declares what the text says."""
+    pytest.importorskip("torch")
+    text = (REPOSITORY / "docs" / "regions-and-variants.md").read_text()
+    (tmp_path / "net.py").write_text(text.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.chdir(tmp_path)
+    said = read_declaration(make_workload("net:build", {}, "torch", "cpu", 0), {})
+    assert said.regions == ("blocks.*", "whole but head")
+    assert said.repeated == "blocks.*"
+    assert said.variants == {"activation": {"plain": None, "fused": "net:use_fused_swish"}}
+
+
 def test_from_the_declaration_to_the_job(cli, net, tmp_path, budget_file, monkeypatch):
     """A variant is searched, wins, is exported by name and place, verified, and applied in a job by the same way."""
     done = cli(
