@@ -12,9 +12,11 @@ import autotune
 from autotune import models
 from autotune.declaration import Declaration, with_declared
 from autotune.errors import InputError, MissingVariantError
+from autotune.joint import join, plain
 from autotune.plan import Wish, make_manifest, make_workload
 from autotune.probe import read_declaration
 from autotune.space import SearchSpace
+from autotune.variants import asked
 from tests.conftest import REPOSITORY
 
 COMPILED = {"execution": "compile"}
@@ -65,6 +67,17 @@ class TestKnobs:
         declared = Declaration(regions=("blocks.*",))
         assert "region" not in names(with_declared(space, declared, {"execution": "graph"}, found_too=True))
         assert "region" not in names(with_declared(space, declared, {"run": "compile"}, found_too=True))
+
+    def test_in_a_study_of_two_frameworks(self, space):
+        """Each framework has the knobs of its own model, under its name as all others."""
+        declared = Declaration(regions=("blocks.*",), variants=VARIANTS)
+        other = space.model_copy(update={"framework": "sham"})
+        joined = join([with_declared(space, declared, COMPILED, found_too=True), other])
+        own = joined.default()
+        assert (own["fake.region"], own["fake.variant.wait"]) == ("whole", "long")
+        assert asked(plain(own)) == {"wait": "long"}
+        assert "variant.wait=long" in str(own)
+        assert asked(plain(joined.default("sham"))) == {}
 
     def test_a_name_that_is_taken(self, space):
         """The space file and the model declare the same knob: someone must give way."""

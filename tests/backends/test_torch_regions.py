@@ -152,3 +152,27 @@ class TestRefused:
     def test_without_the_compiler(self):
         """There is nothing to choose."""
         self.refused("is for execution=compile only", execution="eager", region="0.0")
+
+
+def test_variants_and_a_region_together(tmp_path):
+    """The variants are in what is compiled, the outputs stay right, and undone the model is its author's."""
+    code = """
+from autotune import variants
+from autotune.models.torch.swiglu import swiglu, swish
+built = swiglu(length=8, dim=32, depth=2, heads=2, hidden=48)
+model, inputs = built["model"], built["inputs"]
+config = Config({
+    "execution": "compile", "region": "blocks.*", "variant.activation": "fused", "variant.attention": "math",
+})
+functions, changes = variants.declared(config, built["variants"]), Changes()
+with torch.no_grad():
+    expected = model(*inputs)
+    step = variants.compile_under(backend, model, config, functions, changes)
+    assert torch.allclose(step(*inputs), expected, atol=1e-5)
+from autotune.backends.torch_code import emitted_code
+(code,) = emitted_code()
+print("autotune.swish" in code)
+changes.undo()
+print({each.feed_forward.swish is swish for each in model.blocks})
+"""
+    assert in_process(tmp_path, code) == ["True", "{True}"]
