@@ -116,9 +116,10 @@ def _space_of(target: Target, wish: Wish, declared: Declaration) -> SearchSpace:
     workload = target.workload
     circumstances = _circumstances(wish, target.framework_version, workload.device)
     space = load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
+    entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
-    found_too = wish.preset != "quick" and not wish.spaces
-    return with_declared(space, declared, dict(entry_of(workload.framework).compiled), found_too=found_too)
+    found_too = entry.shares_compilations and wish.preset != "quick" and not wish.spaces
+    return with_declared(space, declared, dict(entry.compiled), found_too=found_too)
 
 
 def _circumstances(wish: Wish, version: str, device: Device) -> Circumstances:

@@ -149,6 +149,17 @@ def wish(model):
     return Wish(models=(model,), framework="fake", device="cpu", spaces=("space.yaml",))
 
 
+@pytest.mark.parametrize(
+    ("framework", "preset", "tried"),
+    [("torch", "quick", False), ("torch", "standard", True), ("mindspore", "standard", False)],
+)
+def test_where_repeated_blocks_are_tried_unasked(framework, preset, tried):
+    """Where equal blocks share a compilation, and the search is no quick one."""
+    pytest.importorskip(framework)
+    space = make_manifest(Wish(models=("vit",), framework=framework, device="cpu", preset=preset)).space
+    assert ("region" in names(space)) is tried
+
+
 class TestAsked:
     def test_of_a_file(self, net):
         """The model is built in a child; what a job could not import has no place."""

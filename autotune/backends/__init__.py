@@ -156,6 +156,8 @@ class BackendEntry:
     """Module that a fork server may import ahead of the trials; None: never preload."""
     compiled: dict[str, Scalar]
     """Settings under which modules can be compiled by themselves: where knob `region` means something."""
+    shares_compilations: bool
+    """Equal modules share one, so that the blocks of a deep model are worth compiling by themselves, unasked."""
     bundled_only_for_tests: bool = False
 
 
@@ -169,6 +171,7 @@ BACKENDS: dict[str, BackendEntry] = {
         process_variables={},
         preload="torch",
         compiled={"execution": "compile"},
+        shares_compilations=True,
     ),
     "mindspore": BackendEntry(
         module="autotune.backends.mindspore_jit",
@@ -181,6 +184,7 @@ BACKENDS: dict[str, BackendEntry] = {
         preload="mindspore",
         # Graph mode is the process's: it compiles whatever is called.
         compiled={"execution": "jit"},
+        shares_compilations=False,
     ),
     "fake": BackendEntry(
         module="autotune.backends.fake",
@@ -191,6 +195,7 @@ BACKENDS: dict[str, BackendEntry] = {
         process_variables={},
         preload="numpy",
         compiled={"execution": "compile"},
+        shares_compilations=True,
         bundled_only_for_tests=True,
     ),
     # The same once more under another name, with a variable to tell its processes by: for studies of two frameworks.
@@ -203,6 +208,7 @@ BACKENDS: dict[str, BackendEntry] = {
         process_variables={"SHAM": "1"},
         preload="numpy",
         compiled={"execution": "compile"},
+        shares_compilations=True,
         bundled_only_for_tests=True,
     ),
 }
