@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, Tria
 from autotune.statistics import Speedup, Verdict, break_even_calls, verdict_of
 from autotune.study import Study
 from autotune.tuned import SCHEMA, Baseline, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
+from autotune.variants import asked
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,7 @@ def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
         verdict=exported.verdict,
         config=config,
         untuned=plain(manifest.space.untuned(workload.framework)),
+        variants=_places(manifest.variants.get(workload.framework, {}), asked(config)),
         baseline=None if workload == manifest.workload else _baseline(manifest, answer.untuned),
         workload=TunedWorkload(
             model=workload.model,
@@ -230,6 +232,15 @@ def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
             break_even_calls=_break_even(manifest.objective, confirmation, answer.untuned, record),
         ),
     )
+
+
+def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[str, str]) -> dict[str, str | None]:
+    """Where the config's variants are, but for those that are the model as it is: each's first value."""
+    return {
+        name: known[name].get(value)
+        for name, value in asked_for.items()
+        if name in known and value != next(iter(known[name]))
+    }
 
 
 def _baseline(manifest: Manifest, untuned: TrialRecord) -> Baseline:

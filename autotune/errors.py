@@ -21,6 +21,10 @@ class InputError(AutotuneError):
     """A flag, name, file or value that the operator gave cannot be used."""
 
 
+class MissingVariantError(InputError):
+    """A tuned config uses a variant of the model that the job neither gives nor can import."""
+
+
 class MissingFrameworkError(AutotuneError):
     """A framework is needed that this Python environment does not have."""
 

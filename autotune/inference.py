@@ -12,6 +12,7 @@ from autotune.changes import Changes
 from autotune.check import Gate, OutputGate
 from autotune.config import Config
 from autotune.subject import Subject, why_unrepeatable
+from autotune.variants import compile_under, declared
 from autotune.workload import Workload
 
 
@@ -27,7 +28,8 @@ class Inference:
         return self._backend.inference()
 
     def compile(self, config: Config, changes: Changes) -> Callable[..., Any]:
-        return self._backend.compile(self._subject.model, config, changes)
+        functions = declared(config, self._subject.variants)
+        return compile_under(self._backend, self._subject.model, config, functions, changes)
 
     def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
         """The outputs for each of the subject's inputs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike, fspath
 from typing import Any, Literal, cast, get_args
@@ -27,7 +27,8 @@ from autotune.journal import CallTimes, Journal, keep_for
 from autotune.mismatch import differences, inputs_differ, retune_command
 from autotune.numerics import default_tolerance
 from autotune.tuned import TunedConfig, load_tuned
-from autotune.workload import Arguments, Recipe
+from autotune.variants import compile_under, recalled, without_variants
+from autotune.workload import Apply, Arguments, Recipe, Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
 MARGIN = 1.5
@@ -42,6 +43,7 @@ class Policy:
     check: bool = False
     margin: float | None = MARGIN
     monitor: bool = False
+    variants: Variants = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.on_mismatch not in get_args(OnMismatch):
@@ -66,6 +68,7 @@ class Loaded:
         check: bool = False,
         margin: float | None = MARGIN,
         monitor: bool = False,
+        variants: Variants | None = None,
     ) -> Any:
         """The model compiled as it was measured; the very same model if nothing was faster than leaving it.
 
@@ -79,12 +82,13 @@ class Loaded:
         or the error itself, here or at a call. `check`: compare the first outputs with the untuned model's, which is
         called for it. `margin`: if the first calls take longer than so many times the recorded latency, and longer
         than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the calls, for
-        `autotune.stats(model)`.
+        `autotune.stats(model)`. `variants`: functions of the variants that the config asks for, as the model's author
+        declared them, {NAME: {VALUE: FUNCTION}}; what is left out is imported where the file names a place.
 
         Never raises but for `on_mismatch="raise"`. A config that does not compile, or fails at a call that the untuned
         model takes, is given up: one warning, and the untuned model from then on.
         """
-        given, _ = _Application(self, model, Policy(on_mismatch, check, margin, monitor)).given()
+        given, _ = _Application(self, model, Policy(on_mismatch, check, margin, monitor, variants or {})).given()
         return given
 
     def training_step(
@@ -182,10 +186,11 @@ class _Application:
         # Before the model is changed: a cast would widen the tolerance.
         terms = self._terms(tuned, backend, fits=not differing)
         untuned = self._untuned_call(backend, tuned.framework)
-        step = self._step(backend, tuned.config, self._changes)
+        functions = recalled(tuned.config, tuned.variants, self._policy.variants)
+        step = self._step(backend, tuned.config, functions, self._changes)
         applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes)
         guard = Guard(applied, terms, self._journal)
-        self._journal.diagnose = partial(backend.diagnose, self._model, tuned.config)
+        self._journal.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
         holding = Changes()
         call = self._monitored(guard)
         given = call if self._recipe else backend.stand_in(self._model, step, call, holding)
@@ -196,15 +201,15 @@ class _Application:
 
         return given, release
 
-    def _step(self, backend: Backend, config: Config, changes: Changes) -> Any:
+    def _step(self, backend: Backend, config: Config, variants: list[Apply], changes: Changes) -> Any:
         if self._recipe is None:
-            return backend.compile(self._model, config, changes)
+            return compile_under(backend, self._model, config, variants, changes)
         return backend.training_step(self._model, self._recipe.loss, self._recipe.optimizer, config, changes)
 
     def _untuned_call(self, backend: Backend, framework: str) -> Callable[..., Any]:
         if self._recipe is None:
             return backend.direct(self._model)
-        step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), Changes())
+        step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), [], Changes())
         return step
 
     def _meet(self, tuned: TunedConfig, differing: list[str]) -> None:

@@ -51,6 +51,8 @@ class Manifest(Record):
     """None: by the precision of the model (`numerics.DEFAULT_TOLERANCES`)."""
     reference_precision: ReferencePrecision = "model"
     variables: dict[str, str]
+    variants: dict[str, dict[str, dict[str, str | None]]] = {}
+    """Framework -> variant -> value -> `package.module:function`, or None (see `Declaration`)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -20,6 +20,7 @@ from autotune import models
 from autotune.assignment import models_of, spaces_of
 from autotune.backends import entry_of, framework_names, framework_version
 from autotune.config import Scalar
+from autotune.declaration import Declaration, with_declared
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.joint import join
@@ -27,7 +28,7 @@ from autotune.manifest import Manifest, Target
 from autotune.measurement import Record
 from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.objective import Constraint, parse_objectives
-from autotune.probe import find_devices
+from autotune.probe import find_devices, read_declaration
 from autotune.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.workload import Device, Task, Workload, file_reference, split_reference
 
@@ -72,7 +73,9 @@ def make_manifest(wish: Wish) -> Manifest:
             tip="make a study for each",
         )
     base, *others = _targets(wish, frameworks, device)
-    spaces = [_space_of(each, wish) for each in (base, *others)]
+    variables = _pairs("--env", wish.variables)
+    declared = [_declaration_of(each.workload, variables) for each in (base, *others)]
+    spaces = [_space_of(each, wish, said) for each, said in zip((base, *others), declared, strict=True)]
     return Manifest(
         schema=3,
         id=uuid.uuid4().hex,
@@ -89,7 +92,8 @@ def make_manifest(wish: Wish) -> Manifest:
         constraints=tuple(Constraint.parse(text) for text in wish.constraints),
         tolerance=wish.tolerance,
         reference_precision=wish.reference_precision,
-        variables=_pairs("--env", wish.variables),
+        variables=variables,
+        variants={name: said.variants for name, said in zip(frameworks, declared, strict=True) if said.variants},
     )
 
 
@@ -107,11 +111,24 @@ def _targets(wish: Wish, frameworks: tuple[str, ...], device: Device) -> list[Ta
     ]
 
 
-def _space_of(target: Target, wish: Wish) -> SearchSpace:
-    """The space of one framework as it holds here."""
+def _declaration_of(workload: Workload, variables: dict[str, str]) -> Declaration:
+    """What the model declares, for inference. That of a bundled one is known without building it."""
+    if workload.task == "train":
+        return Declaration()
+    if workload.model in models.names():
+        return Declaration.model_validate(models.declared(workload.model, workload.framework))
+    return read_declaration(workload, variables)
+
+
+def _space_of(target: Target, wish: Wish, declared: Declaration) -> SearchSpace:
+    """The space of one framework as it holds here, with the knobs of what the model declares."""
     workload = target.workload
     circumstances = _circumstances(wish, target.framework_version, workload.device)
-    return load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
+    space = load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
+    entry = entry_of(workload.framework)
+    # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
+    found_too = entry.shares_compilations and wish.preset != "quick" and not wish.spaces
+    return with_declared(space, declared, dict(entry.compiled), found_too=found_too)
 
 
 def _circumstances(wish: Wish, version: str, device: Device) -> Circumstances:

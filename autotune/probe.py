@@ -1,7 +1,7 @@
-"""What a framework finds on this machine, asked in a process of its own.
+"""What a framework finds on this machine, and what a model declares: asked in a process of its own.
 
-A framework that looks for devices may print a page of warnings, initialise a driver or crash; the tool itself imports
-none. As a program, with a framework as its argument, this file prints one JSON document.
+A framework that looks for devices may print a page of warnings, initialise a driver or crash, and a model's function
+runs the user's code; the tool itself imports neither. As a program this file prints one JSON document.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from autotune.backends import Found, entry_of, framework_version, load_backend
-from autotune.errors import HarnessError
+from autotune.declaration import Declaration
+from autotune.errors import HarnessError, InputError, InvalidConfigError
+from autotune.regions import repeated_blocks
 from autotune.trial import module_command, package_path
+from autotune.variants import place_of
+from autotune.workload import Workload, build
 
 TIMEOUT_S = 180.0
 
@@ -22,17 +29,10 @@ TIMEOUT_S = 180.0
 def find_devices(framework: str) -> Found:
     """Ask `framework` in a child. Raises MissingFrameworkError, or HarnessError if it cannot even be imported."""
     framework_version(framework)
-    environment = {**os.environ, **entry_of(framework).process_variables, "PYTHONPATH": package_path()}
     try:
-        child = subprocess.run(
-            module_command("probe", framework),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        return _parse(child.stdout)
+        child = _ask(framework, {}, "devices", framework)
+        content = _last_line(child)
+        return Found(**{**content, "notes": tuple(content["notes"])})
     except subprocess.TimeoutExpired:
         raise HarnessError(f"{framework} did not answer within {TIMEOUT_S:.0f} s when asked for devices") from None
     except (ValueError, KeyError, TypeError, IndexError):
@@ -42,16 +42,82 @@ def find_devices(framework: str) -> Found:
         ) from None
 
 
-def _parse(output: str) -> Found:
-    """The document is the last line: a framework may have printed before it."""
-    content = json.loads(output.strip().splitlines()[-1])
-    return Found(**{**content, "notes": tuple(content["notes"])})
+def read_declaration(workload: Workload, variables: Mapping[str, str]) -> Declaration:
+    """Build the model in a child and ask what its author declared. `variables` stand in the child's environment.
+
+    Raises InputError for a region that does not fit the model. A model that cannot be built declares nothing: the
+    study's first trial will say why.
+    """
+    try:
+        child = _ask(workload.framework, variables, "declaration", workload.model_dump_json())
+        content = _last_line(child)
+        problem = content.pop("problem", None)
+        declaration = Declaration.model_validate(content)
+    except (subprocess.TimeoutExpired, ValueError, TypeError, IndexError, AttributeError):
+        return Declaration()
+    if problem is not None:
+        raise InputError(f"{workload.model}: {problem[0]}", tip=problem[1])
+    return declaration
 
 
-def main(framework: str) -> None:
-    """Print what the framework finds as one line of JSON."""
-    print(json.dumps(asdict(load_backend(framework).find())))
+def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run this file in a folder of its own: frameworks and models write into the one in which they find themselves."""
+    declared = {**os.environ, **variables}
+    environment = {
+        **declared,
+        **entry_of(framework).process_variables,
+        "PYTHONPATH": package_path(declared.get("PYTHONPATH")),
+    }
+    with tempfile.TemporaryDirectory(prefix="autotune-probe-") as folder:
+        return subprocess.run(
+            module_command("probe", *arguments),
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+
+def _last_line(child: subprocess.CompletedProcess[str]) -> Any:
+    """The document is the last line: a framework, or a model, may have printed before it."""
+    return json.loads(child.stdout.strip().splitlines()[-1])
+
+
+def main(what: str, argument: str) -> None:
+    """Print the answer as one line of JSON: what a framework finds, or what the model of a workload declares."""
+    if what == "devices":
+        print(json.dumps(asdict(load_backend(argument).find())))
+    else:
+        print(json.dumps(_declared(Workload.model_validate_json(argument))), flush=True)
+
+
+def _declared(workload: Workload) -> dict[str, Any]:
+    """A `Declaration` as plain data, or with it `problem`: a sentence and what to do."""
+    backend = load_backend(workload.framework)
+    backend.prepare(workload.device, workload.seed)
+    built = build(workload)
+    if backend.check_model(built.model) is not None:
+        return {}
+    for region in built.regions or ():
+        try:
+            backend.check_region(built.model, region)
+        except InvalidConfigError as error:
+            return {"problem": (str(error), error.tip)}
+    declaration = Declaration(
+        regions=built.regions,
+        repeated=repeated_blocks(backend.modules(built.model), backend.parameters),
+        variants={
+            name: {value: place_of(function) for value, function in choices.items()}
+            for name, choices in built.variants.items()
+        },
+    )
+    return declaration.model_dump(mode="json")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
+    sys.stdout.flush()
+    # Without the interpreter's shutdown: a framework that has built something may hang in its own.
+    os._exit(0)

@@ -24,6 +24,7 @@ from autotune.measurement import Stage
 from autotune.numerics import WideType
 from autotune.subject import Subject, put_on_device, widened
 from autotune.trial import TrialFolder, TrialRequest, module_command
+from autotune.variants import without_variants
 
 ONLY = "reference"
 """Second argument of a worker that writes the reference and measures nothing."""
@@ -76,7 +77,7 @@ def _observed(
         wide = widened(subject, backend, dtype)
         exercise = exercise_for(request.workload, wide, backend)
         with exercise.recording():
-            step = exercise.compile(request.config, Changes())
+            step = exercise.compile(without_variants(request.config), Changes())
             return exercise, exercise.observe(step, wide.inputs[0].call(step))
     except Exception as error:
         # Memory too: what counts is that this reference cannot be had, and what to do.

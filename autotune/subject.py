@@ -14,7 +14,7 @@ from autotune.backends import Backend
 from autotune.errors import AutotuneError
 from autotune.measurement import Signature, TensorSpec
 from autotune.numerics import WideType
-from autotune.workload import Arguments, Recipe, Workload, build
+from autotune.workload import Arguments, Recipe, Variants, Workload, build
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Subject:
     """Element types of parameters and example inputs."""
     example_sha256: tuple[str | None, ...]
     """Of each leaf of the example inputs before any call; None for what is no tensor."""
+    variants: Variants
+    """Other implementations of parts of the model, as its author declared them."""
     recipe: Recipe | None = None
     """How it is trained; None: it is not."""
 
@@ -59,6 +61,7 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
         signature=_signature(model, parameters, specs),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
         example_sha256=_digests(backend, given[0]),
+        variants=built.variants,
         recipe=built.recipe,
     )
 

@@ -103,6 +103,8 @@ class TunedConfig(Record):
     config: Config
     untuned: Config
     """The config that leaves the model as it is."""
+    variants: dict[str, str | None] = {}
+    """Variant of the model that the config asks for -> `package.module:function`, as far as there is such a name."""
     baseline: Baseline | None = None
     """What the evidence compares with; None: the untuned model in the answer's own framework."""
     workload: TunedWorkload

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 
-from autotune import environment, reference
+from autotune import environment, reference, variants
 from autotune.backends import Backend, load_backend
 from autotune.changes import Changes
 from autotune.check import WrongResultError, check
@@ -180,7 +180,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         errors = check(request, seen, tolerance, exercise.gate)
         del outputs, seen
 
-        program = backend.program(model, request.config)
+        program = variants.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
         # A live process is there to be timed beside others: it never takes anything over.
         mate = find_classmate(request, program, here) if turns is None else None
@@ -192,7 +192,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
             samples = _take(request, _one_call(backend, step, inputs[0]), _plan(request, backend), turns)
             peak_bytes = memory.peak_bytes()
             exercise.require_sound(step)
-        diagnosis = backend.diagnose(model, request.config)
+        diagnosis = backend.diagnose(model, variants.without_variants(request.config))
 
     own_compile_s = max(first_call_s - float(np.median(samples.latency_s)), 0.0)
     paid = request.compiled_before

@@ -1,11 +1,12 @@
 """`Workload`: what is tuned, as data, and the one place that turns it into a model and its example inputs.
 
-A workload names a function; the function returns `(model, inputs)` or `(model, inputs, more_inputs)`. `inputs` is a
-tensor, a tuple of positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on
-which results are compared (two are derived where none are given: see `numerics`).
+A workload names a function; the function returns `(model, inputs)`, `(model, inputs, more_inputs)`, or a dict with
+these names as keys and with what else there is to say of the model (see `Built`). `inputs` is a tensor, a tuple of
+positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on which results are
+compared (two are derived where none are given: see `numerics`).
 
-For training it returns a mapping: the same under their names, and `loss`, `optimizer`, and `targets` if the loss takes
-any. A training step then is `loss(model, *inputs, *targets)`, its gradients, and the optimizer's step.
+For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is
+`loss(model, *inputs, *targets)`, its gradients, and the optimizer's step.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -28,6 +30,9 @@ from autotune.measurement import Record
 Device = Literal["cpu", "gpu", "ascend"]
 Task = Literal["infer", "train"]
 """What is done with a model: it is called, or it takes a training step."""
+
+MODEL_FILE = "_autotune_model_"
+"""What the name of a model's file begins with where it is imported for a trial: a job knows no such module."""
 
 
 class Workload(Record):
@@ -82,6 +87,12 @@ class Arguments:
         return Arguments(tuple(leaves[:num_positional]), keyword)
 
 
+Apply = Callable[[Any], object]
+"""Changes a model in place."""
+Variants = Mapping[str, Mapping[str, Apply | None]]
+"""Variant -> value -> the function that brings it about; None: the model as it is."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a model is trained: `loss(model, *inputs, *targets)` gives one number, `optimizer` changes the weights."""
@@ -92,11 +103,16 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Built:
-    """A live model with its example inputs and the further inputs that its author gave; to train, with the targets."""
+    """A live model with its example inputs, the further inputs that its author gave, and what he declared. To train,
+    the inputs are those of a step: with the targets."""
 
     model: Any
     inputs: Arguments
     more_inputs: tuple[Arguments, ...] = ()
+    regions: tuple[str, ...] | None = None
+    """Regions to compile instead of the whole (see `regions`); None: nothing was said about them."""
+    variants: Variants = field(default_factory=dict)
+    """Of each the model as it is first (see `variants`)."""
     recipe: Recipe | None = None
     """Given if and only if the task is to train."""
 
@@ -134,20 +150,21 @@ def build(workload: Workload) -> Built:
     function = _find_function(workload)
     returned = function(**_arguments(function, workload))
     parts = _parts(returned, workload)
-    model, more_inputs = parts["model"], parts.get("more_inputs", ())
+    model = parts["model"]
     if not callable(model):
         raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
-    if not isinstance(more_inputs, (list, tuple)):
-        raise InputError(f"{workload.model} returned {_kind(more_inputs)} as more_inputs; it must be a list of inputs")
-    inputs = [Arguments.of(each) for each in (parts["inputs"], *more_inputs)]
+    read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
+    inputs = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())]
     if workload.task == "infer":
-        return Built(model, inputs[0], tuple(inputs[1:]))
+        return Built(model, inputs[0], tuple(inputs[1:]), **read)
     targets = Arguments.of(parts.get("targets", ()))
     batches = [each.and_then(targets) for each in inputs]
-    return Built(model, batches[0], tuple(batches[1:]), _recipe(parts, workload))
+    return Built(model, batches[0], tuple(batches[1:]), recipe=_recipe(parts, workload), **read)
 
 
-_KEYS = ("model", "inputs", "more_inputs", "targets", "loss", "optimizer")
+_POSITIONS = ("model", "inputs", "more_inputs")
+"""What a tuple holds."""
+_KEYS = (*_POSITIONS, "regions", "variants", "targets", "loss", "optimizer")
 _FOR_TRAINING = (
     'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
 )
@@ -156,13 +173,13 @@ _FOR_TRAINING = (
 def _parts(returned: object, workload: Workload) -> Mapping[str, Any]:
     """What the function returned, by name, with all that the task needs. Raises InputError."""
     if isinstance(returned, tuple) and len(returned) in (2, 3):
-        parts: Mapping[str, Any] = dict(zip(_KEYS, returned, strict=False))
+        parts: Mapping[str, Any] = dict(zip(_POSITIONS, returned, strict=False))
     elif isinstance(returned, Mapping):
         parts = returned
     else:
         raise InputError(
             f"{workload.model} returned {_kind(returned)}",
-            tip="it must return (model, inputs) or (model, inputs, more_inputs)",
+            tip="it must return (model, inputs), (model, inputs, more_inputs) or a dict of these and more",
         )
     needed = ("model", "inputs", *(("loss", "optimizer") if workload.task == "train" else ()))
     missing = [key for key in needed if key not in parts]
@@ -179,6 +196,52 @@ def _recipe(parts: Mapping[str, Any], workload: Workload) -> Recipe:
     if not callable(parts["loss"]):
         raise InputError(f"{workload.model} returned {_kind(parts['loss'])} as the loss, which cannot be called")
     return Recipe(parts["loss"], parts["optimizer"])
+
+
+def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InputError(f"{workload.model} returned {_kind(value)} as more_inputs; it must be a list of inputs")
+    return tuple(Arguments.of(each) for each in value)
+
+
+def _regions(value: object, workload: Workload) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        raise InputError(
+            f"{workload.model} returned {_kind(value)} as regions; it must be a list of texts such as 'blocks.*'"
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def _variants(value: object, workload: Workload) -> Variants:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{workload.model} returned {_kind(value)} as variants; it must be a dict {_VARIANTS}")
+    for name, choices in value.items():
+        if not _NAME.fullmatch(str(name)):
+            raise InputError(f"{workload.model}: the variant {name!r} needs a name of letters, digits and underscores")
+        if not isinstance(choices, Mapping) or len(choices) < 2 or next(iter(choices.values())) is not None:
+            raise InputError(
+                f"{workload.model}: the variant {name} must have the model as it is first, and then others",
+                tip=f"write it as {_VARIANTS}",
+            )
+        for choice, function in list(choices.items())[1:]:
+            if not callable(function):
+                raise InputError(
+                    f"{workload.model}: the variant {name}={choice} is {_kind(function)}",
+                    tip="it must be a function that takes the model and changes it in place",
+                )
+        if not all(isinstance(choice, str) for choice in choices):
+            raise InputError(f"{workload.model}: the variant {name} has a value whose name is no text")
+    return value
+
+
+_VARIANTS = "{NAME: {'plain': None, 'other': FUNCTION}}"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_READ: dict[str, Callable[[object, Workload], Any]] = {
+    "more_inputs": _more_inputs,
+    "regions": _regions,
+    "variants": _variants,
+}
+"""Key -> what makes its value part of `Built`, or says what is wrong with it."""
 
 
 def _find_function(workload: Workload) -> Callable[..., Any]:
@@ -200,7 +263,7 @@ def _import_file(path: Path) -> ModuleType:
         raise InputError(f"{path} is not there any more")
     sys.path.insert(0, str(path.parent))
     # Under a name of its own: a user's `types.py` must not take the place of Python's.
-    name = f"_autotune_model_{path.stem}"
+    name = f"{MODEL_FILE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -19,10 +19,12 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes"),
     ("config", "measurement"),
-    ("files", "workload", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches"),
+    ("files", "workload", "regions", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches"),
     ("space", "trial", "backends", "record"),
+    ("variants",),
     (
         "joint",
+        "declaration",
         "memory",
         "subject",
         "check",

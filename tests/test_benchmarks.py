@@ -13,7 +13,7 @@ import yaml
 from autotune.config import Config
 from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict
-from benchmarks import aa, delivered, overhead, planted, record
+from benchmarks import aa, delivered, overhead, planted, record, regions
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.plain import settings_of
@@ -264,3 +264,21 @@ def test_a_child_that_tells_no_stages_gives_an_upper_bound():
     shares = overhead.shares_of("m", [a_trial()])
     assert shares.own_share == pytest.approx((20 - 10 - 3) / 20)
     assert not shares.told
+
+
+def test_regions_are_judged_by_the_deep_models(measurement):
+    """Shares are those of the blocks over the whole; goals look at deep models in PyTorch that are not frozen."""
+
+    def seen(case, whole_s, blocks_s):
+        compile_s = {"untuned": 0.0, "whole": whole_s, "blocks": blocks_s}
+        return regions.Seen(
+            case, {name: [measurement.model_copy(update={"compile_s": each})] * 2 for name, each in compile_s.items()}
+        )
+
+    deep, shallow = regions.Case("torch", "vit", 24), regions.Case("torch", "vit", 6)
+    frozen, other = regions.Case("torch", "vit", 24, regions.FROZEN), regions.Case("mindspore", "bert_small", 12)
+    report = regions.report_of([seen(deep, 10, 4), seen(shallow, 10, 9), seen(frozen, 10, 30), seen(other, 1, 2)], 2)
+    assert [goal.met for goal in report.goals] == [True, True]
+    assert report.goals[0].found == "40% at most"
+    assert len(report.body.splitlines()) == 2 + 4
+    assert [goal.met for goal in regions.report_of([seen(deep, 10, 6)], 2).goals] == [False, True]

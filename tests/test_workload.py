@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +117,59 @@ def test_a_wrong_return_is_a_sentence(in_file: Make, returned: str, message: str
     assert str(caught.value).startswith("my-model returned a ")
     assert message in str(caught.value)
     assert tip in (caught.value.tip or "")
+
+
+def test_a_dict_says_the_same_and_more(in_file: Make) -> None:
+    """Under the names of a tuple's parts; regions and variants are what only a dict can say."""
+    source = (
+        "def model(x):\n    return x + 1\ndef other(model): ...\ndef f():\n    return {'model': model, 'inputs': 41, "
+        "'more_inputs': [1], 'regions': ['a.*', 'a.*', 'b'], 'variants': {'kind': {'plain': None, 'other': other}}}\n"
+    )
+    built = build(in_file(source))
+    assert answer(built) == 42
+    assert [each.call(built.model) for each in built.more_inputs] == [2]
+    assert built.regions == ("a.*", "b")
+    assert [(value, callable(function)) for value, function in built.variants["kind"].items()] == [
+        ("plain", False),
+        ("other", True),
+    ]
+    plain = build(in_file("def f():\n    return {'model': print, 'inputs': 0}\n"))
+    assert (plain.regions, plain.variants, plain.more_inputs) == (None, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("'region': ['a']", "returned a mapping with 'region'"),
+        ("'model': 3", "returned a int as the model, which cannot be called"),
+        ("'more_inputs': 3", "returned a int as more_inputs"),
+        ("'regions': 'a'", "returned a str as regions"),
+        ("'regions': [1]", "returned a list of 1 as regions"),
+        ("'variants': [1]", "returned a list of 1 as variants"),
+        ("'variants': {'a b': {'plain': None, 'x': print}}", "the variant 'a b' needs a name"),
+        ("'variants': {'a': {'plain': None}}", "the variant a must have the model as it is first"),
+        ("'variants': {'a': {'x': print, 'plain': None}}", "the variant a must have the model as it is first"),
+        ("'variants': {'a': print}", "the variant a must have the model as it is first"),
+        ("'variants': {'a': {'plain': None, 'x': None}}", "the variant a=x is a NoneType"),
+        ("'variants': {'a': {'plain': None, 'x': 3}}", "the variant a=x is a int"),
+        ("'variants': {'a': {'plain': None, 1: print}}", "the variant a has a value whose name is no text"),
+    ],
+)
+def test_a_wrong_dict_is_a_sentence(in_file: Make, more: str, message: str) -> None:
+    """A key that means nothing and a value of the wrong kind are named, with the model."""
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        build(in_file(f"def f():\n    return {{'model': print, 'inputs': 0, {more}}}\n"))
+    assert str(caught.value).startswith("my-model")
+
+
+@pytest.mark.parametrize("missing", ["model", "inputs"])
+def test_a_dict_without_a_needed_key(in_file: Make, missing: str) -> None:
+    """A model and its inputs are the least that a function returns."""
+    held = {"model": "print", "inputs": "0"}
+    del held[missing]
+    ((name, value),) = held.items()
+    with pytest.raises(InputError, match=f"--task infer: my-model.* returned no {missing}"):
+        build(in_file(f"def f():\n    return {{{name!r}: {value}}}\n"))
 
 
 def test_a_missing_function_lists_those_there_are(in_file: Make) -> None:

@@ -11,7 +11,7 @@ import importlib
 import pickle
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -69,6 +69,12 @@ class Backend(Protocol):
 
     def check_model(self, model: Any) -> str | None:
         """A sentence if `model` is nothing that this framework can compile, else None."""
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        """Every module of a model by its dotted path, in the framework's order; the model itself by the empty one."""
+
+    def check_region(self, model: Any, region: str) -> None:
+        """Raises InvalidConfigError for a region (see `regions`) that cannot be compiled in this model."""
 
     def place(self, value: Any) -> Any:
         """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
@@ -186,6 +192,10 @@ class BackendEntry:
     """The config that leaves a model as it is: what its search space calls so."""
     preload: str | None
     """Module that a fork server may import ahead of the trials; None: never preload."""
+    compiled: dict[str, Scalar]
+    """Settings under which modules can be compiled by themselves: where knob `region` means something."""
+    shares_compilations: bool
+    """Equal modules share one, so that the blocks of a deep model are worth compiling by themselves, unasked."""
     bundled_only_for_tests: bool = False
 
 
@@ -199,6 +209,8 @@ BACKENDS: dict[str, BackendEntry] = {
         process_variables={},
         untuned={"execution": "eager"},
         preload="torch",
+        compiled={"execution": "compile"},
+        shares_compilations=True,
     ),
     "mindspore": BackendEntry(
         module="autotune.backends.mindspore_jit",
@@ -210,6 +222,9 @@ BACKENDS: dict[str, BackendEntry] = {
         process_variables={"GLOG_v": "3"},
         untuned={"execution": "pynative"},
         preload="mindspore",
+        # Graph mode is the process's: it compiles whatever is called.
+        compiled={"execution": "jit"},
+        shares_compilations=False,
     ),
     "fake": BackendEntry(
         module="autotune.backends.fake",
@@ -220,6 +235,8 @@ BACKENDS: dict[str, BackendEntry] = {
         process_variables={},
         untuned={"execution": "eager"},
         preload="numpy",
+        compiled={"execution": "compile"},
+        shares_compilations=True,
         bundled_only_for_tests=True,
     ),
     # The same once more under another name, with a variable to tell its processes by: for studies of two frameworks.
@@ -232,6 +249,8 @@ BACKENDS: dict[str, BackendEntry] = {
         process_variables={"SHAM": "1"},
         untuned={"execution": "eager"},
         preload="numpy",
+        compiled={"execution": "compile"},
+        shares_compilations=True,
         bundled_only_for_tests=True,
     ),
 }

@@ -2,7 +2,8 @@
 
 It lets the whole way of a trial be tested (processes, limits, storage, verdicts) in milliseconds and without a
 compiler. Knob `behaviour` chooses what goes wrong, `latency_ms` how long a call takes, `compile_ms` how long compiling
-takes without its cache, which knows nothing of knob `threads`, and `program` names what is emitted.
+takes without its cache, which knows nothing of knob `threads`, and `program` names what is emitted. A model may have
+`parts`, modules by their path.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measurement import Diagnosis, GraphBreak, Reason, TensorSpec
 from autotune.numerics import WideType
+from autotune.regions import Region, fitting
 from autotune.workload import Device
 
 
@@ -60,6 +62,13 @@ class FakeBackend:
 
     def check_model(self, model: Any) -> str | None:
         return None
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        return {"": model, **getattr(model, "parts", {})}
+
+    def check_region(self, model: Any, region: str) -> None:
+        wanted = Region.parse(region)
+        fitting((*wanted.compiled, *wanted.left), self.modules(model))
 
     def place(self, value: Any) -> Any:
         return value

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
 
 from autotune.backends.mindspore_program import effective_isa, has_queue
+from autotune.backends.mindspore_regions import cells_of
 from autotune.backends.mindspore_settings import TARGETS, CompileArguments, compile_arguments
 from autotune.changes import Changes
 from autotune.config import Config
@@ -28,67 +27,30 @@ def apply(model: ms.nn.Cell, config: Config, changes: Changes) -> ms.nn.Cell:
     What is changed in the process and in the Cell is noted in `changes`, but for what MindSpore takes only once.
     Raises InvalidConfigError, and MissingFrameworkError where fusion lacks its package.
     """
-    arguments = prepare(config, "infer", changes)
+    arguments = prepare(model, config, "infer", changes)
     return change_in_place(model, arguments, changes)
 
 
-def prepare(config: Config, task: Task, changes: Changes) -> CompileArguments:
+def prepare(model: ms.nn.Cell, config: Config, task: Task, changes: Changes) -> CompileArguments:
     """Set what holds for the process, and return what is left to be done. Raises like `apply`."""
     device = selected_device()
     arguments = compile_arguments(config, ms.__version__, device, task)
     if device == "cpu" and "enable_graph_kernel" in arguments.context:
         _need_decorator()
+    cells_of(model, arguments.region)  # Whatever it refuses is refused before anything is set.
     _set_process(arguments, changes)
     return arguments
 
 
 def change_in_place(model: ms.nn.Cell, arguments: CompileArguments, changes: Changes) -> ms.nn.Cell:
-    """The Cell, rewritten and wrapped."""
-    return _change_in_place(model, lambda: _rewritten(model, arguments), changes)
+    """The Cell, rewritten and wrapped. Put back, it computes as before, its layers' precision included (measured)."""
+    return changes.rewrite([each for _, each in model.cells_and_names()], lambda: _rewritten(model, arguments))
 
 
 def _rewritten(model: ms.nn.Cell, arguments: CompileArguments) -> ms.nn.Cell:
     cell = model if arguments.mixed_precision is None else _in_mixed_precision(model, *arguments.mixed_precision)
     _wrap(cell, arguments)
     return cell
-
-
-def _change_in_place(model: ms.nn.Cell, rewrite: Callable[[], ms.nn.Cell], changes: Changes) -> ms.nn.Cell:
-    """What `rewrite` does to the Cell and those in it shows in their attributes (measured: put back, a Cell computes
-    as before, its layers' precision included)."""
-    cells = [each for _, each in model.cells_and_names()]
-    before = _attributes(cells)
-    cell = rewrite()
-    after = _attributes(cells)
-    differ = [
-        (each, name)
-        for each in cells
-        for name in before[each].keys() | after[each].keys()
-        if not _same(before[each].get(name, _ABSENT), after[each].get(name, _ABSENT))
-    ]
-    changes.make(lambda: _put(after, differ), lambda: _put(before, differ))
-    return cell
-
-
-_ABSENT = object()
-_PARTS = "_cells"
-"""Where a Cell keeps those inside it, by name."""
-
-
-def _attributes(cells: list[ms.nn.Cell]) -> dict[ms.nn.Cell, dict[str, Any]]:
-    return {each: {**vars(each), _PARTS: each._cells.copy()} for each in cells}
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other or (isinstance(one, OrderedDict) and one == other)
-
-
-def _put(attributes: dict[ms.nn.Cell, dict[str, Any]], names: list[tuple[ms.nn.Cell, str]]) -> None:
-    """Past Cell's own bookkeeping, which would take what it is given for a layer."""
-    for cell, name in names:
-        vars(cell).pop(name, None)
-        if name in attributes[cell]:
-            vars(cell)[name] = attributes[cell][name]
 
 
 def selected_device() -> Device:
@@ -185,7 +147,8 @@ def _wrap(cell: ms.nn.Cell, arguments: CompileArguments) -> None:
     if arguments.jit is not None:
         # `ms.jit(cell)` is a bound method. Set as the instance's own `construct` it leaves the Cell a Cell: parameters,
         # checkpoints and use inside another Cell work as before (measured; trace cannot stand inside a graph).
-        cell.construct = jitted(cell, arguments)
+        for each in cells_of(cell, arguments.region):
+            each.construct = jitted(each, arguments)
     elif arguments.jit_config:
         cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
 

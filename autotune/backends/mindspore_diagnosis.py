@@ -13,6 +13,7 @@ from typing import Any
 
 from autotune.backends.mindspore_kernels import kernel_graphs
 from autotune.backends.mindspore_lookup import first
+from autotune.backends.mindspore_regions import compiled_paths, modules
 from autotune.config import Config
 from autotune.measurement import Diagnosis, GraphBreak, Recompile
 
@@ -48,15 +49,19 @@ def diagnose(model: Any, config: Config) -> Diagnosis:
     way = way_of(config)
     if way == "pynative":
         return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=())
-    said = _diagnose_bytecode(model) if way == "bytecode" else _diagnose_phases(phases(model, config))
+    num_cells = len(compiled_paths(model)) or 1
+    said = (
+        _diagnose_bytecode(model) if way == "bytecode" else _diagnose_phases(phases(model, config), num_cells=num_cells)
+    )
     kernels = kernel_graphs() if said.compiled else None
     if kernels is None:
         return said
     return said.model_copy(update={"num_kernels": kernels.num_kernels, "num_fused": kernels.num_fused})
 
 
-def _diagnose_phases(names: Collection[str] | None) -> Diagnosis:
-    """MindSpore keeps one phase for each graph, that is for each new combination of input shapes, types, values."""
+def _diagnose_phases(names: Collection[str] | None, *, num_cells: int) -> Diagnosis:
+    """MindSpore keeps one phase for each graph, that is for each new combination of input shapes, types, values of each
+    compiled Cell."""
     if names is None:
         return Diagnosis(compiled=None, note="this release does not tell what it compiled")
     if not names:
@@ -66,7 +71,7 @@ def _diagnose_phases(names: Collection[str] | None) -> Diagnosis:
         compiled=True,
         num_graphs=len(names),
         graph_breaks=_interpreted(names),
-        recompiles=(again,) * (len(names) - 1),
+        recompiles=(again,) * max(len(names) - num_cells, 0),
     )
 
 
@@ -105,16 +110,19 @@ def _interpreted_scopes(text: str) -> Iterator[str]:
 def _diagnose_bytecode(model: Any) -> Diagnosis:
     """Capture hangs its state on code objects: those of `construct` and of the pieces that it was cut into.
 
-    A piece that was compiled again shows its newest graph only, so each recompile counts as one graph more.
+    A piece that was compiled again shows its newest graph only, so each further compilation counts as one graph more.
+    It is a recompile unless it is that of another Cell with the same code.
     """
     if _CODE_EXTRA is None:
         return Diagnosis(compiled=None, note="this release does not tell what it compiled")
-    pieces = list(_pieces(type(model).construct.__code__))
-    num_recompiles = sum(max(extra.get("compile_count_", 0) - 1, 0) for _, extra in pieces)
+    pieces = [piece for code in _codes(model) for piece in _pieces(code)]
+    num_further = sum(max(extra.get("compile_count_", 0) - 1, 0) for _, extra in pieces)
     num_graphs = sum("phase_" in extra.get("code", ()) for _, extra in pieces)
+    others = Counter(_codes_of_cells(model))
+    num_recompiles = sum(max(extra.get("compile_count_", 0) - max(others[code], 1), 0) for code, extra in pieces)
     return Diagnosis(
         compiled=num_graphs > 0,
-        num_graphs=num_graphs + num_recompiles if num_graphs else 0,
+        num_graphs=num_graphs + num_further if num_graphs else 0,
         graph_breaks=_breaks(pieces),
         recompiles=(Recompile(reason="a guard failed; MS_JIT_BYTECODE_LOGS=recompiles prints it"),) * num_recompiles,
         note=None if num_graphs else "capture bytecode never compiled: ran as PyNative",
@@ -122,8 +130,18 @@ def _diagnose_bytecode(model: Any) -> Diagnosis:
 
 
 def _bytecode_phases(model: Any) -> tuple[str, ...]:
-    extras = (extra.get("code", {}) for _, extra in _pieces(type(model).construct.__code__))
+    extras = (extra.get("code", {}) for whole in _codes(model) for _, extra in _pieces(whole))
     return tuple(dict.fromkeys(str(code["phase_"]) for code in extras if "phase_" in code))
+
+
+def _codes_of_cells(model: Any) -> list[CodeType]:
+    """The code of each compiled Cell: one class's Cells have one code."""
+    cells = modules(model)
+    return [type(cells[path]).construct.__code__ for path in compiled_paths(model)]
+
+
+def _codes(model: Any) -> list[CodeType]:
+    return list(dict.fromkeys(_codes_of_cells(model)))
 
 
 def _pieces(code: CodeType) -> Iterator[tuple[CodeType, dict[str, Any]]]:

@@ -1,7 +1,8 @@
 """MindSpore: PyNative, graph mode or ms.jit. Only the files `mindspore_*` import it (the bundled models apart).
 
-`mindspore_settings` knows what a config means, `mindspore_apply` hands it over (`mindspore_training` to a training
-step), `mindspore_diagnosis` and `mindspore_program` tell what became of it. "Measured" in a comment means: on MindSpore
+`mindspore_settings` knows what a config means, `mindspore_apply` hands it over to the Cells that `mindspore_regions`
+finds (`mindspore_training` to a training step), `mindspore_diagnosis` and `mindspore_program` tell what became of it.
+"Measured" in a comment means: on MindSpore
 2.10.0, CPU, Linux x86-64.
 Supported: mindspore >= 2.3.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends import Found, mindspore_training, python_random_state
+from autotune.backends import Found, mindspore_regions, mindspore_training, python_random_state
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
 from autotune.backends.mindspore_diagnosis import diagnose
 from autotune.backends.mindspore_kernels import dump_variables
@@ -34,6 +35,7 @@ from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
+from autotune.regions import Region
 from autotune.workload import Device
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
@@ -89,6 +91,12 @@ class MindSporeBackend:
         if not isinstance(model, ms.nn.Cell):
             return f"a {type(model).__name__}; the mindspore backend needs a mindspore.nn.Cell"
         return already_compiled(model)
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        return mindspore_regions.modules(model)
+
+    def check_region(self, model: Any, region: str) -> None:
+        mindspore_regions.cells_of(model, Region.parse(region))
 
     def place(self, value: Any) -> Any:
         """Nothing to do: MindSpore moves tensors itself to the device that `prepare` selected for the process."""

@@ -19,7 +19,9 @@ import mindspore as ms
 from autotune.backends.mindspore_diagnosis import graph_text, phases, way_of
 from autotune.backends.mindspore_kernels import kernel_graphs
 from autotune.backends.mindspore_lookup import first
+from autotune.backends.mindspore_regions import compiled_paths
 from autotune.config import Config
+from autotune.regions import KNOB, WHOLE, Region
 
 _RUNTIME = first("mindspore._c_expression:RuntimeConf")
 _READ_BACK = frozenset({"onednn_isa", "launch_blocking", "kernel_threads", "dispatch_threads", "memory_optimize_level"})
@@ -64,7 +66,9 @@ def program(model: Any, config: Config) -> str | None:
     graphs = sorted(_plain(text) for text in texts if text is not None)
     dumped = kernel_graphs() if names else None
     kernels = sorted(_plain(text) for text in dumped.texts) if dumped else []
-    content = [way, graphs, kernels, _settings(config, way, shows_kernels=bool(kernels))]
+    # What is not among these Cells runs operator by operator.
+    cells = compiled_paths(model) if names else []
+    content = [way, graphs, kernels, cells, _settings(config, way, shows_kernels=bool(kernels))]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -86,7 +90,7 @@ def _plain(text: str) -> str:
 
 def _settings(config: Config, way: str, *, shows_kernels: bool) -> dict[str, Any]:
     compiled = way != "pynative"
-    left_out = {"execution", "capture", *_READ_BACK} | (_SHOWN_BY_KERNELS if shows_kernels else set())
+    left_out = {"execution", "capture", KNOB, *_READ_BACK} | (_SHOWN_BY_KERNELS if shows_kernels else set())
     left_out |= set() if compiled else _OF_GRAPHS
     asked = {knob: value for knob, value in config.root.items() if knob not in left_out}
     if compiled:
@@ -99,7 +103,7 @@ def _in_force(config: Config, way: str) -> Iterator[tuple[str, Any]]:
     on_cpu = ms.get_context("device_target") == "CPU"
     yield "onednn_isa", (effective_isa() if on_cpu else None) or config.get("onednn_isa")
     yield "kernel_threads", ms.get_context("runtime_num_threads")
-    if way in ("pynative", "bytecode"):
+    if way in ("pynative", "bytecode") or not Region.parse(str(config.get(KNOB, WHOLE))).is_whole:
         yield "launch_blocking", config.get("launch_blocking", False) and is_launch_blocking()
     if way != "pynative":
         yield "dispatch_threads", ms.get_context("inter_op_parallel_num")

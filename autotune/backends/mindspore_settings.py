@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
+from autotune.regions import KNOB, WHOLE, Region
 from autotune.workload import Device, Task
 
 TARGETS: dict[Device, str] = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
@@ -137,6 +138,8 @@ class CompileArguments:
     """Environment variables that are read after the import: at the first operator, or the first compilation."""
     calls: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Function in `mindspore` -> its arguments: settings that have no other form."""
+    region: Region = field(default_factory=Region)
+    """The Cells that `ms.jit` wraps."""
     mixed_precision: tuple[str, str] | None = None
     """Level and type for `ms.amp.auto_mixed_precision`, which rewrites the Cell."""
 
@@ -154,6 +157,7 @@ def compile_arguments(config: Config, version: str, device: Device, task: Task =
         },
         "variables": _variables(config),
         "calls": _calls(config),
+        "region": _region(config),
         "mixed_precision": _mixed_precision(config),
     }
     if execution == "pynative":
@@ -171,7 +175,8 @@ def compile_arguments(config: Config, version: str, device: Device, task: Task =
 def _refuse(config: Config, version: str, device: Device) -> None:
     if "execution" not in config.root:
         raise InvalidConfigError("knob execution: is missing")
-    for name, value in config.root.items():
+    settings = {name: value for name, value in config.root.items() if name != KNOB}
+    for name, value in settings.items():
         if name in _COUNTS:
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidConfigError(f"knob {name}: {value!r} is neither null nor a whole number from 1")
@@ -182,6 +187,12 @@ def _refuse(config: Config, version: str, device: Device) -> None:
     for each in _REFUSED:
         if config.matches(each.pattern) and device in each.devices and _within(version, each.versions):
             raise InvalidConfigError(f"{config}: {each.because} (this is {version} on {device})")
+
+
+def _region(config: Config) -> Region:
+    if KNOB in config.root and config["execution"] != "jit":
+        raise InvalidConfigError(f"knob {KNOB}: is for execution=jit only; graph mode compiles whatever is called")
+    return Region.parse(str(config.get(KNOB, WHOLE)))
 
 
 def _within(version: str, versions: str) -> bool:

@@ -22,7 +22,7 @@ def training_step(
 ) -> Callable[..., Any]:
     """See `Backend.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
     source, and finds no lambda inside an expression."""
-    arguments = prepare(config, "train", changes)
+    arguments = prepare(model, config, "train", changes)
     if arguments.mixed_precision is not None:
         raise InvalidConfigError("knob amp_level: half precision needs a loss scale, which a training step has not")
     if config["execution"] == "graph":

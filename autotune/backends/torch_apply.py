@@ -1,7 +1,7 @@
 """A model under a config: what a trial runs, and what `autotune.load(...).apply(model)` gives a job.
 
 Everything is checked before anything is set. Some settings are the whole process's (threads, float32 matmul precision,
-allocator, freezing), and some change the model in place (its memory format, its element type).
+allocator, freezing), and some change the model in place (its memory format, its element type, modules compiled alone).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from autotune.backends import torch_regions
 from autotune.backends.torch_settings import Settings, compile_arguments, settings_of
 from autotune.changes import Changes
 from autotune.config import Config
@@ -28,16 +29,18 @@ _TRIM_THRESHOLD, _MMAP_MAX = 128 * 1024, 65536
 
 
 def apply(model: torch.nn.Module, config: Config, changes: Changes) -> Any:
-    """The model under `config`, compiled at its first call; the very same object where nothing wraps it.
+    """The model under `config`, compiled at its first call; the very same object where nothing wraps it, as where parts
+    of it are compiled.
 
     What is changed in the process and in the model is noted in `changes`. Raises InvalidConfigError for what this
     release or system does not take, before anything is changed.
     """
     settings = settings_of(config)
+    torch_regions.check(model, settings.region)
     arguments = prepare(model, settings, changes)
     step: Any = _adapted(model, settings)
     if arguments is not None:
-        step = torch.compile(step, **arguments)
+        step = torch_regions.compile_region(model, step, settings, arguments, changes)
     if settings.inference_mode or settings.freezes:
         step = WithoutGradients(step, torch.inference_mode if settings.inference_mode else torch.no_grad)
     return step

@@ -1,7 +1,8 @@
 """PyTorch: eager or torch.compile. Supported: torch >= 2.6; checked against 2.13.
 
 Beside the bundled models, torch is imported here and in the modules named `torch_*`: what a config means
-(`torch_settings`, pure), how it is applied (`torch_apply`, `torch_training`), what the compiler did (`torch_books`) and
+(`torch_settings`, pure), how it is applied (`torch_apply`, `torch_regions`, `torch_training`), what the compiler did
+(`torch_books`) and
 what came of it (`torch_program`).
 """
 
@@ -11,7 +12,7 @@ import importlib
 import importlib.util
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends import Found, python_random_state, torch_books, torch_training
+from autotune.backends import Found, python_random_state, torch_books, torch_regions, torch_training
 from autotune.backends.torch_apply import apply, device_of
 from autotune.backends.torch_program import program
 from autotune.backends.torch_settings import settings_of
@@ -30,6 +31,7 @@ from autotune.config import Config
 from autotune.errors import MissingDeviceError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
+from autotune.regions import Region
 from autotune.workload import Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
@@ -85,6 +87,12 @@ class TorchBackend:
         if isinstance(model, torch.nn.Module):
             return None
         return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module"
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        return torch_regions.modules(model)
+
+    def check_region(self, model: Any, region: str) -> None:
+        torch_regions.check(model, Region.parse(region))
 
     def place(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
@@ -189,9 +197,12 @@ class TorchBackend:
         return None
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
-        if not settings_of(config).compiles_anything:
+        settings = settings_of(config)
+        if not settings.compiles_anything:
             return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)
-        return torch_books.diagnosis()
+        said = torch_books.diagnosis()
+        # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
+        return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
 
     def program(self, model: Any, config: Config) -> str | None:
         return program(model, settings_of(config))

@@ -1,7 +1,8 @@
 """A digest of what runs: the code that inductor emitted, and the settings under which it runs, as read back.
 
 Two configs with the same digest are one config with two names. So whatever can change speed without showing in the
-emitted code is in it: threads, what library kernels may do, autocast, types and layouts of the weights, the allocator.
+emitted code is in it: which modules run it, threads, what library kernels may do, autocast, types and layouts of the
+weights, the allocator.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from autotune.backends.torch_apply import mode_options
 from autotune.backends.torch_books import diagnosis
 from autotune.backends.torch_code import emitted_code
+from autotune.backends.torch_regions import compiled_paths, left_paths
 from autotune.backends.torch_settings import Settings
 
 
@@ -28,6 +30,7 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
     content = {
         "code": code,
         "capture": _capture() if settings.compiles_anything else None,
+        "region": [compiled_paths(model), left_paths(model)],
         "graphs_of_the_device": _device_graphs(model, settings),
         "process": _process(),
         "precision": [settings.autocast, settings.cast],

@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
+from autotune.regions import KNOB, WHOLE, Region
 
 COMPILE_KNOBS = ("backend", "mode", "dynamic", "fullgraph")
 """Arguments of torch.compile under their own names."""
@@ -56,7 +57,7 @@ _CHOICES: dict[str, tuple[Scalar, ...]] = {
 """Knobs with a fixed choice, and what they take; `threads` takes a number or null."""
 
 _OF_THE_COMPILER = (
-    *COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, *FUNCTORCH_OPTIONS, "torchair_mode", "scope",
+    KNOB, *COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, *FUNCTORCH_OPTIONS, "torchair_mode", "scope",
 )  # fmt: skip
 
 
@@ -65,6 +66,7 @@ class Settings:
     """One config in PyTorch's own terms. `None` everywhere: as the job has it."""
 
     compiled: bool
+    region: Region = field(default_factory=Region)
     backend: str = "inductor"
     mode: str | None = None
     dynamic: bool | None = None
@@ -113,6 +115,7 @@ def settings_of(config: Config) -> Settings:
     precision = config.get("precision")
     return Settings(
         compiled=execution == "compile",
+        region=_region(config),
         **{name: config[name] for name in COMPILE_KNOBS if name in config.root},  # type: ignore[arg-type]
         options=_entries(config, OPTIONS),
         process_options=_entries(config, PROCESS_OPTIONS),
@@ -140,6 +143,8 @@ def require_for_training(settings: Settings) -> None:
         raise InvalidConfigError("knob inference_mode: records no gradients, so nothing can be trained in it")
     if settings.cast is not None:
         raise InvalidConfigError("knob precision: a training step keeps its weights as they are; use an autocast")
+    if settings.region != Region():
+        raise InvalidConfigError(f"knob {KNOB}: is for inference; in a training step `scope` says what is compiled")
 
 
 def compile_arguments(settings: Settings, mode_options: dict[str, Any]) -> dict[str, Any]:
@@ -174,6 +179,15 @@ def _refuse_unknown(config: Config, *, compiled: bool) -> None:
         for name in ("mode", *OPTIONS, *PROCESS_OPTIONS):
             if name in config.root:
                 raise InvalidConfigError(f"knob {name}: is for backend=inductor only")
+
+
+def _region(config: Config) -> Region:
+    region = Region.parse(str(config.get(KNOB, WHOLE)))
+    if region.left and config.get("fullgraph"):
+        raise InvalidConfigError(
+            f"knob {KNOB}: a part that is left out breaks the graph, and fullgraph=true refuses that"
+        )
+    return region
 
 
 def _entries(config: Config, names: dict[str, tuple[str, Scalar]]) -> dict[str, Scalar]:

@@ -1,9 +1,10 @@
 """Table of the bundled models: what they are, and which frameworks each one is written for.
 
-Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`: the model is in evaluation
-mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a model
-exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
-`training.py` has the builders for training steps: the same models with a loss, targets and an optimizer.
+Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`, or gives a dict with `model`,
+`inputs` and the `variants` that it declares: the model is in evaluation mode and filled with seeded weights, and the
+inputs are a tuple of tensors to call it with. Where a model exists in two frameworks, both builders take the same
+sizes and give the same function of the same weights. `training.py` has the builders for training steps: the same
+models with a loss, targets and an optimizer.
 
 Importing this package imports no framework, so the models can be listed where a framework is not installed.
 """
@@ -12,12 +13,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["BUNDLED", "BundledModel", "names", "reference", "source_sha256"]
+__all__ = ["BUNDLED", "BundledModel", "declared", "names", "reference", "source_sha256"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +27,43 @@ class BundledModel:
 
     description: str
     frameworks: tuple[str, ...]
+    repeated: str | None = None
+    """The region of its repeated blocks."""
+    variants: Mapping[str, Mapping[str, Mapping[str, str | None]]] = field(default_factory=dict)
+    """Framework -> what it declares there; values, and where their functions are."""
     trains: bool = False
 
 
 _BOTH = ("torch", "mindspore")
 
+
+def _swiglu(framework: str) -> dict[str, str | None]:
+    return {"plain": None, "fused": f"{__name__}.{framework}.swiglu:use_fused_swish"}
+
+
 BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
     {
-        "vit": BundledModel("Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", _BOTH, trains=True),
+        "vit": BundledModel(
+            "Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", _BOTH, "blocks.*", trains=True
+        ),
         "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", _BOTH),
         "resnet18": BundledModel("ResNet-18 with batch norm", _BOTH, trains=True),
         "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", _BOTH),
-        "bert_small": BundledModel("BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH, trains=True),
+        "bert_small": BundledModel(
+            "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH, "blocks.*", trains=True
+        ),
+        "swiglu": BundledModel(
+            "encoder: 4 pre-norm blocks with gated feed-forward; declares variants",
+            _BOTH,
+            "blocks.*",
+            {
+                "torch": {
+                    "activation": _swiglu("torch"),
+                    "attention": {"sdpa": None, "math": f"{__name__}.torch.swiglu:use_math_attention"},
+                },
+                "mindspore": {"activation": _swiglu("mindspore")},
+            },
+        ),
         "planner": BundledModel("decision network that breaks graphs on purpose", ("torch",)),
     }
 )
@@ -50,6 +76,12 @@ def names(framework: str | None = None, task: Literal["infer", "train"] = "infer
         for name, model in BUNDLED.items()
         if (framework is None or framework in model.frameworks) and (task == "infer" or model.trains)
     )
+
+
+def declared(name: str, framework: str) -> dict[str, Any]:
+    """What a process that builds the model would find declared (see `autotune.declaration`), as plain data."""
+    model = BUNDLED[name]
+    return {"repeated": model.repeated, "variants": model.variants.get(framework, {})}
 
 
 def reference(name: str, framework: str, task: Literal["infer", "train"] = "infer") -> str:

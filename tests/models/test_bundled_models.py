@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -27,6 +28,7 @@ SMALL: dict[str, dict[str, int]] = {
     "resnet18": {"image": 32, "width": 8, "classes": 10, "batch": 2},
     "yolo_tiny": {"image": 64, "width": 8, "depth": 2, "classes": 3, "batch": 2},
     "bert_small": {"seq": 16, "dim": 32, "depth": 2, "heads": 2, "vocab": 50, "batch": 3},
+    "swiglu": {"length": 8, "dim": 32, "depth": 2, "heads": 2, "hidden": 48, "batch": 2},
     "planner": {"features": 8, "hidden": 16, "horizon": 3, "actions": 4, "batch": 2},
 }
 OUTPUT_SHAPES: dict[str, list[tuple[int, ...]]] = {
@@ -35,6 +37,7 @@ OUTPUT_SHAPES: dict[str, list[tuple[int, ...]]] = {
     "resnet18": [(2, 10)],
     "yolo_tiny": [(2, 24, 8, 8), (2, 24, 4, 4), (2, 24, 2, 2)],
     "bert_small": [(3, 16, 32), (3, 32)],
+    "swiglu": [(2, 8, 32)],
     "planner": [(2, 3, 4)],
 }
 INDIVISIBLE = [
@@ -80,8 +83,22 @@ every_common_model = pytest.mark.parametrize("name", models.names("mindspore"))
 def builder(name: str, framework: str) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
     pytest.importorskip(framework)
     module, _, function = models.reference(name, framework).partition(":")
-    build: Callable[..., tuple[Any, tuple[Any, ...]]] = getattr(importlib.import_module(module), function)
-    return build
+    build = getattr(importlib.import_module(module), function)
+
+    @functools.wraps(build)
+    def pair(**sizes: int) -> tuple[Any, tuple[Any, ...]]:
+        built = build(**sizes)
+        return (built["model"], built["inputs"]) if isinstance(built, dict) else built
+
+    return pair
+
+
+def variant(name: str, framework: str, function: str, **sizes: int) -> tuple[Any, tuple[Any, ...]]:
+    """A bundled model with one of its variants, and its inputs."""
+    model, inputs = builder(name, framework)(**sizes)
+    module = importlib.import_module(f"autotune.models.{framework}.{name}")
+    getattr(module, function)(model)
+    return model, inputs
 
 
 def call(framework: str, model: Any, inputs: tuple[Any, ...]) -> list[NDArray[np.float32]]:
@@ -359,3 +376,44 @@ def test_the_planner_is_no_full_graph() -> None:
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported):
         call("torch", torch.compile(model, backend="eager", fullgraph=True), inputs)
+
+
+# Variants
+
+
+every_variant = pytest.mark.parametrize(
+    ("name", "framework", "function"),
+    [
+        pytest.param(name, framework, place.partition(":")[2], marks=mark(framework))
+        for name, model in models.BUNDLED.items()
+        for framework, declared in model.variants.items()
+        for values in declared.values()
+        for place in values.values()
+        if place is not None
+    ],
+)
+
+
+@every_variant
+def test_a_variant_computes_the_same(name: str, framework: str, function: str) -> None:
+    """Another implementation of the same function, to 1e-5 of the largest value; and it is another one."""
+    references = outputs_of(name, framework, **SMALL[name])
+    model, inputs = variant(name, framework, function, **SMALL[name])
+    assert relative_difference(call(framework, model, inputs), references) < 1e-5
+    plain, _ = builder(name, framework)(**SMALL[name])
+    assert functions_of(model) != functions_of(plain)
+
+
+def functions_of(model: Any) -> list[Any]:
+    """What its modules are told to call, in the model's order."""
+    named = model.named_modules() if hasattr(model, "named_modules") else model.cells_and_names()
+    return [vars(each).get(key) for _, each in named for key in ("swish", "attend")]
+
+
+@torch_only
+def test_the_custom_operator_is_registered_in_full() -> None:
+    """Schema, shapes for the compiler and gradients of the fused Swish: by PyTorch's own check."""
+    torch = pytest.importorskip("torch")
+    from autotune.models.torch.swiglu import fused_swish
+
+    torch.library.opcheck(fused_swish, (torch.randn(4, 8, requires_grad=True),))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -19,10 +21,11 @@ class SelfAttention(nn.Module):
         self.heads = heads
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
+        self.attend: Callable[..., torch.Tensor] = functional.scaled_dot_product_attention
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         query, key, value = (self._split_heads(part) for part in self.qkv(tokens).chunk(3, dim=-1))
-        mixed = functional.scaled_dot_product_attention(query, key, value)
+        mixed = self.attend(query, key, value)
         result: torch.Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 

@@ -1,0 +1,60 @@
+"""`Declaration`: the regions and variants that a model's author declared, as names; and the knobs that they become."""
+
+from __future__ import annotations
+
+from autotune.config import Scalar
+from autotune.errors import InputError
+from autotune.measurement import Record
+from autotune.regions import KNOB, WHOLE
+from autotune.space import Knob, Pattern, SearchSpace
+from autotune.variants import PREFIX
+
+DOC = "docs/regions-and-variants.md"
+
+
+class Declaration(Record):
+    """What can be told of a built model without the framework that it was built in."""
+
+    regions: tuple[str, ...] | None = None
+    """None: the author said nothing about them."""
+    repeated: str | None = None
+    """The region of its repeated blocks, found by its structure; None if it has none."""
+    variants: dict[str, dict[str, str | None]] = {}
+    """Variant -> its values, the model as it is first -> `package.module:function` that makes it (None: none, or not to
+    be imported by that name)."""
+
+    def regions_to_try(self, *, found_too: bool) -> tuple[str, ...]:
+        """What there is to compile instead of the whole: what was declared; else, if wanted, what was found."""
+        if self.regions is not None:
+            return tuple(each for each in self.regions if each != WHOLE)
+        return (self.repeated,) if self.repeated and found_too else ()
+
+
+def with_declared(space: SearchSpace, declared: Declaration, compiled: Pattern, *, found_too: bool) -> SearchSpace:
+    """The space with a knob `region` and a knob for each variant. Raises InputError if it has a knob of that name.
+
+    `compiled` are the settings under which the framework compiles a module: elsewhere there is no region to choose, and
+    a space that never has them gets no such knob. `found_too`: a region that nobody declared is tried as well.
+    """
+    regions = declared.regions_to_try(found_too=found_too)
+    added = [_variant(name, tuple(values)) for name, values in declared.variants.items()]
+    if regions and _offers(space, compiled):
+        added.append(_knob(KNOB, (WHOLE, *regions), compiled))
+    for knob in added:
+        if any(knob.name == each.name for each in space.knobs):
+            raise InputError(f"the search space has a knob {knob.name}, which the model declares too")
+    return space.model_copy(update={"knobs": (*space.knobs, *added)})
+
+
+def _variant(name: str, values: tuple[str, ...]) -> Knob:
+    return _knob(f"{PREFIX}{name}", values, {})
+
+
+def _knob(name: str, values: tuple[Scalar, ...], when: Pattern) -> Knob:
+    """The first value is the model as it is, and what a framework's compile takes by default."""
+    return Knob(name=name, doc=DOC, values=values, when=when, default=values[0], untuned=values[0])
+
+
+def _offers(space: SearchSpace, settings: Pattern) -> bool:
+    offered = {knob.name: knob.values for knob in space.knobs}
+    return all(value in offered.get(name, ()) for name, value in settings.items())

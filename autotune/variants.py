@@ -1,0 +1,117 @@
+"""Variants: other implementations of parts of a model that compute the same, and the model under a config.
+
+A variant is a function that changes a model in place. It sets attributes of its modules (a layer, a method, a flag);
+what it sets is put back when the config's other changes are. Backends know nothing of variants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from autotune.backends import Backend
+from autotune.changes import Changes
+from autotune.config import Config
+from autotune.errors import InvalidConfigError, MissingVariantError
+from autotune.workload import MODEL_FILE, Apply, Variants
+
+PREFIX = "variant."
+"""Of the knobs: `variant.attention` is the knob of the variant `attention`."""
+
+Places = Mapping[str, str | None]
+"""Variant -> `package.module:function` of the value that a config has; None: not to be imported by any name."""
+
+
+def without_variants(config: Config) -> Config:
+    """What a backend is asked for."""
+    return Config({name: value for name, value in config.root.items() if not name.startswith(PREFIX)})
+
+
+def asked(config: Config) -> dict[str, str]:
+    """Variant -> its value in the config."""
+    return {name.removeprefix(PREFIX): str(value) for name, value in config.root.items() if name.startswith(PREFIX)}
+
+
+def compile_under(
+    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
+) -> Callable[..., Any]:
+    """The model under `config`, its variants first: what a trial runs, and what a job gets. See `Backend.compile`.
+
+    `variants` are the functions that the config asks for (`declared` or `recalled`).
+    """
+    for apply in variants:
+        changes.rewrite(backend.modules(model).values(), lambda apply=apply: apply(model))  # type: ignore[misc]
+    return backend.compile(model, without_variants(config), changes)
+
+
+def program(backend: Backend, model: Any, config: Config) -> str | None:
+    """`Backend.program` with the variants as asked for: in what is not compiled they do not show."""
+    digest = backend.program(model, without_variants(config))
+    variants = asked(config)
+    if digest is None or not variants:
+        return digest
+    return hashlib.sha256(json.dumps([digest, variants], sort_keys=True).encode()).hexdigest()
+
+
+def declared(config: Config, variants: Variants) -> list[Apply]:
+    """The functions of a config, from what the model's author declared. Raises InvalidConfigError."""
+    functions = []
+    for name, value in asked(config).items():
+        if value not in variants.get(name, {}):
+            raise InvalidConfigError(f"knob {PREFIX}{name}: the model declares no variant {value!r}")
+        function = variants[name][value]
+        if function is not None:
+            functions.append(function)
+    return functions
+
+
+def recalled(config: Config, places: Places, given: Variants) -> list[Apply]:
+    """The functions of an exported config in a job: those that it is given, else those that can be imported.
+
+    `places` has the variants that are not the model as it is. No file that is named anywhere is ever run. Raises
+    MissingVariantError.
+    """
+    return [
+        given.get(name, {}).get(value) or _imported(name, value, places[name])
+        for name, value in asked(config).items()
+        if name in places
+    ]
+
+
+def place_of(function: Apply | None) -> str | None:
+    """`package.module:function`, if that is where the function is found under its own name."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or module == "__main__" or module.startswith(MODEL_FILE):
+        return None
+    place = f"{module}:{name}"
+    try:
+        return place if _found(place) is function else None
+    except (ImportError, AttributeError):
+        return None
+
+
+def _imported(name: str, value: str, place: str | None) -> Apply:
+    why = "it is in no module that can be imported by name"
+    if place is not None:
+        try:
+            function: Apply = _found(place)
+            if callable(function):
+                return function
+            why = f"{place} is no function"
+        except (ImportError, AttributeError, ValueError) as error:
+            why = f"{place} cannot be imported: {error}"
+    raise MissingVariantError(
+        f"the config uses the variant {name}={value}, which is not at hand: {why}",
+        tip=f"give it: apply(model, variants={{{name!r}: {{{value!r}: FUNCTION}}}})",
+    )
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,178 @@
+"""Regions on PyTorch: what is compiled, how often, what is left, and what shows of it. Tiny models, real compiles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from autotune.changes import Changes
+from autotune.config import Config
+from autotune.errors import InvalidConfigError
+from tests.conftest import REPOSITORY
+
+torch = pytest.importorskip("torch")
+
+NET = """
+import sys
+import torch
+from torch import nn
+from autotune.backends import load_backend
+from autotune.changes import Changes
+from autotune.config import Config
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+    def forward(self, x):
+        return x + torch.tanh(self.fc(x))
+
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(depth))
+        self.head = nn.Linear(8, 2)
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+torch.manual_seed(0)
+x = torch.ones(4, 8)
+backend = load_backend("torch")
+
+def run(depth=3, **settings):
+    torch.manual_seed(0)
+    net, changes = Net(depth).eval(), Changes()
+    backend.prepare("cpu", 0)
+    config = Config({"execution": "compile", **settings})
+    with torch.no_grad():
+        expected = net(x)
+        step = backend.compile(net, config, changes)
+        assert torch.allclose(step(x), expected, atol=1e-5)
+        said, program = backend.diagnose(net, config), backend.program(net, config)
+        changes.undo()
+        assert torch.equal(net(x), expected)
+    return said, program, step, net
+"""
+
+
+def in_process(folder, code):
+    """What the code prints, in a process of its own with caches of its own."""
+    script = folder / "regions.py"
+    script.write_text(NET + code)
+    variables = {"PYTHONPATH": str(REPOSITORY), "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=folder, env={**os.environ, **variables},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split()
+
+
+def test_equal_blocks_share_one_compilation(tmp_path):
+    """Twelve blocks, one graph and no recompile; the model itself is what is called; no kernels are counted."""
+    code = """
+said, _, step, net = run(12, region="blocks.*")
+compiled = [each._compiled_call_impl for each in net.blocks]
+print(said.num_graphs, len(said.recompiles), said.num_kernels, step is net, compiled)
+said, _, _, _ = run(12)
+print(said.num_graphs, said.num_kernels > 1)
+"""
+    assert in_process(tmp_path, code) == ["1", "0", "None", "True", *str([None] * 12).split(), "1", "True"]
+
+
+def test_frozen_blocks_are_compiled_each(tmp_path):
+    """More of them than dynamo's limit of compilations: none runs eagerly without a word."""
+    code = """
+said, _, _, _ = run(12, region="blocks.*", freezing=True)
+print(said.num_graphs, said.note)
+import torch._dynamo.config
+print(torch._dynamo.config.recompile_limit)
+"""
+    assert in_process(tmp_path, code) == ["12", "None", "8"]
+
+
+def test_regions_are_told_apart(tmp_path):
+    """Equal code that runs in other modules is another program; two texts for the same modules are one."""
+    code = """
+regions = ("whole", "blocks.*", "blocks.0", "blocks.0, blocks.1", "blocks.[01]", "whole but head", "whole but blocks.1")
+programs = [run(3, region=region)[1] for region in regions]
+print(len(set(programs)), programs[3] == programs[4], None in programs)
+"""
+    assert in_process(tmp_path, code) == ["6", "True", "False"]
+
+
+def test_a_part_is_left_as_it_is(tmp_path):
+    """The compiler goes around it; a loop that it stands in is given up as a whole, which is said."""
+    code = """
+said, _, _, net = run(3, region="whole but head")
+print(said.num_graphs, said.num_graph_breaks, [name for name, part in net.named_modules() if "forward" in vars(part)])
+said, _, _, net = run(3, region="whole but blocks.1")
+print(said.num_graphs, said.num_graph_breaks, said.note.partition(":")[0].replace(" ", "_"))
+"""
+    assert in_process(tmp_path, code) == ["1", "1", "[]", "1", "0", "ran_eagerly_in_part"]
+
+
+def test_other_settings_hold_around_a_region(tmp_path):
+    """Casts, autocast and frozen weights go with chosen modules as with the whole."""
+    code = """
+torch.allclose = lambda one, other, atol: (one.float() - other).abs().max() < 0.05
+for settings in ({"precision": "bf16_autocast"}, {"precision": "bf16_cast", "freezing": True}):
+    said, _, _, _ = run(2, region="blocks.*, head", **settings)
+    print(said.compiled)
+"""
+    assert in_process(tmp_path, code) == ["True", "True"]
+
+
+class TestRefused:
+    def refused(self, match, **settings):
+        from autotune.backends.torch_apply import apply
+
+        model, threads = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.ReLU()])), torch.get_num_threads()
+        with pytest.raises(InvalidConfigError, match=match):
+            apply(model, Config({"execution": "compile", "threads": threads + 1, **settings}), Changes())
+        assert torch.get_num_threads() == threads, "refused before anything is set"
+
+    def test_paths_that_are_not_there(self):
+        """A model without such modules."""
+        self.refused(r"no module of the model has the path 'blocks\.\*'", region="blocks.*")
+
+    def test_modules_that_are_never_called(self):
+        """A list of modules has no call to compile; its members have."""
+        self.refused("0 is a ModuleList, which is never called itself", region="0")
+
+    def test_a_left_part_of_a_full_graph(self):
+        """fullgraph asks for what a left part rules out."""
+        self.refused("fullgraph=true refuses", region="whole but 0.0", fullgraph=True)
+
+    def test_without_the_compiler(self):
+        """There is nothing to choose."""
+        self.refused("is for execution=compile only", execution="eager", region="0.0")
+
+
+def test_variants_and_a_region_together(tmp_path):
+    """The variants are in what is compiled, the outputs stay right, and undone the model is its author's."""
+    code = """
+from autotune import variants
+from autotune.models.torch.swiglu import swiglu, swish
+built = swiglu(length=8, dim=32, depth=2, heads=2, hidden=48)
+model, inputs = built["model"], built["inputs"]
+config = Config({
+    "execution": "compile", "region": "blocks.*", "variant.activation": "fused", "variant.attention": "math",
+})
+functions, changes = variants.declared(config, built["variants"]), Changes()
+with torch.no_grad():
+    expected = model(*inputs)
+    step = variants.compile_under(backend, model, config, functions, changes)
+    assert torch.allclose(step(*inputs), expected, atol=1e-5)
+from autotune.backends.torch_code import emitted_code
+(code,) = emitted_code()
+print("autotune.swish" in code)
+changes.undo()
+print({each.feed_forward.swish is swish for each in model.blocks})
+"""
+    assert in_process(tmp_path, code) == ["True", "{True}"]
