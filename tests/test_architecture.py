@@ -19,7 +19,7 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes"),
     ("config", "measurement"),
-    ("files", "workload", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches"),
+    ("files", "workload", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches", "artifact"),
     ("space", "trial", "backends", "record"),
     (
         "joint",
@@ -33,6 +33,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "backends.*",
         "culprit",
         "journal",
+        "warm_start",
     ),
     ("guard", "mismatch", "manifest", "forecast", "classes", "classmate", "trial_rows", "front", "deadline"),
     ("reference", "sampler", "effects", "store"),
@@ -40,7 +41,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("autotune", "worker", "study"),
     ("supervisor", "postmortem", "probe"),
     ("runner",),
-    ("contest", "doctor", "models"),
+    ("contest", "doctor", "models", "prewarm"),
     ("budget", "breaker", "events", "reuse", "pace", "assignment"),
     ("workbench",),
     ("noise", "confirm", "again", "counterparts", "lessons", "priors"),
