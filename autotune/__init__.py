@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load", "stats"]
+__all__ = ["__version__", "expose", "load", "stats"]
 
 
 def load(path: str | PathLike[str]) -> Loaded:
@@ -36,3 +36,19 @@ def stats(model: Any) -> Stats | None:
 
     journal = journal_of(model)
     return None if journal is None else journal.stats()
+
+
+def expose(model: Any, name: str) -> None:
+    """Give the statistics of a model that `apply` gave to Prometheus, under the label `model=name`.
+
+    Raises InputError for any other model, and where the package `prometheus-client` is missing.
+    """
+    from autotune.errors import InputError
+
+    try:
+        from autotune.prometheus import expose as register
+    except ImportError:
+        raise InputError(
+            "Prometheus needs the package prometheus-client", tip="run: pip install 'autotune-compile[prometheus]'"
+        ) from None
+    register(model, name)

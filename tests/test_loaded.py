@@ -408,6 +408,50 @@ def test_statistics_say_what_was_compiled(write):
     assert (stats.num_compiles, stats.num_recompiles, stats.num_graph_breaks) == (2, 0, 1)
 
 
+def scraped(model) -> str:
+    """What Prometheus reads of a model."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from autotune.prometheus import expose
+
+    registry = CollectorRegistry()
+    expose(model, "tiny", registry)
+    return generate_latest(registry).decode()
+
+
+def test_prometheus(write):
+    """Whoever scrapes gets what `stats` says, in the units that Prometheus wants."""
+    pytest.importorskip("prometheus_client")
+    model = autotune.load(write()).apply(Model(), monitor=True)
+    for _ in range(TIMED_EVERY):
+        model(INPUT)
+    text = scraped(model)
+    assert f'autotune_calls_total{{model="tiny"}} {TIMED_EVERY}.0' in text
+    seconds = float(text.split('autotune_latency_seconds{model="tiny",quantile="0.99"} ')[1].split()[0])
+    assert seconds == autotune.stats(model).latency_s.p99
+    assert 'autotune_state{model="tiny",state="tuned"} 1.0' in text
+    assert 'autotune_compiles_total{model="tiny"} 1.0' in text
+    assert 'autotune_fallbacks_total{model="tiny"} 0.0' in text
+
+
+def test_prometheus_without_calls(write):
+    """What is not counted is absent, not zero."""
+    pytest.importorskip("prometheus_client")
+    text = scraped(autotune.load(write(of("compile_error"))).apply(Model()))
+    assert "autotune_calls" not in text
+    assert 'autotune_state{model="tiny",state="settling"} 1.0' in text
+
+
+def test_prometheus_and_what_it_cannot_show(monkeypatch):
+    """A model of somebody else's, or no client: a sentence."""
+    pytest.importorskip("prometheus_client")
+    with pytest.raises(InputError, match="a Model that autotune's apply"):
+        autotune.expose(Model(), "tiny")
+    monkeypatch.setitem(sys.modules, "autotune.prometheus", None)
+    with pytest.raises(InputError, match="needs the package prometheus-client"):
+        autotune.expose(Model(), "tiny")
+
+
 def test_never_an_exception(write, monkeypatch, caplog):
     """Even a bug of the loader's own costs the job nothing but the speed-up."""
     monkeypatch.setattr("autotune.loaded.differences", lambda *_: 1 / 0)

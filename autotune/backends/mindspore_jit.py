@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -104,10 +105,21 @@ class MindSporeBackend:
     def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
         """The Cell itself, for as long as the changes stand in a subclass of its class: a Cell has a C++ part, so that
         there cannot be two of one. Modes, jit and checkpoints take no notice (measured)."""
-        own = type(step)
-        body = {"__call__": staticmethod(call), "__module__": own.__module__, "__qualname__": own.__qualname__}
-        changes.set_attribute(step, "__class__", type(own.__name__, (own,), body))
-        return step
+        own, inside = type(model), threading.local()
+
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            if getattr(inside, "is_called", False):
+                # Mixed precision's Cell calls the one that it was put around.
+                return own.__call__(model, *args, **kwargs)
+            inside.is_called = True
+            try:
+                return call(*args, **kwargs)
+            finally:
+                inside.is_called = False
+
+        body = {"__call__": staticmethod(entered), "__module__": own.__module__, "__qualname__": own.__qualname__}
+        changes.set_attribute(model, "__class__", type(own.__name__, (own,), body))
+        return model
 
     def inference(self) -> AbstractContextManager[Any]:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
