@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import psutil
@@ -25,7 +26,9 @@ from autotune.guard import Applied, Guard, MismatchError, Terms
 from autotune.journal import CallTimes, Journal, keep_for
 from autotune.mismatch import differences, inputs_differ, retune_command
 from autotune.numerics import default_tolerance
+from autotune.subject import structure_sha256
 from autotune.tuned import TunedConfig, load_tuned
+from autotune.warm_start import WarmStart, key_here, warm_start
 from autotune.workload import Arguments
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
@@ -152,10 +155,12 @@ class _Application:
         if differing:
             self._meet(tuned, differing)
         # Before the model is changed: a cast would widen the tolerance.
-        terms = self._terms(tuned, backend, fits=not differing)
+        start = self._warm_start(tuned, backend)
+        terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = backend.direct(self._model)
         step = backend.compile(self._model, tuned.config, self._changes)
-        guard = Guard(Applied(backend, backend.direct(step), untuned, self._changes), terms, self._journal)
+        applied = Applied(backend, backend.direct(step), untuned, self._changes, start)
+        guard = Guard(applied, terms, self._journal)
         self._journal.diagnose = partial(backend.diagnose, self._model, tuned.config)
         holding = Changes()
         given = backend.stand_in(self._model, step, self._monitored(guard), holding)
@@ -173,7 +178,18 @@ class _Application:
             raise MismatchError(found, tip=_hint(tuned))
         self._journal.note("mismatch", f"{found}: applied all the same, the speed-up is not proven here")
 
-    def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool) -> Terms:
+    def _warm_start(self, tuned: TunedConfig, backend: Backend) -> WarmStart | None:
+        """The artifact, ready for the first call; None, with one line, where it cannot be used."""
+        if tuned.artifact is None:
+            return None
+        here = key_here(tuned.framework, backend, tuned.config, structure_sha256(backend.parameters(self._model)))
+        try:
+            return warm_start(backend, tuned.artifact, Path(self._loaded.path).parent, here)
+        except (InputError, OSError) as problem:
+            self._journal.note("artifact", f"{problem}; the first call compiles")
+            return None
+
+    def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool, unchecked_caches: bool) -> Terms:
         # A training step's figures are not those of the model's call in it.
         is_comparable = fits and tuned.workload.task == "infer" and self._policy.margin is not None
         return Terms(
@@ -181,7 +197,7 @@ class _Application:
             apply_to_misfits=self._policy.on_mismatch == "apply",
             raises=self._policy.on_mismatch == "raise",
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
-            tolerance=_tolerance(tuned, backend, self._model) if self._policy.check else None,
+            tolerance=_tolerance(tuned, backend, self._model) if self._policy.check or unchecked_caches else None,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
             margin=self._policy.margin or MARGIN,
         )

@@ -33,6 +33,11 @@ class WarmStart:
     artifact: CacheFile
     caches: Path
 
+    @property
+    def unchecked(self) -> bool:
+        """The framework takes these caches for whatever is compiled: the first outputs have to be compared."""
+        return self.artifact.check_first_call
+
     def first_call(self, leaves: Iterable[Any]) -> AbstractContextManager[Any]:
         """Where the tuned model is called for the first time, with these arguments.
 
@@ -40,7 +45,7 @@ class WarmStart:
         """
         made_for = self.artifact.key
         here = made_for.model_copy(update={"inputs": specs_of(self.backend, leaves)})
-        unfit = why_unfit(made_for, here, shapes_matter=self.artifact.check_first_call)
+        unfit = why_unfit(made_for, here, shapes_matter=self.unchecked)
         if unfit is not None:
             raise InputError(f"{self.artifact.file} is not used: {unfit}")
         return self.backend.compile_cache(self.caches, made_for.sha256)

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
+import autotune
 from autotune.artifact import Artifact, CacheFile, Key, pack
+from autotune.backends.fake import FakeBackend
+from autotune.changes import Changes
+from autotune.config import Config
 from autotune.errors import InputError
+from autotune.journal import journal_of
 from autotune.measurement import Diagnosis, Failure, Measurement, Reason
 from autotune.prewarm import prewarm
 from autotune.runner import Runner
 from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder
 from autotune.tuned import load_tuned
+from autotune.warm_start import key_here
+from tests.conftest import REPOSITORY
 from tests.test_artifact import KEY
 
 SLOW_TO_COMPILE = """
@@ -175,3 +187,140 @@ class TestAProcess:
             outcome = trial(f"check-{check}", shipped=asked)
             assert isinstance(outcome, kind)
         assert "float64[9, 8], here float64[4, 8]" in outcome.error
+
+
+class Model:
+    """What a job has: it counts its calls."""
+
+    def __init__(self):
+        self.num_calls = 0
+
+    def __call__(self, x):
+        self.num_calls += 1
+        return x * 2
+
+
+INPUT = np.ones((4, 8))
+FAKE_CONFIG = {"execution": "compile", "latency_ms": 1, "compile_ms": 20}
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A YAML with an artifact for this process, as a file that a change may be made to first; loaded and applied."""
+    monkeypatch.delenv("FAKE_CACHE", raising=False)
+    backend, config = FakeBackend(), Config(FAKE_CONFIG)
+    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+    content["config"], content["environment"]["device"] = FAKE_CONFIG, "fake"
+    structure = content["workload"]["signature"]["structure_sha256"]
+    key = key_here("fake", backend, config, structure, [INPUT])
+    (tmp_path / "made").mkdir()
+    with backend.compile_cache(tmp_path / "made", key.sha256):
+        backend.compile(Model(), config, Changes())(INPUT)
+    packed = pack(tmp_path / "made")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "best.cache").write_bytes(packed)
+    artifact = Artifact(
+        file="best.cache", sha256=hashlib.sha256(packed).hexdigest(), num_bytes=len(packed), key=key,
+        check_first_call=False, compile_s=0, compile_cold_s=1,
+    )  # fmt: skip
+    content["artifact"] = artifact.model_dump(mode="json")
+
+    def apply(change=lambda artifact, home: None):
+        change(content["artifact"], home)
+        (home / "best.yaml").write_text(yaml.safe_dump(content))
+        model = Model()
+        return model, autotune.load(home / "best.yaml").apply(model, margin=None)
+
+    return apply
+
+
+def num_hits(model):
+    """Of the fake compiler's cache, in the first call of a loaded model."""
+    return journal_of(model).diagnose().cache_hits
+
+
+class TestTheJob:
+    """`autotune.load(...).apply(model)` of a YAML with an artifact."""
+
+    def test_the_first_call_starts_from_it(self, job, caplog):
+        """Nothing is compiled, nothing is said, and the process's own caches are in force again afterwards."""
+        _, tuned = job()
+        assert (tuned(INPUT) == INPUT * 2).all()
+        assert num_hits(tuned) == 1
+        assert caplog.text == ""
+        assert "FAKE_CACHE" not in os.environ
+
+    FAULTS = {
+        "truncated": (lambda a, home: truncate(home / "best.cache"), "bytes, the YAML says"),
+        "swapped": (lambda a, home: swap(home / "best.cache"), "its checksum differs"),
+        "missing": (lambda a, home: (home / "best.cache").unlink(), "cannot be read"),
+        "a link": (lambda a, home: link(home / "best.cache"), "is a symbolic link"),
+        "a path": (lambda a, home: a.update(file="../best.cache"), "it must be a file beside the YAML"),
+        "huge": (lambda a, home: a.update(num_bytes=10**12), "more than an artifact may have"),
+        "another release": (lambda a, home: a["key"].update(framework_version="9"), "framework version 9, here 0"),
+        "another processor": (lambda a, home: a["key"].update(cpu_flags_sha256="x"), "cpu flags sha256 x, here"),
+        "another config": (lambda a, home: a["key"].update(config="x"), "config x, here"),
+        "another model": (lambda a, home: a["key"].update(structure_sha256="x"), "structure sha256 x, here"),
+        "other inputs": (
+            lambda a, home: (a["key"]["inputs"][0].update(shape=[9]), a.update(check_first_call=True)),
+            "inputs float64[9], here float64[4, 8]",
+        ),
+    }
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_the_job_goes_on_without_it(self, job, caplog, fault):
+        """Whatever is wrong with the file or its key: one line that says so, and the tuned model compiles itself."""
+        change, words = self.FAULTS[fault]
+        _, tuned = job(change)
+        assert (tuned(INPUT) == INPUT * 2).all()
+        stats = autotune.stats(tuned)
+        assert stats.state == "tuned"
+        assert [event.kind for event in stats.events] == ["artifact"]
+        assert words in stats.events[0].message
+        assert stats.events[0].message.endswith("the first call compiles")
+        assert len(caplog.records) == 1
+        assert num_hits(tuned) == 0
+
+    @pytest.mark.parametrize("check", [False, True])
+    def test_outputs_are_checked_if_the_framework_does_not_look(self, job, check):
+        """The untuned model is called once beside the first call, though the job did not ask for a check."""
+        model, tuned = job(lambda artifact, home: artifact.update(check_first_call=check))
+        tuned(INPUT)
+        assert num_hits(tuned) == 1
+        assert model.num_calls == 1 + check
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def swap(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def link(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def test_the_unpacked_caches_go_with_the_process(tmp_path):
+    """The private folder is removed when the process that made it ends, and not when a fork of it does."""
+    script = """
+import os, sys
+from autotune.warm_start import _private_folder
+folder = _private_folder()
+assert folder.stat().st_mode & 0o777 == 0o700
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+assert folder.exists()
+print(folder)
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert Path(child.stdout.strip()).parent == tmp_path
+    assert not Path(child.stdout.strip()).exists()

@@ -160,7 +160,7 @@ class TorchBackend:
 
     def compile_cache(self, folder: Path, key: str) -> AbstractContextManager[Any]:
         """The whole folder, not what `torch.compiler.save_cache_artifacts` gives: that leaves the compiled C++ out, and
-        nothing at all remains of frozen code (docs/decisions/0012-cache-artifact.md)."""
+        nothing at all remains of frozen code (docs/decisions/0013-cache-artifact.md)."""
         return variables_set(self.cache_variables(str(folder)))
 
     def build_tools(self) -> dict[str, str]:
