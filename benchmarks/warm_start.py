@@ -164,8 +164,8 @@ def report_of(seen: list[Seen], num_processes: int) -> Report:
             f"caches, *warm* with the caches that an earlier process left on this machine, *artifact* with empty "
             f"caches and the file of `export --with-cache`, reading it included. Median of {num_processes} processes "
             "each (least to most), in turns. Starting Python and building the model come before, and are the same. "
-            "Of code with frozen weights PyTorch caches the compiled kernels only, and behind its C++ wrapper nothing: no "
-            "artifact is written then (docs/warm-start.md)."
+            "Of code with frozen weights PyTorch caches the compiled kernels only, and behind its C++ wrapper nothing: "
+            "no artifact is written then ([warm start](warm-start.md))."
         ),
         goals=[
             Goal(

@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import mindspore as ms
+
 from autotune.backends import variables_set
+from autotune.errors import InputError
 
 _ENTRY = "entry_script_path"
 """The script whose imports MindSpore compares: a global of the module that holds `jit`."""
@@ -23,7 +26,10 @@ _KEY_FILE = "key.py"
 
 @contextmanager
 def compile_cache(folder: Path, key: str) -> Iterator[None]:
-    """Within: graphs and fused kernels come from `folder`, or go there. Raises OSError if it cannot be written."""
+    """Within: graphs and fused kernels come from `folder`, or go there. Raises OSError if it cannot be written.
+
+    Raises InputError for a release that keeps the script that it compares in another place.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _KEY_FILE).write_text(f"# {key}\n", encoding="utf-8")
     api = _api()
@@ -45,4 +51,4 @@ def _api() -> ModuleType:
             continue
         if hasattr(module, _ENTRY):
             return module
-    raise ImportError("this MindSpore keeps the script of its compile cache elsewhere")
+    raise InputError(f"MindSpore {ms.__version__} cannot be told which files its compile cache depends on")
