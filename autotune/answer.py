@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune import priors
 from autotune.artifact import SUFFIX, Artifact
+from autotune.backends import entry_of
 from autotune.budget import Budget
 from autotune.classes import are_one, simplest
 from autotune.effects import Effect, effects_of
@@ -266,6 +267,11 @@ def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials
     there is none worth having, and HarnessError; the file at `path` stays as it was then."""
     if tuned.is_untuned:
         raise InputError("no artifact: the answer is the untuned model, of which nothing is compiled")
+    if tuned.workload.task == "train" and not entry_of(tuned.framework).cache_is_exact:
+        raise InputError(
+            f"no artifact: what comes from {tuned.framework}'s cache has to be checked, and a training step cannot be: "
+            "made twice, it trains twice"
+        )
     number = tuned.evidence.best.trial
     folder = study.folder / _ARTIFACT
     shutil.rmtree(folder, ignore_errors=True)

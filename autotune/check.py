@@ -1,13 +1,15 @@
 """Does a config compute what the untuned model computes? The check of a trial, in the child.
 
-The first untuned run of a study writes the reference, every other run is compared with it.
+The first untuned run of a study writes the reference, every other run is compared with it. What is compared, and by
+how much it may differ, is the `Gate`'s matter: `OutputGate` for a model's outputs, `training` has the one for steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,17 +26,21 @@ class WrongResultError(Exception):
         self.relative_error = relative_error
 
 
-def check(
-    request: TrialRequest, seen: list[list[Any]], tolerance: float, why_unrepeatable: Callable[[], str | None]
-) -> tuple[float, ...] | None:
-    """Largest relative error of each output over all inputs; None for the reference itself.
+class Gate(Protocol):
+    """What two runs must agree in. `seen` and `reference` are lists of lists of arrays, of the same run's making."""
 
-    `seen` is a list of output arrays for each input. The last inputs are the first ones again: a capture that is right
-    at first may be stale later. `why_unrepeatable` is asked where that happens to the untuned model.
-    """
+    def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
+        """Raises AutotuneError or WrongResultError if the untuned model's run is nothing to compare with."""
+
+    def errors(self, reference: list[list[Any]], seen: list[list[Any]], tolerance: float) -> tuple[float, ...]:
+        """Relative errors, each for what it is worth recording. Raises WrongResultError beyond the tolerance."""
+
+
+def check(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: Gate) -> tuple[float, ...] | None:
+    """What the gate finds against the reference; None for the reference itself."""
     reference_file = Path(request.reference)
     if request.untuned and not reference_file.exists():
-        write_reference(request, seen, tolerance, why_unrepeatable)
+        write_reference(request, seen, tolerance, gate)
         return None
     _require_tensors(request, seen)
     try:
@@ -42,7 +48,7 @@ def check(
     except (OSError, ValueError, KeyError) as error:
         raise HarnessError(f"the reference outputs cannot be read: {reference_file}: {error}") from None
     try:
-        return _errors(tolerance, reference, seen)
+        return gate.errors(reference, seen, tolerance)
     except WrongResultError as error:
         if not request.untuned or request.reference_precision == "model":
             raise
@@ -53,56 +59,63 @@ def check(
         ) from None
 
 
-def write_reference(
-    request: TrialRequest, seen: list[list[Any]], tolerance: float, why_unrepeatable: Callable[[], str | None]
-) -> None:
-    """Keep the untuned model's outputs, unless they are nothing to compare with."""
+def write_reference(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: Gate) -> None:
+    """Keep what the untuned model gave, unless it is nothing to compare with."""
     _require_tensors(request, seen)
-    _refuse_unusable(request, seen, tolerance, why_unrepeatable)
+    gate.refuse_unusable(seen, tolerance)
     numerics.save_reference(Path(request.reference), seen)
+
+
+@dataclass(frozen=True)
+class OutputGate:
+    """The outputs of a model. `seen` is a list of output arrays for each input.
+
+    The last inputs are the first ones again: a capture that is right at first may be stale later. `why_unrepeatable` is
+    asked where that happens to the untuned model.
+    """
+
+    model: str
+    why_unrepeatable: Callable[[], str | None]
+
+    def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
+        """An untuned model that gives NaN, or another output for the same input, is nothing to compare with."""
+        for place, output in enumerate(seen[0], start=1):
+            if np.isnan(output).any():
+                raise WrongResultError(
+                    f"the untuned model itself gives NaN on its example inputs (output {place} of {len(seen[0])})",
+                    float("nan"),
+                )
+        if numerics.relative_error(seen[0], seen[-1]) > tolerance:
+            why = self.why_unrepeatable()
+            raise AutotuneError(
+                f"{self.model}: the untuned model gives another output when called again with the same input"
+                + (f": {why}" if why else ""),
+                tip=None if why else "does it sample with a generator of its own, or keep state from call to call?",
+            )
+
+    def errors(self, reference: list[list[Any]], seen: list[list[Any]], tolerance: float) -> tuple[float, ...]:
+        """Largest relative error of each output over all inputs."""
+        if len(seen) != len(reference):
+            given, wanted = len(seen) - 1, len(reference) - 1
+            raise WrongResultError(
+                f"{given} sets of inputs instead of {wanted}: the outputs cannot be paired", float("inf")
+            )
+        worst: dict[int, float] = {}
+        for number, (expected, got) in enumerate(zip(reference, seen, strict=True), start=1):
+            if any(np.isnan(each).any() for each in expected):
+                continue  # A derived input outside the model's domain: the untuned model has no answer to compare with.
+            where = f"input {number} of {len(seen)}"
+            if len(got) != len(expected):
+                raise WrongResultError(f"{len(got)} outputs instead of {len(expected)} on {where}", float("inf"))
+            for place, (r, y) in enumerate(zip(expected, got, strict=True)):
+                error = numerics.output_error(r, y)
+                if not error <= tolerance:
+                    what = numerics.incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
+                    raise WrongResultError(f"output {place + 1} of {len(got)} on {where}: {what}", error)
+                worst[place] = max(worst.get(place, 0.0), error)
+        return tuple(worst[place] for place in sorted(worst))
 
 
 def _require_tensors(request: TrialRequest, seen: list[list[Any]]) -> None:
     if not seen[0]:
         raise AutotuneError(f"{request.workload.model}: the model's output holds no tensor to compare")
-
-
-def _errors(tolerance: float, reference: list[list[Any]], seen: list[list[Any]]) -> tuple[float, ...]:
-    if len(seen) != len(reference):
-        given, wanted = len(seen) - 1, len(reference) - 1
-        raise WrongResultError(
-            f"{given} sets of inputs instead of {wanted}: the outputs cannot be paired", float("inf")
-        )
-    worst: dict[int, float] = {}
-    for number, (expected, got) in enumerate(zip(reference, seen, strict=True), start=1):
-        if any(np.isnan(each).any() for each in expected):
-            continue  # A derived input outside the model's domain: the untuned model has no answer to compare with.
-        where = f"input {number} of {len(seen)}"
-        if len(got) != len(expected):
-            raise WrongResultError(f"{len(got)} outputs instead of {len(expected)} on {where}", float("inf"))
-        for place, (r, y) in enumerate(zip(expected, got, strict=True)):
-            error = numerics.output_error(r, y)
-            if not error <= tolerance:
-                what = numerics.incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
-                raise WrongResultError(f"output {place + 1} of {len(got)} on {where}: {what}", error)
-            worst[place] = max(worst.get(place, 0.0), error)
-    return tuple(worst[place] for place in sorted(worst))
-
-
-def _refuse_unusable(
-    request: TrialRequest, seen: list[list[Any]], tolerance: float, why_unrepeatable: Callable[[], str | None]
-) -> None:
-    """An untuned model that gives NaN, or another output for the same input, is nothing to compare with."""
-    for place, output in enumerate(seen[0], start=1):
-        if np.isnan(output).any():
-            raise WrongResultError(
-                f"the untuned model itself gives NaN on its example inputs (output {place} of {len(seen[0])})",
-                float("nan"),
-            )
-    if numerics.relative_error(seen[0], seen[-1]) > tolerance:
-        why = why_unrepeatable()
-        raise AutotuneError(
-            f"{request.workload.model}: the untuned model gives another output when called again with the same input"
-            + (f": {why}" if why else ""),
-            tip=None if why else "does it sample with a generator of its own, or keep state from call to call?",
-        )

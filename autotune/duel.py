@@ -69,7 +69,8 @@ def sides_of(tuned: TunedConfig) -> tuple[Side, Side]:
 def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signature: Signature) -> Side:
     wanted = tuned.workload
     framework, device = choose_target(framework, wanted.device)
-    return Side(make_workload(model, wanted.arguments, framework, device, wanted.seed), config, signature)
+    workload = make_workload(model, wanted.arguments, framework, device, wanted.seed, task=wanted.task)
+    return Side(workload, config, signature)
 
 
 def duel_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, folder: Path) -> Duel:

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import psutil
 
-from autotune.backends import Backend, load_backend
+from autotune.backends import Backend, entry_of, framework_of, load_backend
 from autotune.changes import Changes
+from autotune.config import Config
 from autotune.errors import AutotuneError, InputError
 from autotune.guard import Applied, Guard, MismatchError, Terms
 from autotune.journal import CallTimes, Journal, keep_for
@@ -29,7 +30,7 @@ from autotune.numerics import default_tolerance
 from autotune.subject import structure_sha256
 from autotune.tuned import TunedConfig, load_tuned
 from autotune.warm_start import WarmStart, key_here, warm_start
-from autotune.workload import Arguments
+from autotune.workload import Arguments, Recipe
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
 MARGIN = 1.5
@@ -89,6 +90,26 @@ class Loaded:
         given, _ = _Application(self, model, Policy(on_mismatch, check, margin, monitor)).given()
         return given
 
+    def training_step(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        *,
+        on_mismatch: OnMismatch = "retune-hint",
+        margin: float | None = MARGIN,
+        monitor: bool = False,
+    ) -> Callable[..., Any]:
+        """A function that takes one training step as it was measured: `step(*inputs, *targets)` gives the loss.
+
+        It computes `loss(model, *inputs, *targets)` and its gradients, and lets the optimizer change the weights. Where
+        nothing was faster, or something is wrong, it is the untuned step; policies are those of `apply`. There is no
+        `check`: a step changes the weights. Raises InputError for a model or an optimizer of no framework.
+        """
+        policy = Policy(on_mismatch, margin=margin, monitor=monitor)
+        step, _ = _Application(self, model, policy, Recipe(loss, optimizer)).given()
+        return cast("Callable[..., Any]", step)
+
     @contextmanager
     def applied(self, model: Any, **policy: Any) -> Iterator[Any]:
         """`apply` for as long as the `with` block lasts; then the process and the model are as they were before.
@@ -113,10 +134,12 @@ def load(path: str | PathLike[str]) -> Loaded:
 class _Application:
     """One model under one policy."""
 
-    def __init__(self, loaded: Loaded, model: Any, policy: Policy) -> None:
+    def __init__(self, loaded: Loaded, model: Any, policy: Policy, recipe: Recipe | None = None) -> None:
+        """`recipe`: what is applied is a training step of the model; None: the model's calls."""
         self._loaded = loaded
         self._model = model
         self._policy = policy
+        self._recipe = recipe
         self._journal = Journal()
         self._changes = Changes()
         self._backend: Backend | None = None
@@ -143,33 +166,50 @@ class _Application:
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()
         backend = self._backend = load_backend(tuned.framework)
-        problem = backend.check_model(self._model)
+        problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
         if problem is not None:
-            raise MismatchError(f"this config was tuned for {tuned.tuned_for}; apply() was given {problem}")
+            raise MismatchError(f"this config was tuned for {tuned.tuned_for}; it was to be applied to {problem}")
         backend.adopt(self._model)
         self._watch(backend)
         return self._untouched() if tuned.is_untuned else self._compiled(tuned, backend)
 
+    def _problem_of_recipe(self, backend: Backend) -> str | None:
+        return None if self._recipe is None else backend.check_optimizer(self._recipe.optimizer)
+
     def _compiled(self, tuned: TunedConfig, backend: Backend) -> tuple[Any, Callable[[], None]]:
+        if self._recipe is not None and tuned.workload.task != "train":
+            raise MismatchError(f"{self._loaded.path} was tuned for inference", tip="tune with --task train")
         differing = differences(tuned, backend, self._model)
         if differing:
             self._meet(tuned, differing)
         # Before the model is changed: a cast would widen the tolerance.
         start = self._warm_start(tuned, backend)
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
-        untuned = backend.direct(self._model)
-        step = backend.compile(self._model, tuned.config, self._changes)
-        applied = Applied(backend, backend.direct(step), untuned, self._changes, start)
+        untuned = self._untuned_call(backend, tuned.framework)
+        step = self._step(backend, tuned.config, self._changes)
+        applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes, start)
         guard = Guard(applied, terms, self._journal)
         self._journal.diagnose = partial(backend.diagnose, self._model, tuned.config)
         holding = Changes()
-        given = backend.stand_in(self._model, step, self._monitored(guard), holding)
+        call = self._monitored(guard)
+        given = call if self._recipe else backend.stand_in(self._model, step, call, holding)
 
         def release() -> None:
             holding.undo()
             guard.release()
 
         return given, release
+
+    def _step(self, backend: Backend, config: Config, changes: Changes) -> Any:
+        if self._recipe is None:
+            return backend.compile(self._model, config, changes)
+        return backend.training_step(self._model, self._recipe.loss, self._recipe.optimizer, config, changes)
+
+    def _untuned_call(self, backend: Backend, framework: str) -> Callable[..., Any]:
+        if self._recipe is None:
+            return backend.direct(self._model)
+        step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), Changes())
+        return step
 
     def _meet(self, tuned: TunedConfig, differing: list[str]) -> None:
         """Policy: an exception ends the application, a return goes on with it."""
@@ -180,8 +220,10 @@ class _Application:
 
     def _warm_start(self, tuned: TunedConfig, backend: Backend) -> WarmStart | None:
         """The artifact, ready for the first call; None, with one line, where it cannot be used."""
-        if tuned.artifact is None:
+        if tuned.artifact is None or not self._is_measured(tuned):
             return None
+        if self._recipe is not None and tuned.artifact.check_first_call:
+            return None  # A step made twice, to compare, would train twice; none is exported either.
         here = key_here(tuned.framework, backend, tuned.config, structure_sha256(backend.parameters(self._model)))
         try:
             return warm_start(backend, tuned.artifact, Path(self._loaded.path).parent, here)
@@ -189,11 +231,15 @@ class _Application:
             self._journal.note("artifact", f"{problem}; the first call compiles")
             return None
 
+    def _is_measured(self, tuned: TunedConfig) -> bool:
+        """A training step's inputs, latency and code are not those of the model's call in it."""
+        return (self._recipe is not None) == (tuned.workload.task == "train")
+
     def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool, unchecked_caches: bool) -> Terms:
-        # A training step's figures are not those of the model's call in it.
-        is_comparable = fits and tuned.workload.task == "infer" and self._policy.margin is not None
+        is_measured = self._is_measured(tuned)
+        is_comparable = fits and is_measured and self._policy.margin is not None
         return Terms(
-            misfit=partial(self._misfit, tuned, backend) if tuned.workload.task == "infer" else lambda _: None,
+            misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",
             raises=self._policy.on_mismatch == "raise",
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
@@ -215,11 +261,25 @@ class _Application:
 
     def _untouched(self) -> tuple[Any, Callable[[], None]]:
         self._journal.state = "untuned"
+        if self._recipe is not None:
+            return self._untouched_step(), lambda: None
         if not self._policy.monitor or self._backend is None:
             return self._model, lambda: None
         holding = Changes()
         call = self._monitored(self._backend.direct(self._model))
         return self._backend.stand_in(self._model, self._model, call, holding), holding.undo
+
+    def _untouched_step(self) -> Callable[..., Any]:
+        framework = framework_of(self._model)
+        if framework is None:
+            raise InputError(f"training_step() was given a {type(self._model).__name__}, which no framework can train")
+        backend = load_backend(framework)
+        problem = self._problem_of_recipe(backend)
+        if problem is not None:
+            raise InputError(f"training_step() was given {problem}")
+        if self._backend is None:
+            self._watch(backend)
+        return self._monitored(self._untuned_call(backend, framework))
 
     def _watch(self, backend: Backend) -> None:
         self._journal.memory_bytes = lambda: backend.peak_memory_bytes() or psutil.Process().memory_info().rss

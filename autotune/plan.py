@@ -29,7 +29,7 @@ from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.objective import Constraint, parse_objectives
 from autotune.probe import find_devices
 from autotune.space import Circumstances, Preset, SearchSpace, load_space
-from autotune.workload import Device, Workload, file_reference, split_reference
+from autotune.workload import Device, Task, Workload, file_reference, split_reference
 
 PREFERRED: dict[str, tuple[str, ...]] = {
     "cpu": ("torch", "mindspore"),
@@ -49,6 +49,7 @@ class Wish(Record):
     model_arguments: tuple[str, ...] = ()
     framework: str | None = None
     device: str = "auto"
+    task: Task = "infer"
     study: str | None = None
     spaces: tuple[Path, ...] = ()
     objectives: tuple[str, ...] = ()
@@ -64,12 +65,18 @@ class Wish(Record):
 def make_manifest(wish: Wish) -> Manifest:
     """The question that the wish comes to on this machine. Raises an AutotuneError with a sentence."""
     frameworks, device = choose_targets(wish.framework, wish.device)
+    if wish.task == "train" and len(frameworks) > 1:
+        raise InputError(
+            f"--task train --framework {wish.framework}: a training step is tuned in one framework at a time, because "
+            "what their optimizers keep of a gradient cannot be compared",
+            tip="make a study for each",
+        )
     base, *others = _targets(wish, frameworks, device)
     spaces = [_space_of(each, wish) for each in (base, *others)]
     return Manifest(
         schema=3,
         id=uuid.uuid4().hex,
-        name=wish.study or "-".join([_short_name(base.workload.model), *frameworks, device]),
+        name=wish.study or "-".join([_short_name(base.workload.model), *_named_task(wish.task), *frameworks, device]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         autotune_version=autotune.__version__,
         optuna_version=optuna.__version__,
@@ -92,7 +99,7 @@ def _targets(wish: Wish, frameworks: tuple[str, ...], device: Device) -> list[Ta
     wanted, files = models_of(wish.models, frameworks), spaces_of(wish.spaces, frameworks)
     return [
         Target(
-            workload=make_workload(wanted[name], arguments, name, device, wish.seed),
+            workload=make_workload(wanted[name], arguments, name, device, wish.seed, task=wish.task),
             framework_version=framework_version(name),
             space_file=str(files.get(name) or bundled_space(name)),
         )
@@ -113,22 +120,26 @@ def _circumstances(wish: Wish, version: str, device: Device) -> Circumstances:
     return Circumstances(
         version=version,
         device=device,
+        task=wish.task,
         preset=wish.preset,
         tolerance=0.0 if wish.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
     )
 
 
-def make_workload(model: str, arguments: dict[str, Scalar], framework: str, device: Device, seed: int) -> Workload:
+def make_workload(
+    model: str, arguments: dict[str, Scalar], framework: str, device: Device, seed: int, *, task: Task = "infer"
+) -> Workload:
     """The workload as it is seen from the current folder. Raises InputError for a model that is not there."""
     search_path = Path.cwd()
-    reference, digest = _resolve_model(model, framework, search_path)
+    reference, digest = _resolve_model(model, framework, task, search_path)
     return Workload(
         model=model,
         reference=reference,
         arguments=arguments,
         framework=framework,
         device=device,
+        task=task,
         seed=seed,
         search_path=str(search_path),
         source_sha256=digest,
@@ -207,7 +218,7 @@ def require_same_question(manifest: Manifest) -> None:
 
 def _as_it_is_now(target: Target) -> Target:
     workload = target.workload
-    _, digest = _resolve_model(workload.model, workload.framework, Path(workload.search_path))
+    _, digest = _resolve_model(workload.model, workload.framework, workload.task, Path(workload.search_path))
     return target.model_copy(
         update={
             "framework_version": framework_version(workload.framework),
@@ -216,8 +227,8 @@ def _as_it_is_now(target: Target) -> Target:
     )
 
 
-def describe_spaces(device: str, framework: str | None = None) -> list[dict[str, Any]]:
-    """The bundled spaces, narrowed to the installed releases and to `device`, as plain data.
+def describe_spaces(device: str, framework: str | None = None, task: Task = "infer") -> list[dict[str, Any]]:
+    """The bundled spaces, narrowed to the installed releases, to `device` and to the task, as plain data.
 
     Of each installed framework, or of those that are named as in `--framework`: several are one space.
     """
@@ -226,7 +237,8 @@ def describe_spaces(device: str, framework: str | None = None) -> list[dict[str,
     names = _named(framework) if framework else tuple(sorted(filter(_is_installed, framework_names())))
     spaces = []
     for name in names:
-        here = Circumstances(version=framework_version(name), device=device)  # type: ignore[arg-type]
+        version = framework_version(name)
+        here = Circumstances(version=version, device=device, task=task)  # type: ignore[arg-type]
         spaces.append(load_space(bundled_space(name), framework=name, circumstances=here))
     return [_described(each) for each in ([join(spaces)] if framework and len(spaces) > 1 else spaces)]
 
@@ -306,13 +318,16 @@ def _require_device(framework: str, device: Device) -> None:
     )
 
 
-def _resolve_model(model: str, framework: str, search_path: Path) -> tuple[str, str | None]:
+def _resolve_model(model: str, framework: str, task: Task, search_path: Path) -> tuple[str, str | None]:
     """What to import for a model, and the SHA-256 of its file where that is known without importing it."""
     if model in models.names():
         if model not in models.names(framework):
             others = ", ".join(models.names(framework)) or "none"
             raise InputError(f"--model {model}: not there for {framework}", tip=f"bundled for {framework}: {others}")
-        return models.reference(model, framework), models.source_sha256(model, framework)
+        if model not in models.names(framework, task):
+            known = ", ".join(models.names(framework, task)) or "none"
+            raise InputError(f"--task {task} --model {model}: it has no loss", tip=f"bundled to train: {known}")
+        return models.reference(model, framework, task), models.source_sha256(model, framework, task)
     if ":" not in model:
         raise InputError(
             f"--model {model}: unknown",
@@ -335,6 +350,11 @@ def _digest(module: str, search_path: Path) -> str | None:
         places = list(spec.submodule_search_locations or ())
     origin = spec.origin if spec is not None else None
     return hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin and Path(origin).is_file() else None
+
+
+def _named_task(task: Task) -> list[str]:
+    """What the task adds to a study's name: inference goes without saying."""
+    return [] if task == "infer" else [task]
 
 
 def _short_name(model: str) -> str:

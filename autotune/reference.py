@@ -12,17 +12,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune.backends import Backend, output_arrays
+from autotune.backends import Backend
 from autotune.changes import Changes
 from autotune.check import write_reference
 from autotune.errors import HarnessError, InputError
+from autotune.exercise import Exercise, exercise_for
 from autotune.measurement import Stage
 from autotune.numerics import WideType
-from autotune.subject import Subject, put_on_device, why_unrepeatable, widened
+from autotune.subject import Subject, put_on_device, widened
 from autotune.trial import TrialFolder, TrialRequest, module_command
 
 ONLY = "reference"
@@ -56,9 +56,9 @@ def write(request: TrialRequest, backend: Backend, enter: Callable[[Stage], None
     tolerance = request.tolerance_for(subject.dtypes)
     _refuse_narrowing(request, subject, dtype)
     enter(Stage.CHECK)
-    with backend.inference():
-        wide, seen = _outputs(request, backend, subject, dtype)
-        write_reference(request, seen, tolerance, partial(why_unrepeatable, wide, backend))
+    exercise, seen = _observed(request, backend, subject, dtype)
+    with exercise.recording():
+        write_reference(request, seen, tolerance, exercise.gate)
 
 
 def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) -> None:
@@ -69,13 +69,15 @@ def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) 
         )
 
 
-def _outputs(
+def _observed(
     request: TrialRequest, backend: Backend, subject: Subject, dtype: WideType
-) -> tuple[Subject, list[list[Any]]]:
+) -> tuple[Exercise, list[list[Any]]]:
     try:
         wide = widened(subject, backend, dtype)
-        step = backend.compile(wide.model, request.config, Changes())
-        return wide, [output_arrays(backend, each.call(step)) for each in wide.inputs]
+        exercise = exercise_for(request.workload, wide, backend)
+        with exercise.recording():
+            step = exercise.compile(request.config, Changes())
+            return exercise, exercise.observe(step, wide.inputs[0].call(step))
     except Exception as error:
         # Memory too: what counts is that this reference cannot be had, and what to do.
         raise HarnessError(

@@ -23,7 +23,7 @@ from autotune.measurement import Reason, Record, Stage
 from autotune.numerics import ReferencePrecision
 from autotune.space import SearchSpace
 from autotune.store import in_turn
-from autotune.workload import Device
+from autotune.workload import Device, Task
 
 FILE_NAME = "rules.yaml"
 OF_ONE_STUDY = frozenset({Reason.OUT_OF_MEMORY, Reason.TIMEOUT})
@@ -51,6 +51,7 @@ class Scope(Record):
     framework: str
     version: str
     device: Device
+    task: Task = "infer"
     device_name: str
     """As the framework names it; of a CPU the processor."""
     variables: dict[str, str] = {}
@@ -138,6 +139,7 @@ def scope_of(manifest: Manifest, environment: Environment, reason: Reason) -> Sc
         framework=workload.framework,
         version=manifest.framework_version,
         device=workload.device,
+        task=workload.task,
         device_name=environment.processor if workload.device == "cpu" else environment.device,
         variables=manifest.variables,
         numerics=numerics if reason is Reason.WRONG_RESULT else None,

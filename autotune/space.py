@@ -23,7 +23,7 @@ from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measurement import Record
-from autotune.workload import Device
+from autotune.workload import Device, Task
 
 Pattern = dict[str, Scalar | list[Scalar]]
 Choose = Callable[[str, tuple[Scalar, ...]], Scalar]
@@ -50,6 +50,7 @@ class Conditions(Record):
 
     versions: VersionRange = ""
     devices: list[Device] = ["cpu", "gpu", "ascend"]
+    tasks: list[Task] = ["infer", "train"]
     preset: Preset = "quick"
     """The first preset that has it."""
     packages: list[str] = []
@@ -88,6 +89,7 @@ class ForbidEntry(Record):
 
     if_: Pattern = Field(alias="if", min_length=1)
     devices: list[Device] = ["cpu", "gpu", "ascend"]
+    tasks: list[Task] = ["infer", "train"]
     because: str = Field(min_length=1)
 
 
@@ -108,15 +110,21 @@ class Circumstances:
     version: str
     """The framework's release."""
     device: Device
+    task: Task = "infer"
     preset: Preset = "standard"
     tolerance: float = math.inf
     """Relative error of outputs that the study accepts; 0: whatever changes numerics is left out."""
     num_cores: int = 1
 
+    def holds_for(self, rule: ForbidEntry) -> bool:
+        """The rule says something here."""
+        return self.device in rule.devices and self.task in rule.tasks
+
     def allow(self, conditions: Conditions) -> bool:
         """A knob or value under these conditions is on offer here."""
         return (
             self.device in conditions.devices
+            and self.task in conditions.tasks
             and SpecifierSet(conditions.versions).contains(self.version, prereleases=True)
             and PRESETS.index(conditions.preset) <= PRESETS.index(self.preset)
             and all(package_version(name) is not None for name in conditions.packages)
@@ -248,7 +256,7 @@ def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> S
     space = SearchSpace(
         framework=framework,
         knobs=tuple(knob for knob in knobs if knob is not None),
-        forbid=tuple((rule.if_, rule.because) for rule in file.forbid if circumstances.device in rule.devices),
+        forbid=tuple((rule.if_, rule.because) for rule in file.forbid if circumstances.holds_for(rule)),
     )
     for config in (space.untuned(), space.default()):
         if because := space.forbidden(config):

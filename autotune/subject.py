@@ -14,7 +14,7 @@ from autotune.backends import Backend
 from autotune.errors import AutotuneError
 from autotune.measurement import Signature, TensorSpec
 from autotune.numerics import WideType
-from autotune.workload import Arguments, Workload, build
+from autotune.workload import Arguments, Recipe, Workload, build
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Subject:
     """Element types of parameters and example inputs."""
     example_sha256: tuple[str | None, ...]
     """Of each leaf of the example inputs before any call; None for what is no tensor."""
+    recipe: Recipe | None = None
+    """How it is trained; None: it is not."""
 
 
 def put_on_device(workload: Workload, backend: Backend) -> Subject:
@@ -37,6 +39,11 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
     if problem is not None:
         raise AutotuneError(f"{workload.model} returned as the model {problem}")
     model = backend.place(built.model)
+    if built.recipe is not None:
+        problem = backend.check_optimizer(built.recipe.optimizer)
+        if problem is not None:
+            raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
+        backend.set_training(model)
     given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
     specs = tuple(spec for leaf in given[0].leaves() if (spec := backend.spec(leaf)) is not None)
     if not specs:
@@ -52,6 +59,7 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
         signature=_signature(model, parameters, specs),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
         example_sha256=_digests(backend, given[0]),
+        recipe=built.recipe,
     )
 
 
@@ -68,11 +76,9 @@ def widened(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
 
 def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
     """Why the model gives another output for the same input, as far as its parts and one more call tell."""
-    dropouts = backend.active_dropout(subject.model)
-    if dropouts:
-        more = f" and {len(dropouts) - _MAX_NAMED} more" if len(dropouts) > _MAX_NAMED else ""
-        verb = "is" if len(dropouts) == 1 else "are"
-        return f"{', '.join(dropouts[:_MAX_NAMED])}{more} {verb} active: call {backend.evaluation_call}"
+    dropouts = named_dropouts(subject, backend)
+    if dropouts is not None:
+        return f"{dropouts} active: call {backend.evaluation_call}"
     before = backend.random_state()
     subject.inputs[0].call(subject.model)
     backend.synchronise()
@@ -80,6 +86,15 @@ def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
         return "it draws random numbers when it is called (sampling, or dropout as a function): turn that off"
     written = _written_inputs(subject, backend)
     return f"it writes into its input ({', '.join(written)}): let it work on a copy" if written else None
+
+
+def named_dropouts(subject: Subject, backend: Backend) -> str | None:
+    """The beginning of a sentence about the model's dropout that is on, its verb included; None where none is."""
+    dropouts = backend.active_dropout(subject.model)
+    if not dropouts:
+        return None
+    more = f" and {len(dropouts) - _MAX_NAMED} more" if len(dropouts) > _MAX_NAMED else ""
+    return f"{', '.join(dropouts[:_MAX_NAMED])}{more} {'is' if len(dropouts) == 1 else 'are'}"
 
 
 _MAX_NAMED = 3

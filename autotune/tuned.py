@@ -18,7 +18,7 @@ from autotune.measurement import Latency, Record, Signature
 from autotune.numerics import ReferencePrecision
 from autotune.objective import GOAL_PATTERN
 from autotune.statistics import COMPILED, Speedup, Verdict
-from autotune.workload import Device
+from autotune.workload import Device, Task
 
 SCHEMA = 1
 
@@ -29,7 +29,7 @@ class TunedWorkload(Record):
     model: str
     arguments: dict[str, Scalar]
     device: Device
-    task: str
+    task: Task
     objective: Annotated[str, Field(pattern=GOAL_PATTERN)]
     """What was made less: a call's median, 90th or 99th percentile, the seconds of an item (`throughput`), the peak
     memory, the time to the first result (`compile`), or that of the first N calls (`total:N`)."""

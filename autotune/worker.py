@@ -22,15 +22,16 @@ import numpy as np
 import psutil
 
 from autotune import environment, reference
-from autotune.backends import Backend, load_backend, output_arrays
+from autotune.backends import Backend, load_backend
 from autotune.changes import Changes
 from autotune.check import WrongResultError, check
 from autotune.classmate import find_classmate
 from autotune.errors import AutotuneError, InvalidConfigError
+from autotune.exercise import exercise_for
 from autotune.files import write_whole
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Samples, Stage
 from autotune.memory import PeakMemory
-from autotune.subject import Subject, put_on_device, why_unrepeatable
+from autotune.subject import Subject, put_on_device
 from autotune.timing import SamplingPlan, take_samples, take_turns
 from autotune.trial import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
 from autotune.warm_start import key_here, warm_start
@@ -164,22 +165,22 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
     subject = put_on_device(request.workload, backend)
     model, inputs = subject.model, subject.inputs
     tolerance = request.tolerance_for(subject.dtypes)
+    exercise = exercise_for(request.workload, subject, backend)
 
-    with backend.inference():
+    with exercise.recording():
         progress.enter(Stage.COMPILE)
         memory.restart()
         start = time.perf_counter()
         with _caches_of_the_first_call(request, subject, backend):
-            step = backend.compile(model, request.config, Changes())
+            step = exercise.compile(request.config, Changes())
             outputs = inputs[0].call(step)
             backend.synchronise()
         first_call_s = time.perf_counter() - start
         compile_peak_bytes = memory.peak_bytes()
 
         progress.enter(Stage.CHECK)
-        seen = [output_arrays(backend, outputs)]
-        seen += [output_arrays(backend, each.call(step)) for each in inputs[1:]]
-        errors = check(request, seen, tolerance, partial(why_unrepeatable, subject, backend))
+        seen = exercise.observe(step, outputs)
+        errors = check(request, seen, tolerance, exercise.gate)
         del outputs, seen
 
         program = backend.program(model, request.config)
@@ -193,6 +194,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
             memory.restart()
             samples = _take(request, _one_call(backend, step, inputs[0]), _plan(request, backend), turns)
             peak_bytes = memory.peak_bytes()
+            exercise.require_sound(step)
         diagnosis = backend.diagnose(model, request.config)
 
     own_compile_s = max(first_call_s - float(np.median(samples.latency_s)), 0.0)

@@ -3,6 +3,9 @@
 A workload names a function; the function returns `(model, inputs)` or `(model, inputs, more_inputs)`. `inputs` is a
 tensor, a tuple of positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on
 which results are compared (two are derived where none are given: see `numerics`).
+
+For training it returns a mapping: the same under their names, and `loss`, `optimizer`, and `targets` if the loss takes
+any. A training step then is `loss(model, *inputs, *targets)`, its gradients, and the optimizer's step.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from autotune.errors import InputError
 from autotune.measurement import Record
 
 Device = Literal["cpu", "gpu", "ascend"]
+Task = Literal["infer", "train"]
+"""What is done with a model: it is called, or it takes a training step."""
 
 
 class Workload(Record):
@@ -35,7 +40,7 @@ class Workload(Record):
     arguments: dict[str, Scalar] = {}
     framework: str
     device: Device
-    task: Literal["infer"] = "infer"
+    task: Task = "infer"
     seed: int = 0
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""
@@ -61,6 +66,11 @@ class Arguments:
     def call(self, function: Callable[..., Any]) -> Any:
         return function(*self.positional, **(self.keyword or {}))
 
+    def and_then(self, more: Arguments) -> Arguments:
+        """A call with the arguments of both, positional ones in this order."""
+        keyword = {**(self.keyword or {}), **(more.keyword or {})}
+        return Arguments((*self.positional, *more.positional), keyword or None)
+
     def leaves(self) -> list[Any]:
         """The argument values, positional first, keywords in their order."""
         return [*self.positional, *(self.keyword or {}).values()]
@@ -73,12 +83,22 @@ class Arguments:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: `loss(model, *inputs, *targets)` gives one number, `optimizer` changes the weights."""
+
+    loss: Callable[..., Any]
+    optimizer: Any
+
+
+@dataclass(frozen=True)
 class Built:
-    """A live model with its example inputs and the further inputs that its author gave."""
+    """A live model with its example inputs and the further inputs that its author gave; to train, with the targets."""
 
     model: Any
     inputs: Arguments
     more_inputs: tuple[Arguments, ...] = ()
+    recipe: Recipe | None = None
+    """Given if and only if the task is to train."""
 
 
 def split_reference(model: str) -> tuple[str, str]:
@@ -113,18 +133,52 @@ def build(workload: Workload) -> Built:
     """
     function = _find_function(workload)
     returned = function(**_arguments(function, workload))
-    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+    parts = _parts(returned, workload)
+    model, more_inputs = parts["model"], parts.get("more_inputs", ())
+    if not callable(model):
+        raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
+    if not isinstance(more_inputs, (list, tuple)):
+        raise InputError(f"{workload.model} returned {_kind(more_inputs)} as more_inputs; it must be a list of inputs")
+    inputs = [Arguments.of(each) for each in (parts["inputs"], *more_inputs)]
+    if workload.task == "infer":
+        return Built(model, inputs[0], tuple(inputs[1:]))
+    targets = Arguments.of(parts.get("targets", ()))
+    batches = [each.and_then(targets) for each in inputs]
+    return Built(model, batches[0], tuple(batches[1:]), _recipe(parts, workload))
+
+
+_KEYS = ("model", "inputs", "more_inputs", "targets", "loss", "optimizer")
+_FOR_TRAINING = (
+    'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
+)
+
+
+def _parts(returned: object, workload: Workload) -> Mapping[str, Any]:
+    """What the function returned, by name, with all that the task needs. Raises InputError."""
+    if isinstance(returned, tuple) and len(returned) in (2, 3):
+        parts: Mapping[str, Any] = dict(zip(_KEYS, returned, strict=False))
+    elif isinstance(returned, Mapping):
+        parts = returned
+    else:
         raise InputError(
             f"{workload.model} returned {_kind(returned)}",
             tip="it must return (model, inputs) or (model, inputs, more_inputs)",
         )
-    model, inputs, *rest = returned
-    if not callable(model):
-        raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
-    if rest and not isinstance(rest[0], (list, tuple)):
-        raise InputError(f"{workload.model} returned {_kind(rest[0])} as more_inputs; it must be a list of inputs")
-    more_inputs = tuple(Arguments.of(each) for each in rest[0]) if rest else ()
-    return Built(model, Arguments.of(inputs), more_inputs)
+    needed = ("model", "inputs", *(("loss", "optimizer") if workload.task == "train" else ()))
+    missing = [key for key in needed if key not in parts]
+    if missing:
+        tip = _FOR_TRAINING if workload.task == "train" else None
+        raise InputError(f"--task {workload.task}: {workload.model} returned no {' and no '.join(missing)}", tip=tip)
+    unknown = [str(key) for key in parts if key not in _KEYS]
+    if unknown:
+        raise InputError(f"{workload.model} returned a mapping with {unknown[0]!r}", tip=f"known: {', '.join(_KEYS)}")
+    return parts
+
+
+def _recipe(parts: Mapping[str, Any], workload: Workload) -> Recipe:
+    if not callable(parts["loss"]):
+        raise InputError(f"{workload.model} returned {_kind(parts['loss'])} as the loss, which cannot be called")
+    return Recipe(parts["loss"], parts["optimizer"])
 
 
 def _find_function(workload: Workload) -> Callable[..., Any]:

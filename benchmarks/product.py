@@ -44,6 +44,7 @@ class Product:
         framework: str,
         *,
         study: str,
+        task: str = "infer",
         trials: int | None = None,
         seed: int = 0,
         space: Path | None = None,
@@ -58,7 +59,7 @@ class Product:
             options += ["--model-arg", f"{name}={value}"]
         return self._json(
             "tune", "--model", model, "--framework", framework, "--device", "cpu", "--study", study,
-            "--seed", str(seed), *options, "--studies-dir", str(self._studies), "--json",
+            "--task", task, "--seed", str(seed), *options, "--studies-dir", str(self._studies), "--json",
         )  # fmt: skip
 
     def export(self, study: str, path: Path) -> None:

@@ -220,7 +220,9 @@ class TestAfterwards:
         pytest.importorskip("torch")
         content = yaml.safe_load(exported.read_text())
         exported.write_text(yaml.safe_dump({**content, "framework": "torch"}))
-        with pytest.raises(InputError, match=r"tuned for torch, which was faster than fake; apply\(\) was given a str"):
+        with pytest.raises(
+            InputError, match=r"tuned for torch, which was faster than fake; it was to be applied to a str"
+        ):
             autotune.load(exported).apply("no model", on_mismatch="raise")
 
     def test_where_the_base_wins_the_answer_is_an_ordinary_one(self, make_both, measurement):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.check import WrongResultError, check
+from autotune.check import OutputGate, WrongResultError, check
 from autotune.errors import AutotuneError
 from autotune.measurement import Failure, Measurement, Reason, Stage
 from autotune.numerics import load_reference, save_reference
@@ -26,7 +26,7 @@ def checked(make_request):
     def run(reference, seen, **overrides):
         request = make_request({}, **overrides)
         save_reference(request_path(request), reference)
-        return check(request, seen, 0.01, lambda: None)
+        return check(request, seen, 0.01, OutputGate("m", lambda: None))
 
     return run
 
@@ -78,7 +78,7 @@ def test_an_untuned_model_that_gives_nan_names_its_output(make_request):
     """No reference is written from NaN, and the output that holds it is named."""
     request = make_request()
     with pytest.raises(WrongResultError, match=r"untuned model itself gives NaN .*\(output 2 of 2\)"):
-        check(request, [[np.ones(2), np.array([NAN])]] * 2, 0.01, lambda: None)
+        check(request, [[np.ones(2), np.array([NAN])]] * 2, 0.01, OutputGate("m", lambda: None))
     assert not request_path(request).exists()
 
 
@@ -87,7 +87,7 @@ def test_an_unrepeatable_model_is_refused_with_its_cause(make_request, why):
     """The cause where one is found, else a question; no reference is written."""
     request = make_request()
     with pytest.raises(AutotuneError, match="gives another output when called again with the same input") as caught:
-        check(request, [[np.ones(2)], [np.zeros(2)]], 0.01, lambda: why)
+        check(request, [[np.ones(2)], [np.zeros(2)]], 0.01, OutputGate("m", lambda: why))
     assert str(caught.value).endswith(why or "the same input")
     assert (caught.value.tip is None) is (why is not None)
     assert not request_path(request).exists()

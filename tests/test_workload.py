@@ -289,7 +289,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         assert caught.value.tip
 
 
-@pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"task": "train"}, {"arguments": {"a": [1]}}, {"extra": 1}])
+@pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"task": "dream"}, {"arguments": {"a": [1]}}, {"extra": 1}])
 def test_a_workload_is_checked(tmp_path: Path, wrong: dict[str, Any]) -> None:
     """An unknown device, task or key, or an argument that is no plain value, is refused."""
     content = {**workload("m:f", tmp_path).model_dump(), **wrong}

@@ -11,6 +11,7 @@ import importlib
 import os
 import pickle
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from packaging.version import Version
 
 from autotune.changes import Changes
-from autotune.config import Config
+from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
@@ -90,6 +91,31 @@ class Backend(Protocol):
 
     def inference(self) -> AbstractContextManager[Any]:
         """Where a trial of the `infer` task calls the model: no gradients recorded."""
+
+    def check_optimizer(self, optimizer: Any) -> str | None:
+        """A sentence if `optimizer` is none of this framework's, else None."""
+
+    def set_training(self, model: Any) -> None:
+        """Put a model that is in evaluation mode as a whole into training mode; one that is not is left as it is."""
+
+    def training_step(
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+    ) -> Callable[..., Any]:
+        """A function that takes one training step under `config` and returns the loss, a scalar tensor.
+
+        It is called with what `loss` takes after the model: it computes `loss(model, ...)` and its gradients, and lets
+        the optimizer change the weights. What a config sets is noted as in `compile`, which raises the same.
+        """
+
+    def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
+        """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what puts it all back."""
+
+    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
+        """Copies of what the optimizer trains, in its order."""
+
+    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
+        """Copies of the gradients of the last step; where a framework does not keep them, of what the optimizer made of
+        them, such as its moments. Their number and order are those of the optimizer, whatever the config."""
 
     def synchronise(self) -> None:
         """Return when the device has finished all work handed to it so far."""
@@ -170,6 +196,8 @@ class BackendEntry:
     cache_is_exact: bool
     """Its compiler finds what it cached by what is compiled. False: it takes what lies there for whatever is compiled
     next, so that the outputs of a first call from a cache have to be checked."""
+    untuned: dict[str, Scalar]
+    """The config that leaves a model as it is: what its search space calls so."""
     preload: str | None
     """Module that a fork server may import ahead of the trials; None: never preload."""
     bundled_only_for_tests: bool = False
@@ -184,6 +212,7 @@ BACKENDS: dict[str, BackendEntry] = {
         install="pip install 'autotune-compile[torch]'",
         process_variables={},
         cache_is_exact=True,
+        untuned={"execution": "eager"},
         preload="torch",
     ),
     "mindspore": BackendEntry(
@@ -195,6 +224,7 @@ BACKENDS: dict[str, BackendEntry] = {
         # Its log level can only be set before the import; 3 leaves errors and drops a flood of warnings.
         process_variables={"GLOG_v": "3"},
         cache_is_exact=False,
+        untuned={"execution": "pynative"},
         preload="mindspore",
     ),
     "fake": BackendEntry(
@@ -205,6 +235,7 @@ BACKENDS: dict[str, BackendEntry] = {
         install="",
         process_variables={},
         cache_is_exact=True,
+        untuned={"execution": "eager"},
         preload="numpy",
         bundled_only_for_tests=True,
     ),
@@ -217,6 +248,7 @@ BACKENDS: dict[str, BackendEntry] = {
         install="",
         process_variables={"SHAM": "1"},
         cache_is_exact=False,
+        untuned={"execution": "eager"},
         preload="numpy",
         bundled_only_for_tests=True,
     ),
@@ -254,6 +286,16 @@ def framework_version(framework: str) -> str:
             tip=f"run: {entry.install}",
         )
     return version
+
+
+def framework_of(model: Any) -> str | None:
+    """The framework of a job's model, among those that the job has imported; None for a model of none of them."""
+    imported = [name for name in framework_names() if BACKENDS[name].preload in sys.modules]
+    return next((name for name in imported if _can_compile(name, model)), None)
+
+
+def _can_compile(framework: str, model: Any) -> bool:
+    return load_backend(framework).check_model(model) is None
 
 
 def load_backend(framework: str) -> Backend:

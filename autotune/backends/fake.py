@@ -91,6 +91,46 @@ class FakeBackend:
     def inference(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def check_optimizer(self, optimizer: Any) -> str | None:
+        return None if hasattr(optimizer, "weights") else f"a {type(optimizer).__name__}, which has no weights"
+
+    def set_training(self, model: Any) -> None:
+        model.training = True
+
+    def training_step(
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+    ) -> Callable[..., Any]:
+        """The optimizer has `weights`, a list of arrays; `gradients_of(loss)`, a list too, of any way of computing the
+        loss anew; `gradients`, the last ones; and `step()`."""
+        run = self.compile(lambda value: value, config, changes)
+        behaviour = str(config.get("behaviour", "right"))
+
+        def step(*batch: Any) -> Any:
+            value = run(np.asarray(loss(model, *batch)))
+            optimizer.gradients = optimizer.gradients_of(lambda: float(loss(model, *batch)))
+            if behaviour == "wrong_gradients":
+                optimizer.gradients = [-each for each in optimizer.gradients]
+            if behaviour != "frozen":
+                optimizer.step()
+            return value
+
+        return step
+
+    def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
+        copies = [each.copy() for each in optimizer.weights]
+
+        def put_back() -> None:
+            for weight, copy in zip(optimizer.weights, copies, strict=True):
+                weight[...] = copy
+
+        return put_back
+
+    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
+        return [each.copy() for each in optimizer.weights]
+
+    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
+        return [each.copy() for each in optimizer.gradients]
+
     def synchronise(self) -> None:
         pass
 
@@ -209,6 +249,8 @@ _BEHAVIOURS: dict[str, Callable[[Any], Any]] = {
     "right": _right,
     "breaks": _right,
     "wrong": _wrong,
+    "wrong_gradients": _right,
+    "frozen": _right,
     "nan": _nan,
     "compile_error": _compile_error,
     "out_of_memory": _out_of_memory,

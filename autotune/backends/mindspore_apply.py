@@ -16,7 +16,7 @@ from autotune.backends.mindspore_settings import TARGETS, CompileArguments, comp
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingFrameworkError
-from autotune.workload import Device
+from autotune.workload import Device, Task
 
 _log = logging.getLogger("autotune")
 
@@ -28,11 +28,22 @@ def apply(model: ms.nn.Cell, config: Config, changes: Changes) -> ms.nn.Cell:
     What is changed in the process and in the Cell is noted in `changes`, but for what MindSpore takes only once.
     Raises InvalidConfigError, and MissingFrameworkError where fusion lacks its package.
     """
+    arguments = prepare(config, "infer", changes)
+    return change_in_place(model, arguments, changes)
+
+
+def prepare(config: Config, task: Task, changes: Changes) -> CompileArguments:
+    """Set what holds for the process, and return what is left to be done. Raises like `apply`."""
     device = selected_device()
-    arguments = compile_arguments(config, ms.__version__, device)
+    arguments = compile_arguments(config, ms.__version__, device, task)
     if device == "cpu" and "enable_graph_kernel" in arguments.context:
         _need_decorator()
     _set_process(arguments, changes)
+    return arguments
+
+
+def change_in_place(model: ms.nn.Cell, arguments: CompileArguments, changes: Changes) -> ms.nn.Cell:
+    """The Cell, rewritten and wrapped."""
     return _change_in_place(model, lambda: _rewritten(model, arguments), changes)
 
 
@@ -152,9 +163,14 @@ def _in_mixed_precision(model: ms.nn.Cell, level: str, dtype: str) -> ms.nn.Cell
     if getattr(model, "_amp_level", None):
         raise InvalidConfigError(f"knob amp_level: the {type(model).__name__} has mixed precision of its author's own")
     cell = ms.amp.auto_mixed_precision(model, level, getattr(ms, dtype))
-    # O2 and O3 put a Cell around the model. It is marked past Cell's own bookkeeping, which would make it a child.
+    # O2 and O3 put a Cell around the model.
     vars(model)[_AROUND] = cell
     return cell
+
+
+def put_around(model: ms.nn.Cell, cell: ms.nn.Cell, changes: Changes) -> None:
+    """Mark what is compiled in the model's place, past Cell's own bookkeeping, which would make it a child."""
+    changes.make(lambda: vars(model).update({_AROUND: cell}), lambda: vars(model).pop(_AROUND))
 
 
 _AROUND = "_autotune_around"
@@ -166,15 +182,18 @@ def compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:
 
 
 def _wrap(cell: ms.nn.Cell, arguments: CompileArguments) -> None:
-    options: dict[str, Any] = {}
-    if arguments.jit_config:
-        options["jit_config"] = ms.JitConfig(**arguments.jit_config)
     if arguments.jit is not None:
         # `ms.jit(cell)` is a bound method. Set as the instance's own `construct` it leaves the Cell a Cell: parameters,
         # checkpoints and use inside another Cell work as before (measured; trace cannot stand inside a graph).
-        cell.construct = ms.jit(cell, **arguments.jit, **options)
-    elif options:
-        cell.set_jit_config(options["jit_config"])
+        cell.construct = jitted(cell, arguments)
+    elif arguments.jit_config:
+        cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
+
+
+def jitted(what: Any, arguments: CompileArguments) -> Any:
+    """A function or a Cell under ms.jit."""
+    options = {"jit_config": ms.JitConfig(**arguments.jit_config)} if arguments.jit_config else {}
+    return ms.jit(what, **(arguments.jit or {}), **options)
 
 
 def already_compiled(model: ms.nn.Cell) -> str | None:

@@ -1,7 +1,8 @@
 """MindSpore: PyNative, graph mode or ms.jit. Only the files `mindspore_*` import it (the bundled models apart).
 
-`mindspore_settings` knows what a config means, `mindspore_apply` hands it over, `mindspore_diagnosis` and
-`mindspore_program` tell what became of it. "Measured" in a comment means: on MindSpore 2.10.0, CPU, Linux x86-64.
+`mindspore_settings` knows what a config means, `mindspore_apply` hands it over (`mindspore_training` to a training
+step), `mindspore_diagnosis` and `mindspore_program` tell what became of it. "Measured" in a comment means: on MindSpore
+2.10.0, CPU, Linux x86-64.
 Supported: mindspore >= 2.3.
 """
 
@@ -21,7 +22,7 @@ import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends import Found, python_random_state
+from autotune.backends import Found, mindspore_training, python_random_state
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
 from autotune.backends.mindspore_cache import compile_cache
 from autotune.backends.mindspore_diagnosis import diagnose
@@ -125,12 +126,36 @@ class MindSporeBackend:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
         return nullcontext()
 
+    def check_optimizer(self, optimizer: Any) -> str | None:
+        if isinstance(optimizer, ms.nn.Optimizer):
+            return None
+        return f"a {type(optimizer).__name__}; the mindspore backend needs a mindspore.nn.Optimizer"
+
+    def set_training(self, model: Any) -> None:
+        if not model.training:
+            model.set_train()
+
+    def training_step(
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+    ) -> Callable[..., Any]:
+        return mindspore_training.training_step(model, loss, optimizer, config, changes)
+
+    def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
+        return mindspore_training.kept(model, optimizer)
+
+    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
+        return [self._array(each).copy() for each in optimizer.parameters]
+
+    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
+        return mindspore_training.moments(optimizer, self._array)
+
     def synchronise(self) -> None:
         _SYNCHRONISE()
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
-        if not isinstance(value, ms.Tensor):
-            return None
+        return self._array(value) if isinstance(value, ms.Tensor) else None
+
+    def _array(self, value: Any) -> NDArray[Any]:
         array: NDArray[Any] = (value.astype(ms.float32) if value.dtype == ms.bfloat16 else value).asnumpy()
         return array
 

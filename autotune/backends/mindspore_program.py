@@ -37,6 +37,8 @@ _OF_GRAPHS = _SHOWN_BY_KERNELS | {
     "jit_level",
     "fullgraph",
     "graph_pipeline",
+    "step_pipeline",
+    "scope",
     "graph_kernel_parallel",
     "graph_kernel_stitch",
     "graph_kernel_matmul",

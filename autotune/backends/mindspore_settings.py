@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
-from autotune.workload import Device
+from autotune.workload import Device, Task
 
 TARGETS: dict[Device, str] = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
 """Device -> MindSpore's name for it."""
@@ -57,6 +57,8 @@ _VALUES: dict[str, tuple[Scalar, ...]] = {
     "conv_tf32": (False, True),
     "matmul_tf32": (False, True),
     "format_transform": (False, True),
+    "scope": ("step", "gradients", "model"),
+    "step_pipeline": (False, True),
 }
 _COUNTS = ("kernel_threads", "dispatch_threads", "graph_kernel_limit")
 """Knobs that take any whole number from 1; null leaves MindSpore's own choice."""
@@ -139,14 +141,14 @@ class CompileArguments:
     """Level and type for `ms.amp.auto_mixed_precision`, which rewrites the Cell."""
 
 
-def compile_arguments(config: Config, version: str, device: Device) -> CompileArguments:
+def compile_arguments(config: Config, version: str, device: Device, task: Task = "infer") -> CompileArguments:
     """The config in the terms of a release and a device. Pure. Raises InvalidConfigError."""
     _refuse(config, version, device)
     execution, level = config["execution"], str(config.get("jit_level", "O0"))
     process: dict[str, Any] = {
         "context": {
             "mode": _GRAPH_MODE if execution == "graph" else _PYNATIVE_MODE,
-            **_fusion(config, device),
+            **_fusion(config, device, task),
             **_threads_and_memory(config),
             **_device_settings(config),
         },
@@ -186,10 +188,12 @@ def _within(version: str, versions: str) -> bool:
     return SpecifierSet(versions).contains(version, prereleases=True)
 
 
-def _fusion(config: Config, device: Device) -> dict[str, Any]:
+def _fusion(config: Config, device: Device, task: Task) -> dict[str, Any]:
     """Process-wide switches of graph-kernel fusion.
 
-    https://www.mindspore.cn/tutorials/en/r2.10.0/custom_program/fusion_pass.html has what the flags mean.
+    https://www.mindspore.cn/tutorials/en/r2.10.0/custom_program/fusion_pass.html has what the flags mean. In training
+    transpositions stay out of the fused kernels unless they are asked for: with them a CPU's gradients are wrong, for a
+    ViT by 140 times the largest one (measured).
     """
     if not config.get("enable_graph_kernel", False):
         return {}
@@ -198,7 +202,7 @@ def _fusion(config: Config, device: Device) -> dict[str, Any]:
         f"--opt_level={config.get('graph_kernel_opt_level', 2)}",
         f"--composite_op_limit_size={limit}" if limit else "",
         _EXPAND[str(config.get("graph_kernel_expand", "default"))],
-        "" if config.get("graph_kernel_transpose", True) else "--disable_cluster_ops=Transpose",
+        "" if config.get("graph_kernel_transpose", task == "infer") else "--disable_cluster_ops=Transpose",
         "--enable_cluster_ops=MatMul" if config.get("graph_kernel_matmul", False) else "",
         "--enable_parallel_fusion=true" if config.get("graph_kernel_parallel", False) else "",
         "--enable_stitch_fusion=true" if config.get("graph_kernel_stitch", False) else "",
@@ -263,7 +267,7 @@ def _variables(config: Config) -> dict[str, str]:
     variables = {}
     if config.get("onednn_isa") is not None:
         variables["ONEDNN_MAX_CPU_ISA"] = str(config["onednn_isa"])
-    if not config.get("graph_pipeline", True):
+    if not (config.get("graph_pipeline", True) and config.get("step_pipeline", True)):
         variables["MS_DEV_RUNTIME_CONF"] = "graph_pipeline:false"
     return variables
 

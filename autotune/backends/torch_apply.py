@@ -20,7 +20,7 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 
-_INDUCTOR, _DYNAMO = "torch._inductor.config", "torch._dynamo.config"
+_INDUCTOR, _DYNAMO, _FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h: https://man7.org/linux/man-pages/man3/mallopt.3.html"""
 _TRIM_THRESHOLD, _MMAP_MAX = 128 * 1024, 65536
@@ -34,15 +34,24 @@ def apply(model: torch.nn.Module, config: Config, changes: Changes) -> Any:
     release or system does not take, before anything is changed.
     """
     settings = settings_of(config)
-    arguments = _arguments(settings)
-    _set_in_process(settings, changes)
-    _change_in_place(model, settings, changes)
+    arguments = prepare(model, settings, changes)
     step: Any = _adapted(model, settings)
     if arguments is not None:
         step = torch.compile(step, **arguments)
     if settings.inference_mode or settings.freezes:
         step = WithoutGradients(step, torch.inference_mode if settings.inference_mode else torch.no_grad)
     return step
+
+
+def prepare(model: torch.nn.Module, settings: Settings, changes: Changes) -> dict[str, Any] | None:
+    """Set what holds for the process and change the model in place. Returns torch.compile's arguments, None for eager.
+
+    Raises like `apply`, before anything is changed.
+    """
+    arguments = _arguments(settings)
+    _set_in_process(settings, changes)
+    _change_in_place(model, settings, changes)
+    return arguments
 
 
 class Around(torch.nn.Module):
@@ -132,7 +141,11 @@ def _refuse_unknown_backend(backend: str) -> None:
 
 def _refuse_unknown_entries(settings: Settings) -> None:
     """Inductor's and dynamo's settings come and go between releases."""
-    wanted = {_INDUCTOR: {**settings.options, **settings.process_options}, _DYNAMO: settings.dynamo_options}
+    wanted = {
+        _INDUCTOR: {**settings.options, **settings.process_options},
+        _DYNAMO: settings.dynamo_options,
+        _FUNCTORCH: settings.functorch_options,
+    }
     for module, entries in wanted.items():
         for name in entries:
             if not _has(importlib.import_module(module), name):
@@ -168,7 +181,11 @@ def _set_in_process(settings: Settings, changes: Changes) -> None:
     if settings.matmul_precision is not None:
         before = torch.get_float32_matmul_precision()
         _set(changes, torch.set_float32_matmul_precision, settings.matmul_precision, before)
-    for module, entries in ((_INDUCTOR, settings.process_options), (_DYNAMO, settings.dynamo_options)):
+    for module, entries in (
+        (_INDUCTOR, settings.process_options),
+        (_DYNAMO, settings.dynamo_options),
+        (_FUNCTORCH, settings.functorch_options),
+    ):
         for name, value in entries.items():
             changes.set_attribute(importlib.import_module(module), name, value)
 

@@ -1,8 +1,8 @@
 """PyTorch: eager or torch.compile. Supported: torch >= 2.6; checked against 2.13.
 
 Beside the bundled models, torch is imported here and in the modules named `torch_*`: what a config means
-(`torch_settings`, pure), how it is applied (`torch_apply`), what the compiler did (`torch_books`) and what came of it
-(`torch_program`).
+(`torch_settings`, pure), how it is applied (`torch_apply`, `torch_training`), what the compiler did (`torch_books`) and
+what came of it (`torch_program`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends import Found, python_random_state, torch_books, variables_set
+from autotune.backends import Found, python_random_state, torch_books, torch_training, variables_set
 from autotune.backends.torch_apply import apply, device_of
 from autotune.backends.torch_program import program
 from autotune.backends.torch_settings import settings_of
@@ -106,14 +106,38 @@ class TorchBackend:
     def inference(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
 
+    def check_optimizer(self, optimizer: Any) -> str | None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return None
+        return f"a {type(optimizer).__name__}; the torch backend needs a torch.optim.Optimizer"
+
+    def set_training(self, model: Any) -> None:
+        if not model.training:
+            model.train()
+
+    def training_step(
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+    ) -> Callable[..., Any]:
+        return torch_training.training_step(model, loss, optimizer, config, changes)
+
+    def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
+        return torch_training.kept(model, optimizer)
+
+    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
+        return [self._array(each).copy() for each in torch_training.trained(optimizer)]
+
+    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
+        return torch_training.gradients(optimizer, self._array)
+
     def synchronise(self) -> None:
         # On a CPU a call returns with its result; torch.cuda.synchronize() there would be an error.
         if self._device.type != "cpu":
             self._module().synchronize()
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
-        if not isinstance(value, torch.Tensor):
-            return None
+        return self._array(value) if isinstance(value, torch.Tensor) else None
+
+    def _array(self, value: torch.Tensor) -> NDArray[Any]:
         dense = value.detach().to_dense() if value.layout is not torch.strided else value.detach()
         dense = dense.resolve_conj().resolve_neg().cpu()
         array: NDArray[Any] = (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()
@@ -178,7 +202,7 @@ class TorchBackend:
         return None
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
-        if not settings_of(config).compiled:
+        if not settings_of(config).compiles_anything:
             return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)
         return torch_books.diagnosis()
 

@@ -20,18 +20,21 @@ from autotune.backends.torch_settings import Settings
 
 def program(model: torch.nn.Module, settings: Settings) -> str | None:
     """The digest; None where the emitted code cannot be had."""
-    code = emitted_code() if settings.compiled and settings.backend == "inductor" else []
-    if code is None or (settings.compiled and settings.backend != "inductor"):
+    if settings.compiled and settings.backend != "inductor":
+        return None
+    code = emitted_code() if settings.compiles_anything else []
+    if code is None:
         return None
     content = {
         "code": code,
-        "capture": _capture() if settings.compiled else None,
+        "capture": _capture() if settings.compiles_anything else None,
         "graphs_of_the_device": _device_graphs(model, settings),
         "process": _process(),
         "precision": [settings.autocast, settings.cast],
         "inference_mode": settings.inference_mode,
         "keeps_memory": settings.keeps_memory,
         "model": _layouts(model),
+        "optimizer": [settings.optimizer_impl, settings.optimizer_compiled],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 

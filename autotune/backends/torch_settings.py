@@ -36,6 +36,9 @@ PROCESS_OPTIONS: dict[str, tuple[str, Scalar]] = {"freezing": ("freezing", False
 DYNAMO_OPTIONS: dict[str, tuple[str, Scalar]] = {"allow_rnn": ("allow_rnn", False)}
 """The same, for entries of torch._dynamo.config, set in the process."""
 
+FUNCTORCH_OPTIONS: dict[str, tuple[str, Scalar]] = {"activation_memory_budget": ("activation_memory_budget", 1.0)}
+"""The same, for entries of torch._functorch.config, set in the process: what AOTAutograd goes by."""
+
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 CASTS = {"bf16_cast": "bfloat16", "fp16_cast": "float16"}
 """Value of the knob `precision` -> torch's name of the element type."""
@@ -46,10 +49,15 @@ _CHOICES: dict[str, tuple[Scalar, ...]] = {
     "memory_format": (None, "channels_last"),
     "inference_mode": (False, True),
     "allocator": (None, "keep"),
+    "scope": ("model", "loss"),
+    "optimizer_impl": (None, "foreach", "fused"),
+    "optimizer_compiled": (False, True),
 }
-"""Knobs that do not need the compiler, and what they take; `threads` takes a number or null."""
+"""Knobs with a fixed choice, and what they take; `threads` takes a number or null."""
 
-_OF_THE_COMPILER = (*COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, "torchair_mode")
+_OF_THE_COMPILER = (
+    *COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, *FUNCTORCH_OPTIONS, "torchair_mode", "scope",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,17 @@ class Settings:
     num_threads: int | None = None
     keeps_memory: bool = False
     """glibc is told never to give freed memory back to the system."""
+    functorch_options: dict[str, Scalar] = field(default_factory=dict)
+    """Entries of functorch's config for the process."""
+    scope: str = "model"
+    """Of a training step, what is compiled as one: `model`, or `loss`, which is the model and the loss."""
+    optimizer_impl: str | None = None
+    """`foreach` or `fused`: the optimizer's own ways of changing all weights at once."""
+    optimizer_compiled: bool = False
+
+    @property
+    def compiles_anything(self) -> bool:
+        return self.compiled or self.optimizer_compiled
 
     @property
     def freezes(self) -> bool:
@@ -106,7 +125,21 @@ def settings_of(config: Config) -> Settings:
         inference_mode=bool(config.get("inference_mode")),
         num_threads=_num_threads(config.get("threads")),
         keeps_memory=config.get("allocator") == "keep",
+        functorch_options=_entries(config, FUNCTORCH_OPTIONS),
+        scope=str(config.get("scope", "model")),
+        optimizer_impl=_text(config, "optimizer_impl"),
+        optimizer_compiled=bool(config.get("optimizer_compiled")),
     )
+
+
+def require_for_training(settings: Settings) -> None:
+    """Raises InvalidConfigError for what is for inference only."""
+    if settings.freezes:
+        raise InvalidConfigError("knob freezing: frozen weights cannot be trained")
+    if settings.inference_mode:
+        raise InvalidConfigError("knob inference_mode: records no gradients, so nothing can be trained in it")
+    if settings.cast is not None:
+        raise InvalidConfigError("knob precision: a training step keeps its weights as they are; use an autocast")
 
 
 def compile_arguments(settings: Settings, mode_options: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
@@ -107,3 +107,12 @@ def _interrupt(*_: object) -> None:
 def say(text: str) -> None:
     """To stderr: stdout is for results."""
     typer.echo(text, err=True)
+
+
+def one_of(flag: str, text: str, *choices: str) -> Any:
+    """The text, if it is a choice. Raises InputError."""
+    from autotune.errors import InputError
+
+    if text not in choices:
+        raise InputError(f"{flag} {text}: unknown", tip=f"choose {', '.join(choices[:-1])} or {choices[-1]}")
+    return text

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, plainly
+from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly
 
 
 @app.command()
@@ -34,6 +34,7 @@ def spaces(
     framework: Annotated[
         str | None, typer.Option("--framework", help="torch, mindspore, or both as one space; by default each.")
     ] = None,
+    task: Annotated[str, typer.Option("--task", help="infer or train.")] = "infer",
     rules: Annotated[bool, typer.Option("--rules", help="List what studies found to fail, instead.")] = False,
     forget: Annotated[
         str | None, typer.Option("--forget", metavar="RULE_ID", help="Remove a rule, or `all`, instead.")
@@ -50,7 +51,7 @@ def spaces(
         return
     from autotune.plan import describe_spaces
 
-    described = describe_spaces(device, framework)
+    described = describe_spaces(device, framework, one_of("--task", task, "infer", "train"))
     if as_json:
         typer.echo(json.dumps(described, indent=2))
         return

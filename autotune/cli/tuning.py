@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from autotune.cli.application import (
     app,
     budget_of,
     end_politely,
+    one_of,
     plainly,
     print_document,
     say,
@@ -46,6 +47,7 @@ def tune(
             help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION; FRAMEWORK=MODEL for each of several.",
         ),
     ],
+    task: Annotated[str, typer.Option("--task", help="infer: calls of the model; train: training steps.")] = "infer",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "auto",
     framework: Annotated[
         str | None, typer.Option("--framework", help="torch, mindspore or both; by default what suits the device.")
@@ -122,15 +124,16 @@ def tune(
         model_arguments=tuple(model_arg or ()),
         framework=framework,
         device=device,
+        task=one_of("--task", task, "infer", "train"),
         study=study,
         spaces=tuple(space or ()),
         objectives=tuple(objective or ()),
         constraints=tuple(constraint or ()),
         tolerance=tolerance,
-        reference_precision=_one_of("--reference", reference, "model", "float32", "float64"),
+        reference_precision=one_of("--reference", reference, "model", "float32", "float64"),
         seed=seed,
         variables=tuple(env or ()),
-        preset=_one_of("--preset", preset, *PRESETS),
+        preset=one_of("--preset", preset, *PRESETS),
         fixed_precision=fixed_precision,
     )
     wanted = budget_of(budget).but(
@@ -211,11 +214,3 @@ def _tune(
         Console(soft_wrap=not sys.stdout.isatty()).print(summary(answer, studies_dir_flag(studies_dir)))
     study.close()
     return 0 if answer.best is not None else 1
-
-
-def _one_of(flag: str, text: str, *choices: str) -> Any:
-    from autotune.errors import InputError
-
-    if text not in choices:
-        raise InputError(f"{flag} {text}: unknown", tip=f"choose {', '.join(choices[:-1])} or {choices[-1]}")
-    return text

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["normal_input", "token_input", "value"]
+__all__ = ["labels", "normal_input", "token_input", "value"]
 
 _BIAS_SCALE = 0.02
 _SPREAD = 0.1  # of normalisation scales and running statistics around the value at which they do nothing
@@ -49,6 +49,11 @@ def normal_input(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
 def token_input(shape: tuple[int, ...], vocab: int, seed: int) -> NDArray[np.int64]:
     """An input of int64 token ids, uniform in [0, vocab)."""
     return _generator("input", seed).integers(0, vocab, shape, dtype=np.int64)
+
+
+def labels(num_items: int, num_classes: int, seed: int) -> NDArray[np.int64]:
+    """A class for each item of a batch, uniform in [0, num_classes)."""
+    return _generator("labels", seed).integers(0, num_classes, num_items, dtype=np.int64)
 
 
 def _generator(name: str, seed: int) -> np.random.Generator:

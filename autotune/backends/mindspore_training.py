@@ -1,0 +1,84 @@
+"""A training step under a config: PyNative, ms.jit around all of it or a part, or TrainOneStepCell in graph mode.
+
+"Measured" means: on MindSpore 2.10.0, CPU, Linux x86-64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import mindspore as ms
+from numpy.typing import NDArray
+
+from autotune.backends.mindspore_apply import change_in_place, jitted, prepare, put_around
+from autotune.changes import Changes
+from autotune.config import Config
+from autotune.errors import InvalidConfigError
+
+
+def training_step(
+    model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer, config: Config, changes: Changes
+) -> Callable[..., Any]:
+    """See `Backend.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
+    source, and finds no lambda inside an expression."""
+    arguments = prepare(config, "train", changes)
+    if arguments.mixed_precision is not None:
+        raise InvalidConfigError("knob amp_level: half precision needs a loss scale, which a training step has not")
+    if config["execution"] == "graph":
+        cell: Any = ms.nn.TrainOneStepCell(WithLoss(model, loss), optimizer)
+        if arguments.jit_config:
+            cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
+        put_around(model, cell, changes)
+        return cast("Callable[..., Any]", cell)
+    scope = config.get("scope", "step") if arguments.jit is not None else None
+    if scope == "model":
+        model = change_in_place(model, arguments, changes)
+    value_and_gradients = ms.value_and_grad(WithLoss(model, loss), None, optimizer.parameters)
+    if scope == "gradients":
+        value_and_gradients = jitted(value_and_gradients, arguments)
+
+    def step(*args: Any) -> Any:
+        value, gradients = value_and_gradients(*args)
+        optimizer(gradients)
+        return value
+
+    return cast("Callable[..., Any]", jitted(step, arguments)) if scope == "step" else step
+
+
+class WithLoss(ms.nn.Cell):  # type: ignore[misc]
+    """A batch to its loss. Around the model, whose parameters keep their names."""
+
+    def __init__(self, model: ms.nn.Cell, loss: Callable[..., Any]) -> None:
+        super().__init__(auto_prefix=False)
+        self.model = model
+        self.loss = loss
+
+    def construct(self, *batch: Any) -> Any:
+        return self.loss(self.model, *batch)
+
+
+def kept(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None]:
+    """See `Backend.keep`: parameters, moments and counters.
+
+    They are assigned in place: what `set_data` gives a Parameter, a graph compiled before does not see (measured).
+    """
+    parameters = {id(each): each for each in [*model.get_parameters(), *optimizer.get_parameters()]}.values()
+    copies = [(each, each.asnumpy().copy()) for each in parameters]
+
+    def put_back() -> None:
+        for parameter, copy in copies:
+            ms.ops.assign(parameter, ms.Tensor(copy))
+
+    return put_back
+
+
+def moments(optimizer: ms.nn.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
+    """What the optimizer keeps of the gradients, for each weight: its clones of them, such as `moment1.head.weight`.
+
+    The gradients themselves never leave a compiled step. After the first one Adam's first moment is a tenth of them.
+    """
+    suffixes = tuple(f".{each.name}" for each in optimizer.parameters)
+    state = [each for each in optimizer.get_parameters() if each.name.endswith(suffixes) and each.is_floating_point()]
+    weights = {id(each) for each in optimizer.parameters}
+    return [to_array(each).copy() for each in state if id(each) not in weights]

@@ -1,0 +1,38 @@
+"""`Inference`: a trial of the task `infer`. The model is called, and its outputs are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from autotune.backends import Backend, output_arrays
+from autotune.changes import Changes
+from autotune.check import Gate, OutputGate
+from autotune.config import Config
+from autotune.subject import Subject, why_unrepeatable
+from autotune.workload import Workload
+
+
+class Inference:
+    """See `Exercise`."""
+
+    def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
+        self._subject = subject
+        self._backend = backend
+        self.gate: Gate = OutputGate(workload.model, partial(why_unrepeatable, subject, backend))
+
+    def recording(self) -> AbstractContextManager[Any]:
+        return self._backend.inference()
+
+    def compile(self, config: Config, changes: Changes) -> Callable[..., Any]:
+        return self._backend.compile(self._subject.model, config, changes)
+
+    def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
+        """The outputs for each of the subject's inputs."""
+        seen = [output_arrays(self._backend, first)]
+        return seen + [output_arrays(self._backend, each.call(step)) for each in self._subject.inputs[1:]]
+
+    def require_sound(self, step: Callable[..., Any]) -> None:
+        """An output does not depend on the calls before."""

@@ -1,0 +1,216 @@
+"""`Training`: a trial of the task `train`. A step changes the weights, so what is compared is where a few steps lead.
+
+From the weights that the model was built with it takes `NUM_STEPS` steps, on the example batch and the derived one in
+turns; then the weights are put back, and the first step is taken again: some captures are right only once.
+What the untuned step gave for the same is the reference:
+
+* the losses of all steps; a step that leaves the weights alone gives itself away in the second one;
+* the gradients of the first step and of the repeated one. Not those of later steps: Adam's first steps go by the sign
+  of a gradient, so rounding decides where an entry that is zero but for it moves, and later gradients differ by that;
+* how far each weight moved in all, for the same reason by its norm alone.
+
+docs/training.md has the figures that the tolerances rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+
+from autotune import numerics
+from autotune.backends import Backend, output_arrays
+from autotune.changes import Changes
+from autotune.check import Gate, WrongResultError
+from autotune.config import Config
+from autotune.errors import AutotuneError
+from autotune.numerics import Array
+from autotune.subject import Subject, named_dropouts
+from autotune.workload import Workload
+
+NUM_STEPS = 4
+
+_LATER_LOSSES = 10.0
+"""Losses after the first may differ by so many tolerances: each step multiplies what the one before has rounded."""
+_MOVEMENT = 0.5
+"""Largest error of a weight's way: 1 is a weight that was left alone, or moved twice as far."""
+_FLOOR = 1e-2
+"""Share of the largest gradient (or movement) of all weights below which one is compared by that share: some gradients
+are zero but for rounding, such as those of an attention's key biases."""
+
+
+class Training:
+    """See `Exercise`. Keeps a copy of the weights from its making until `observe`."""
+
+    def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
+        assert subject.recipe is not None
+        self._subject = subject
+        self._recipe = subject.recipe
+        self._backend = backend
+        self._start = backend.weights(self._recipe.optimizer)
+        self._rewind: Callable[[], None] | None = backend.keep(subject.model, self._recipe.optimizer)
+        self._gate = StepGate(workload.model)
+        self.gate: Gate = self._gate
+
+    def recording(self) -> AbstractContextManager[Any]:
+        """Gradients are the point."""
+        return nullcontext()
+
+    def compile(self, config: Config, changes: Changes) -> Callable[..., Any]:
+        return self._backend.training_step(
+            self._subject.model, self._recipe.loss, self._recipe.optimizer, config, changes
+        )
+
+    def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
+        """Losses; gradients of the first step; those of the first step again; how far each weight moved."""
+        assert self._rewind is not None
+        example, *others = self._subject.inputs[:-1]
+        losses = [self._loss(first)]
+        gradients = self._backend.gradients(self._recipe.optimizer)
+        random_state = self._backend.random_state()
+        for batch in islice(cycle([*others, example]), NUM_STEPS - 1):
+            losses.append(self._loss(batch.call(step)))
+        ways = self._ways()
+        self._rewind()
+        losses.append(self._loss(example.call(step)))
+        again = self._backend.gradients(self._recipe.optimizer)
+        self._gate.cause = self._why_unrepeatable(random_state)
+        self._rewind, self._start = None, []
+        return [[np.array(losses)], gradients, again, [ways]]
+
+    def require_sound(self, step: Callable[..., Any]) -> None:
+        """Raises WrongResultError where the loss is no number any more after the steps that were timed."""
+        loss = self._loss(self._subject.inputs[0].call(step))
+        if not np.isfinite(loss):
+            raise WrongResultError(
+                f"the loss is {loss} after the steps that were timed: give the optimizer a smaller learning rate, or "
+                "the loss something that keeps it away from its limit (label smoothing)",
+                float("nan"),
+            )
+
+    def _loss(self, returned: Any) -> float:
+        arrays = output_arrays(self._backend, returned)
+        if len(arrays) != 1 or arrays[0].size != 1:
+            shapes = ", ".join(str(each.shape) for each in arrays) or "no tensor"
+            raise AutotuneError(f"the loss gave {shapes} and not one number", tip="let it return its mean or its sum")
+        return float(arrays[0].reshape(()))
+
+    def _ways(self) -> Array:
+        """Root mean square of what each weight changed by since the beginning."""
+        now = self._backend.weights(self._recipe.optimizer)
+        return np.array([_rms(y.astype(np.float64) - x) for x, y in zip(self._start, now, strict=True)])
+
+    def _why_unrepeatable(self, random_state: bytes) -> str | None:
+        dropouts = named_dropouts(self._subject, self._backend)
+        if dropouts is not None:
+            return f"{dropouts} active: set its share to 0 for the study, since compiled code draws other numbers"
+        if self._backend.random_state() != random_state:
+            return "it draws random numbers (sampling, augmentation, or dropout as a function): turn that off"
+        return None
+
+
+class StepGate:
+    """What training steps are held to. Made for what `Training.observe` gives."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.cause: str | None = None
+        """Why the step may not be repeatable, as far as it is known."""
+
+    def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
+        """An untuned step with a loss that is no number, or that gives another result from the same weights."""
+        losses, gradients, again, ways = _unpacked(seen)
+        if not np.isfinite(losses).all():
+            raise WrongResultError(
+                f"the untuned training step itself gives losses of {_shown(losses)} in its first {NUM_STEPS} steps; "
+                "is the learning rate too large?",
+                float("nan"),
+            )
+        if not ways.any():
+            raise AutotuneError(
+                f"{self._model}: the untuned training step changes no weight",
+                tip="is the optimizer made with the parameters of this very model?",
+            )
+        unlike = max(abs(losses[0] - losses[-1]) / np.abs(losses).max(), _gradient_error(gradients, again)[0])
+        if not unlike <= tolerance:
+            raise AutotuneError(
+                f"{self._model}: the untuned training step gives another result when it is repeated from the same "
+                f"weights on the same batch (relative error {unlike:.3g})" + (f": {self.cause}" if self.cause else ""),
+                tip=None if self.cause else "does the loss sample, or keep state from step to step?",
+            )
+
+    def errors(self, reference: list[list[Any]], seen: list[list[Any]], tolerance: float) -> tuple[float, ...]:
+        """Of the loss, and of the gradients. Raises WrongResultError with the step or the weight in question."""
+        losses, gradients, _, ways = _unpacked(reference)
+        got_losses, got_gradients, got_again, got_ways = _unpacked(seen)
+        loss_error = _require_losses(losses, got_losses, tolerance)
+        worst = 0.0
+        for when, got in (("in the first step", got_gradients), ("in the first step, repeated", got_again)):
+            if len(got) != len(gradients):
+                raise WrongResultError(f"{len(got)} gradients instead of {len(gradients)} {when}", float("inf"))
+            error, place = _gradient_error(gradients, got)
+            if not error <= tolerance:
+                what = f"relative error {error:.3g}, tolerance {tolerance:g}"
+                raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {what}", error)
+            worst = max(worst, error)
+        _require_ways(ways, got_ways)
+        return loss_error, worst
+
+
+def _unpacked(seen: list[list[Any]]) -> tuple[Array, list[Array], list[Array], Array]:
+    (losses,), gradients, again, (ways,) = seen
+    return losses, gradients, again, ways
+
+
+def _require_losses(expected: Array, got: Array, tolerance: float) -> float:
+    """The error of the losses from the same weights. Errors are relative to the largest loss: later ones vanish."""
+    errors = np.abs(got - expected) / np.abs(expected).max()
+    from_the_same = (0, NUM_STEPS)
+    for step, error in enumerate(errors):
+        allowed = tolerance if step in from_the_same else _LATER_LOSSES * tolerance
+        if not error <= allowed:
+            what = "the first step, repeated" if step == NUM_STEPS else f"step {step + 1} of {NUM_STEPS}"
+            raise WrongResultError(
+                f"the loss of {what} is {got[step]:.6g} instead of {expected[step]:.6g}: relative error {error:.3g}, "
+                f"tolerance {allowed:g}",
+                float(error),
+            )
+    return float(max(errors[step] for step in from_the_same))
+
+
+def _gradient_error(expected: list[Array], got: list[Array]) -> tuple[float, int]:
+    """The largest relative error of a gradient, and its place."""
+    floor = _FLOOR * max((float(np.abs(each).max(initial=0.0)) for each in expected), default=0.0)
+    worst, place = 0.0, 0
+    for number, (r, y) in enumerate(zip(expected, got, strict=True)):
+        scale = float(np.abs(r).max(initial=0.0))
+        error = numerics.output_error(r, y)
+        if np.isfinite(error) and 0 < scale < floor:
+            error *= scale / floor
+        elif np.isfinite(error) and scale == 0 < floor:
+            error /= floor
+        if not error <= worst:
+            worst, place = error, number
+    return worst, place
+
+
+def _require_ways(expected: Array, got: Array) -> None:
+    errors = np.abs(got - expected) / np.maximum(expected, _FLOOR * expected.max())
+    worst = int(np.argmax(errors))
+    if not errors[worst] <= _MOVEMENT:
+        raise WrongResultError(
+            f"weight {worst + 1} of {len(got)} moved by {got[worst]:.3g} in {NUM_STEPS} steps instead of "
+            f"{expected[worst]:.3g} (root mean square)",
+            float(errors[worst]),
+        )
+
+
+def _rms(change: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(change)))) if change.size else 0.0
+
+
+def _shown(losses: Array) -> str:
+    return ", ".join(f"{each:.4g}" for each in losses[:NUM_STEPS])

@@ -1,0 +1,180 @@
+"""Training steps of one model in one framework, timed as anyone would: no tuner, no backend of the product.
+
+    python benchmarks/plain_training.py torch vit -o seen.json                        the step as it is
+    python benchmarks/plain_training.py torch vit --settings best.yaml -o seen.json   as an exported config says
+    python benchmarks/plain_training.py mindspore vit --settings '{"execution": "graph"}' -o seen.json
+
+Of the package only the definition of a bundled model with its loss is imported. What the settings say is done here once
+more, as one would write it by hand from docs/training.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.plain import arguments_of, call_for, set_process
+
+LEARNING_RATE = 1e-4
+Step = Callable[[], object]
+
+MINDSPORE_KNOBS = frozenset(
+    {
+        "execution", "scope", "onednn_isa", "kernel_threads", "launch_blocking", "capture", "jit_level", "fullgraph",
+        "graph_pipeline", "step_pipeline", "dispatch_threads", "enable_graph_kernel", "graph_kernel_opt_level",
+        "graph_kernel_limit", "graph_kernel_expand",
+    }
+)  # fmt: skip
+"""All that a CPU's space for training offers."""
+EXPAND = {"norms": "--enable_expand_ops=LayerNorm,Softmax", "none": "--disable_expand_ops=GeLU,BiasAdd"}
+
+
+def settings_of(text: str | None, untuned: dict[str, Any]) -> dict[str, Any]:
+    """The config of an exported YAML, or one in JSON."""
+    if text is None:
+        return untuned
+    if text.startswith("{"):
+        return dict(json.loads(text))
+    return dict(yaml.safe_load(Path(text).read_text(encoding="utf-8"))["config"])
+
+
+def torch_step(parts: dict[str, Any], config: dict[str, Any], batch: tuple[Any, ...]) -> Step:
+    """Forward, loss, backward, Adam."""
+    import torch
+    import torch._functorch.config
+
+    set_process(config)
+    torch._functorch.config.activation_memory_budget = config.get("activation_memory_budget", 1.0)
+    model, loss = parts["model"], parts["loss"]
+    if config.get("memory_format"):
+        model = model.to(memory_format=getattr(torch, config["memory_format"]))
+    impl = config.get("optimizer_impl")
+    flags: dict[str, Any] = {impl: True} if impl else {}
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, **flags)
+    compiled = config["execution"] == "compile"
+    called = torch.compile(model, **arguments_of(config)) if compiled and config["scope"] == "model" else model
+
+    def forward(*batch: torch.Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.get("precision") == "bf16_autocast"):
+            return loss(called, *batch)
+
+    if compiled and config["scope"] == "loss":
+        forward = torch.compile(forward, **arguments_of(config))
+    update = torch.compile(optimizer.step) if config.get("optimizer_compiled") else optimizer.step
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        forward(*batch).backward()
+        update()
+
+    return step
+
+
+def mindspore_step(parts: dict[str, Any], config: dict[str, Any], batch: tuple[Any, ...]) -> Step:
+    """The same in MindSpore, waiting for the loss to be there."""
+    import mindspore as ms
+
+    model, loss, optimizer = parts["model"], parts["loss"], parts["optimizer"]
+
+    class WithLoss(ms.nn.Cell):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(auto_prefix=False)
+            self.model, self.loss = model, loss
+
+        def construct(self, *batch: Any) -> Any:
+            return self.loss(self.model, *batch)
+
+    if config["execution"] == "graph":
+        step = ms.nn.TrainOneStepCell(WithLoss(), optimizer)
+        return lambda: step(*batch).asnumpy()
+    jit = config["execution"] == "jit"
+    if jit and config["scope"] == "model":
+        model.construct = ms.jit(model)
+    gradients_of = ms.value_and_grad(WithLoss(), None, optimizer.parameters)
+    fullgraph = bool(config.get("fullgraph"))
+    if jit and config["scope"] == "gradients":
+        gradients_of = ms.jit(gradients_of, fullgraph=fullgraph)
+
+    def plain(*batch: Any) -> Any:
+        value, gradients = gradients_of(*batch)
+        optimizer(gradients)
+        return value
+
+    called = ms.jit(plain, fullgraph=fullgraph) if jit and config["scope"] == "step" else plain
+    return lambda: called(*batch).asnumpy()
+
+
+def set_mindspore(config: dict[str, Any]) -> None:
+    """Everything that has to stand before the first operator."""
+    unknown = config.keys() - MINDSPORE_KNOBS
+    if unknown:
+        raise SystemExit(f"not known to this script: {', '.join(sorted(unknown))}")
+    if config.get("onednn_isa"):
+        os.environ["ONEDNN_MAX_CPU_ISA"] = config["onednn_isa"]
+    if not (config.get("step_pipeline", True) and config.get("graph_pipeline", True)):
+        os.environ["MS_DEV_RUNTIME_CONF"] = "graph_pipeline:false"
+    import mindspore as ms
+
+    context: dict[str, Any] = {"mode": ms.GRAPH_MODE if config["execution"] == "graph" else ms.PYNATIVE_MODE}
+    if config.get("launch_blocking"):
+        context["pynative_synchronize"] = True
+    for knob, name in (("kernel_threads", "runtime_num_threads"), ("dispatch_threads", "inter_op_parallel_num")):
+        if config.get(knob):
+            context[name] = config[knob]
+    if config.get("enable_graph_kernel"):
+        flags = [
+            f"--opt_level={config.get('graph_kernel_opt_level', 2)}",
+            f"--composite_op_limit_size={config.get('graph_kernel_limit', 6)}",
+            EXPAND.get(config.get("graph_kernel_expand", "default"), ""),
+            "--disable_cluster_ops=Transpose",
+        ]
+        context |= {"enable_graph_kernel": True, "graph_kernel_flags": " ".join(filter(None, flags))}
+    for name, value in context.items():
+        ms.set_context(**{name: value})
+
+
+def main() -> None:
+    """Build, train some steps, time the next, and write what was seen."""
+    parser = argparse.ArgumentParser(description="Time training steps of a bundled model on the CPU, in plain code.")
+    parser.add_argument("framework", choices=["torch", "mindspore"])
+    parser.add_argument("model", help="name of a bundled model that trains, e.g. vit")
+    parser.add_argument("--settings", help="an exported YAML whose config to use, or a config in JSON")
+    parser.add_argument("--size", action="append", default=[], metavar="NAME=NUMBER", help="for the model's builder")
+    parser.add_argument("--warmup-s", type=float, default=2.0, help="seconds of steps before (default: %(default)s)")
+    parser.add_argument("--sampling-s", type=float, default=4.0, help="seconds of timed steps (default: %(default)s)")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
+    given = parser.parse_args()
+
+    is_torch = given.framework == "torch"
+    config = settings_of(given.settings, {"execution": "eager" if is_torch else "pynative"})
+    if not is_torch:
+        set_mindspore(config)
+    sizes = {name: int(number) for name, _, number in (each.partition("=") for each in given.size)}
+    module = importlib.import_module(f"autotune.models.{given.framework}.training")
+    parts = getattr(module, given.model)(seed=0, **sizes)
+    step = (torch_step if is_torch else mindspore_step)(parts, config, (parts["inputs"], parts["targets"]))
+    start = time.perf_counter()
+    step()
+    first_step_s = time.perf_counter() - start
+    call_for(step, given.warmup_s)
+    samples_s = call_for(step, given.sampling_s)
+    seen = {"median_s": statistics.median(samples_s), "num_steps": len(samples_s), "first_step_s": first_step_s}
+    given.output.write_text(json.dumps(seen))
+    sys.stdout.flush()
+    os._exit(0)  # MindSpore can hang in the interpreter's shutdown.
+
+
+if __name__ == "__main__":
+    main()
