@@ -38,6 +38,7 @@ bench: setup
 	$(BIN)/python benchmarks/classes.py
 	$(BIN)/python benchmarks/same_answer.py --keep build/exports
 	$(BIN)/python benchmarks/delivered.py --from build/exports
+	$(BIN)/python benchmarks/warm_start.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/regions.py
 	$(BIN)/python benchmarks/large_study.py

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune import priors
+from autotune.artifact import SUFFIX, Artifact
+from autotune.backends import entry_of
+from autotune.budget import Budget
 from autotune.classes import are_one, simplest
 from autotune.effects import Effect, effects_of
 from autotune.errors import InputError
@@ -17,11 +21,16 @@ from autotune.manifest import Manifest
 from autotune.measurement import Measurement
 from autotune.objective import Objective
 from autotune.outlook import Outlook
+from autotune.prewarm import prewarm
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
+from autotune.runner import Trials
 from autotune.statistics import Speedup, Verdict, break_even_calls, verdict_of
 from autotune.study import Study
+from autotune.timing import SamplingPlan
+from autotune.trial import TrialFolder
 from autotune.tuned import SCHEMA, Baseline, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
 from autotune.variants import asked
+from autotune.workbench import trial_request
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class Answer:
     learned: InForce = field(default_factory=lambda: InForce([], None))
     """The rules that the study goes by."""
     priors: list[priors.Use] = field(default_factory=list)
+    artifact: Artifact | None = None
+    """The best config's compile cache, as it was exported last."""
     near_best_after: int | None = None
     """Trials after which the search was within 2 % of what it ends with."""
 
@@ -128,6 +139,7 @@ def answer_of(study: Study) -> Answer:
         priors=priors.uses(study, records),
         near_best_after=priors.near_best_after(study, records),
         early_stop=study.early_stop,
+        artifact=None if best is None else _artifact_of(study, best.number),
     )
 
 
@@ -259,6 +271,41 @@ def export(study: Study, path: Path, trial: int | None = None) -> TunedConfig:
     tuned = tuned_config(study, trial)
     tuned.write(path)
     return tuned
+
+
+def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials) -> Artifact:
+    """Write the compile cache of what was exported to `path` beside it, and name it there. Raises InputError where
+    there is none worth having, and HarnessError; the file at `path` stays as it was then."""
+    if tuned.is_untuned:
+        raise InputError("no artifact: the answer is the untuned model, of which nothing is compiled")
+    if tuned.workload.task == "train" and not entry_of(tuned.framework).cache_is_exact:
+        raise InputError(
+            f"no artifact: what comes from {tuned.framework}'s cache has to be checked, and a training step cannot be: "
+            "made twice, it trains twice"
+        )
+    number = tuned.evidence.best.trial
+    folder = study.folder / _ARTIFACT
+    shutil.rmtree(folder, ignore_errors=True)
+    request = trial_request(study, number, study.record(number).config, TrialFolder(folder), _PREWARMING)
+    artifact = prewarm(request, folder, path.with_suffix(SUFFIX), trials)
+    tuned.model_copy(update={"artifact": artifact}).write(path)
+    study.remember(_ARTIFACT, {"trial": number, "artifact": artifact.model_dump(mode="json")})
+    # It stays where a process failed: it is the evidence.
+    shutil.rmtree(folder, ignore_errors=True)
+    return artifact
+
+
+_ARTIFACT = "artifact"
+_PREWARMING = Budget(sampling=SamplingPlan(min_samples=10, max_samples=50, max_sampling_s=1.0, max_warmup_s=2.0))
+"""Enough for a steady call to take off the first one."""
+
+
+def _artifact_of(study: Study, trial: int) -> Artifact | None:
+    """What was exported last, if it was this trial's."""
+    remembered = study.recall(_ARTIFACT)
+    if remembered is None or remembered["trial"] != trial:
+        return None
+    return Artifact.model_validate(remembered["artifact"])
 
 
 def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:

@@ -6,6 +6,7 @@ Versions come from the metadata of the running Python's own packages; nothing he
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import platform
 import socket
@@ -75,13 +76,13 @@ def describe(*, device: str, variables: dict[str, str]) -> Environment:
     return Environment(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        processor=_processor(),
+        processor=processor(),
         num_cores=num_usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         governor=_read_first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         load_1m=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         device=device,
-        driver=_driver(),
+        driver=driver(),
         packages=installed_packages(),
         variables=variables,
         inherited={n: v for n, v in sorted(os.environ.items()) if n.startswith(INFLUENTIAL) and n not in variables},
@@ -105,21 +106,40 @@ def boot_id() -> str:
     return _read_first_line(Path("/proc/sys/kernel/random/boot_id")) or str(psutil.boot_time())
 
 
-def _processor() -> str:
+def platform_name() -> str:
+    """What compiled code must find here besides the processor: system, machine and C library."""
+    return " ".join(filter(None, [platform.system(), platform.machine(), *platform.libc_ver()]))
+
+
+def cpu_flags_sha256() -> str | None:
+    """A digest of the processor's instruction sets; None where the system does not list them.
+
+    Under a hypervisor two machines with the same model name can differ in them.
+    """
+    flags = _cpu_line("flags") or _cpu_line("Features")
+    return None if flags is None else hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()
+
+
+def processor() -> str:
+    """The processor's name."""
+    return _cpu_line("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_line(name: str) -> str | None:
+    """The first core's."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), None)
 
 
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/usr/local/Ascend/driver/version.info"))
 """Files whose first line names the installed driver. They are there without a framework, and cost no start of one."""
 
 
-def _driver() -> str | None:
+def driver() -> str | None:
+    """The accelerator's driver, as its own files name it; None where there is none."""
     return next((line for line in map(_read_first_line, _DRIVERS) if line), None)
 
 

@@ -109,12 +109,12 @@ def write_yaml(path: Path, content: dict[str, Any], comment: str = "", *, compac
         raise InputError(f"cannot write {path}: {error.strerror}", tip="choose another place with -o") from None
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write through a temporary name and rename: a reader sees the old file or the new one, never half."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -13,6 +13,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from autotune.backends import Backend, output_arrays
 from autotune.changes import Changes
 from autotune.errors import InputError
 from autotune.journal import Journal
+from autotune.warm_start import WarmStart
 from autotune.workload import Arguments
 
 NUM_TIMED = 10
@@ -59,13 +61,16 @@ class Applied:
     tuned: Callable[..., Any]
     untuned: Callable[..., Any]
     changes: Changes
+    warm_start: WarmStart | None = None
+    """Caches for the first tuned call."""
 
 
 class Guard:
     """A callable: what the job's calls go to."""
 
     def __init__(self, applied: Applied, terms: Terms, journal: Journal) -> None:
-        self._tuned = applied.tuned
+        self._applied = applied
+        self._tuned = applied.tuned if applied.warm_start is None else self._from_artifact
         self._untuned = applied.untuned
         self._changes = applied.changes
         self._backend = applied.backend
@@ -201,6 +206,17 @@ class Guard:
 
     def _protected(self, args: _Args, kwargs: _Kwargs) -> Any:
         return self._settled(*args, **kwargs)
+
+    def _from_artifact(self, *args: Any, **kwargs: Any) -> Any:
+        """The first tuned call, with the artifact's caches if they are for these inputs; without them if not."""
+        self._tuned = self._applied.tuned
+        assert self._applied.warm_start is not None
+        with ExitStack() as caches:
+            try:
+                caches.enter_context(self._applied.warm_start.first_call(Arguments(args, kwargs).leaves()))
+            except (InputError, OSError) as problem:
+                self._journal.note("artifact", f"{problem}; the first call compiles")
+            return self._tuned(*args, **kwargs)
 
     def _repeated(self, error: Exception, args: _Args, kwargs: _Kwargs) -> Any:
         """A failed call once more, untuned: what fails there too is the job's own error, and the config is kept."""

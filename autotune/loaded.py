@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import psutil
@@ -26,8 +27,10 @@ from autotune.guard import Applied, Guard, MismatchError, Terms
 from autotune.journal import CallTimes, Journal, keep_for
 from autotune.mismatch import differences, inputs_differ, retune_command
 from autotune.numerics import default_tolerance
+from autotune.subject import structure_sha256
 from autotune.tuned import TunedConfig, load_tuned
 from autotune.variants import compile_under, recalled, without_variants
+from autotune.warm_start import WarmStart, key_here, warm_start
 from autotune.workload import Apply, Arguments, Recipe, Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
@@ -184,11 +187,12 @@ class _Application:
         if differing:
             self._meet(tuned, differing)
         # Before the model is changed: a cast would widen the tolerance.
-        terms = self._terms(tuned, backend, fits=not differing)
+        start = self._warm_start(tuned, backend)
+        terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
         functions = recalled(tuned.config, tuned.variants, self._policy.variants)
         step = self._step(backend, tuned.config, functions, self._changes)
-        applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes)
+        applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes, start)
         guard = Guard(applied, terms, self._journal)
         self._journal.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
         holding = Changes()
@@ -219,16 +223,32 @@ class _Application:
             raise MismatchError(found, tip=_hint(tuned))
         self._journal.note("mismatch", f"{found}: applied all the same, the speed-up is not proven here")
 
-    def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool) -> Terms:
-        # A training step's inputs and latency are not those of the model's call in it.
-        is_measured = (self._recipe is not None) == (tuned.workload.task == "train")
+    def _warm_start(self, tuned: TunedConfig, backend: Backend) -> WarmStart | None:
+        """The artifact, ready for the first call; None, with one line, where it cannot be used."""
+        if tuned.artifact is None or not self._is_measured(tuned):
+            return None
+        if self._recipe is not None and tuned.artifact.check_first_call:
+            return None  # A step made twice, to compare, would train twice; none is exported either.
+        here = key_here(tuned.framework, backend, tuned.config, structure_sha256(backend.parameters(self._model)))
+        try:
+            return warm_start(backend, tuned.artifact, Path(self._loaded.path).parent, here)
+        except (InputError, OSError) as problem:
+            self._journal.note("artifact", f"{problem}; the first call compiles")
+            return None
+
+    def _is_measured(self, tuned: TunedConfig) -> bool:
+        """A training step's inputs, latency and code are not those of the model's call in it."""
+        return (self._recipe is not None) == (tuned.workload.task == "train")
+
+    def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool, unchecked_caches: bool) -> Terms:
+        is_measured = self._is_measured(tuned)
         is_comparable = fits and is_measured and self._policy.margin is not None
         return Terms(
             misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",
             raises=self._policy.on_mismatch == "raise",
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
-            tolerance=_tolerance(tuned, backend, self._model) if self._policy.check else None,
+            tolerance=_tolerance(tuned, backend, self._model) if self._policy.check or unchecked_caches else None,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
             margin=self._policy.margin or MARGIN,
         )

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
 
+from autotune.artifact import CacheFile
 from autotune.config import Config
 from autotune.files import write_whole
 from autotune.measurement import Measurement, Outcome, Record, Stage
@@ -25,6 +26,7 @@ from autotune.workload import Workload
 
 REQUEST_FILE = "request.json"
 OUTCOME_FILE = "outcome.json"
+KEPT_CACHES, KEY_FILE = "caches", "key.json"
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 
@@ -50,6 +52,13 @@ class ColdCompile(Record):
     peak_memory_bytes: NonNegativeInt | None
 
 
+class Shipped(Record):
+    """An artifact, and the folder that its file lies in, absolute."""
+
+    artifact: CacheFile
+    home: str
+
+
 class TrialRequest(Record):
     """Everything that a child needs to know; a bug report needs no more than this file and the model's."""
 
@@ -70,6 +79,10 @@ class TrialRequest(Record):
     """Empty the cache folder first."""
     compiled_before: ColdCompile | None = None
     """Whose compile the caches hold, where they are a copy: its cold figures are the ones to record."""
+    keep_cache_in: str | None = None
+    """Folder, absolute: what the first call compiles stays there, in `KEPT_CACHES`, beside its key, `KEY_FILE`."""
+    shipped: Shipped | None = None
+    """The first call starts from these caches, or the trial fails."""
     known_programs: dict[str, str] = {}
     """Program -> absolute path of the outcome.json of the trial that measured it: its samples serve again."""
     sampling: SamplingPlan = SamplingPlan()

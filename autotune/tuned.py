@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
+from autotune.artifact import Artifact
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
@@ -110,6 +111,8 @@ class TunedConfig(Record):
     workload: TunedWorkload
     environment: TunedEnvironment
     evidence: Evidence
+    artifact: Artifact | None = None
+    """The config's compile cache in a file beside this one; None: the first call compiles."""
 
     @property
     def is_untuned(self) -> bool:

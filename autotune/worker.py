@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,11 +28,13 @@ from autotune.check import WrongResultError, check
 from autotune.classmate import find_classmate
 from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.exercise import exercise_for
+from autotune.files import write_whole
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Samples, Stage
 from autotune.memory import PeakMemory
-from autotune.subject import put_on_device
+from autotune.subject import Subject, put_on_device
 from autotune.timing import SamplingPlan, take_samples, take_turns
-from autotune.trial import TrialFolder, TrialRequest, module_command
+from autotune.trial import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
+from autotune.warm_start import key_here, warm_start
 from autotune.workload import Arguments
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
@@ -169,9 +171,10 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         progress.enter(Stage.COMPILE)
         memory.restart()
         start = time.perf_counter()
-        step = exercise.compile(request.config, Changes())
-        outputs = inputs[0].call(step)
-        backend.synchronise()
+        with _caches_of_the_first_call(request, subject, backend):
+            step = exercise.compile(request.config, Changes())
+            outputs = inputs[0].call(step)
+            backend.synchronise()
         first_call_s = time.perf_counter() - start
         compile_peak_bytes = memory.peak_bytes()
 
@@ -273,6 +276,24 @@ def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -
     os.environ.update(backend.cache_variables(request.cache))
     folder.scratch.mkdir(exist_ok=True)
     os.chdir(folder.scratch)
+
+
+def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: Backend) -> AbstractContextManager[Any]:
+    """Where the request wants them. Raises InputError for an artifact that cannot be used here."""
+    if request.keep_cache_in is None and request.shipped is None:
+        return nullcontext()
+    leaves = subject.inputs[0].leaves()
+    structure = subject.signature.structure_sha256
+    here = key_here(request.workload.framework, backend, request.config, structure, leaves)
+    if request.shipped is not None:
+        home, unpack_to = Path(request.shipped.home), Path(request.cache, "artifact")
+        return warm_start(backend, request.shipped.artifact, home, here, unpack_to).first_call(leaves)
+    assert request.keep_cache_in is not None
+    kept = Path(request.keep_cache_in)
+    caches = kept / KEPT_CACHES
+    caches.mkdir(parents=True, exist_ok=True)
+    write_whole(kept / KEY_FILE, here.model_dump_json(indent=2))
+    return backend.compile_cache(caches, here.sha256)
 
 
 def _one_call(backend: Backend, step: Callable[..., Any], inputs: Arguments) -> Callable[[], None]:

@@ -8,12 +8,14 @@ job that loads a tuned config), never in the parent. To add one: write the file,
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -161,6 +163,15 @@ class Backend(Protocol):
         """Environment variables that put every compile cache of the framework under `folder`, and there too what the
         compiler is asked to dump for `program`."""
 
+    def compile_cache(self, folder: Path, key: str) -> AbstractContextManager[Any]:
+        """Within: what is compiled is taken from the caches in `folder`, or else added to them; then all is as before.
+
+        `key` is a text for all that the compiled code depends on. The folder must stay for as long as the code is used.
+        """
+
+    def build_tools(self) -> dict[str, str]:
+        """Compilers and packages besides the framework that decide what the compiled code is -> their versions."""
+
     def classify(self, error: BaseException) -> Reason | None:
         """The reason behind an exception where its type tells (out of memory, invalid), else None."""
 
@@ -188,6 +199,9 @@ class BackendEntry:
     install: str
     process_variables: dict[str, str]
     """Variables that must stand before the framework is imported, for every process that uses it."""
+    cache_is_exact: bool
+    """Its compiler finds what it cached by what is compiled. False: it takes what lies there for whatever is compiled
+    next, so that the outputs of a first call from a cache have to be checked."""
     untuned: dict[str, Scalar]
     """The config that leaves a model as it is: what its search space calls so."""
     preload: str | None
@@ -207,6 +221,7 @@ BACKENDS: dict[str, BackendEntry] = {
         oldest="2.6",
         install="pip install 'autotune-compile[torch]'",
         process_variables={},
+        cache_is_exact=True,
         untuned={"execution": "eager"},
         preload="torch",
         compiled={"execution": "compile"},
@@ -220,6 +235,7 @@ BACKENDS: dict[str, BackendEntry] = {
         install="pip install 'autotune-compile[mindspore]'",
         # Its log level can only be set before the import; 3 leaves errors and drops a flood of warnings.
         process_variables={"GLOG_v": "3"},
+        cache_is_exact=False,
         untuned={"execution": "pynative"},
         preload="mindspore",
         # Graph mode is the process's: it compiles whatever is called.
@@ -233,6 +249,7 @@ BACKENDS: dict[str, BackendEntry] = {
         oldest="0",
         install="",
         process_variables={},
+        cache_is_exact=True,
         untuned={"execution": "eager"},
         preload="numpy",
         compiled={"execution": "compile"},
@@ -247,6 +264,7 @@ BACKENDS: dict[str, BackendEntry] = {
         oldest="0",
         install="",
         process_variables={"SHAM": "1"},
+        cache_is_exact=False,
         untuned={"execution": "eager"},
         preload="numpy",
         compiled={"execution": "compile"},
@@ -305,6 +323,20 @@ def load_backend(framework: str) -> Backend:
     framework_version(framework)
     backend: Backend = getattr(importlib.import_module(entry.module), entry.class_name)()
     return backend
+
+
+@contextmanager
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within: the environment with these in it."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def python_random_state() -> bytes:

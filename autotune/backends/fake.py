@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends import Found, python_random_state
+from autotune.backends import Found, python_random_state, variables_set
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
@@ -78,9 +78,13 @@ class FakeBackend:
         if behaviour not in _BEHAVIOURS:
             raise InvalidConfigError(f"behaviour {behaviour!r} is unknown to the fake framework")
         latency_s = float(config.get("latency_ms") or 1) / 1e3
-        self._compile_or_load(config)
+        is_compiled = False
 
         def step(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_compiled
+            if not is_compiled:
+                self._compile_or_load(config)
+                is_compiled = True
             time.sleep(latency_s)
             return _BEHAVIOURS[behaviour](model(*args, **kwargs))
 
@@ -170,6 +174,12 @@ class FakeBackend:
 
     def cache_variables(self, folder: str) -> dict[str, str]:
         return {"FAKE_CACHE": folder}
+
+    def compile_cache(self, folder: Path, key: str) -> AbstractContextManager[Any]:
+        return variables_set(self.cache_variables(str(folder)))
+
+    def build_tools(self) -> dict[str, str]:
+        return {}
 
     def classify(self, error: BaseException) -> Reason | None:
         return Reason.OUT_OF_MEMORY if isinstance(error, FakeOutOfMemoryError) else None

@@ -9,6 +9,7 @@ Supported: mindspore >= 2.3.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import threading
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from autotune.backends import Found, mindspore_regions, mindspore_training, python_random_state
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
+from autotune.backends.mindspore_cache import compile_cache
 from autotune.backends.mindspore_diagnosis import diagnose
 from autotune.backends.mindspore_kernels import dump_variables
 from autotune.backends.mindspore_lookup import first
@@ -205,6 +207,14 @@ class MindSporeBackend:
         number of the compilation, and gave stale results for a changed shape or constant (measured). The
         compiler's last graphs are dumped beside it."""
         return {"MS_COMPILER_CACHE_PATH": folder, **dump_variables(folder, ms.__version__)}
+
+    def compile_cache(self, folder: Path, key: str) -> AbstractContextManager[Any]:
+        return compile_cache(folder, key)
+
+    def build_tools(self) -> dict[str, str]:
+        """None on a CPU: the compiler is in the wheel."""
+        cann = os.environ.get("ASCEND_TOOLKIT_HOME")
+        return {} if cann is None else {"CANN": str(Path(cann).resolve())}
 
     def classify(self, error: BaseException) -> Reason | None:
         # MindSpore raises RuntimeError for all that its C++ side throws; only the text tells that memory ran out.

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import random
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -21,13 +23,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends import Found, python_random_state, torch_books, torch_regions, torch_training
+from autotune.backends import Found, python_random_state, torch_books, torch_regions, torch_training, variables_set
 from autotune.backends.torch_apply import apply, device_of
 from autotune.backends.torch_program import program
 from autotune.backends.torch_settings import settings_of
 from autotune.backends.torch_twin import twin
 from autotune.changes import Changes
 from autotune.config import Config
+from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
@@ -187,6 +190,16 @@ class TorchBackend:
         home = Path(folder)
         return {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"), "TRITON_CACHE_DIR": str(home / "triton")}
 
+    def compile_cache(self, folder: Path, key: str) -> AbstractContextManager[Any]:
+        """The whole folder, not what `torch.compiler.save_cache_artifacts` gives: that leaves the compiled C++ out, and
+        nothing at all remains of frozen code (docs/decisions/0013-cache-artifact.md)."""
+        return variables_set(self.cache_variables(str(folder)))
+
+    def build_tools(self) -> dict[str, str]:
+        versions = {name: package_version(name) for name in ("triton", "torch-npu", "torchair")}
+        tools = {"C++ compiler": _cpp_compiler(), "CUDA": torch.version.cuda, "ROCm": torch.version.hip, **versions}
+        return {name: version for name, version in tools.items() if version is not None}
+
     def classify(self, error: BaseException) -> Reason | None:
         chain = _causes(error)
         if any(isinstance(each, torch.OutOfMemoryError) for each in chain):
@@ -241,6 +254,15 @@ def _compilers() -> dict[str, str]:
     if importlib.util.find_spec("triton") is not None:
         found["triton"] = str(importlib.import_module("triton").__version__)
     return found
+
+
+def _cpp_compiler() -> str | None:
+    """What the compiler that inductor would call says of itself."""
+    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
+        with suppress(OSError, subprocess.SubprocessError):
+            told = subprocess.run([name, "--version"], capture_output=True, text=True, timeout=30, check=True)
+            return told.stdout.partition("\n")[0]
+    return None
 
 
 def _causes(error: BaseException) -> list[BaseException]:

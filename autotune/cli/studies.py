@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, plainly, print_document, say
 from autotune.errors import AutotuneError
+
+if TYPE_CHECKING:
+    from autotune.study import Study
+    from autotune.tuned import TunedConfig
 
 
 @app.command()
@@ -108,16 +112,44 @@ def export(
     trial: Annotated[
         int | None, typer.Option("--trial", min=0, help="Another trial that was compared with the untuned model.")
     ] = None,
+    with_cache: Annotated[
+        bool, typer.Option("--with-cache", help="Also write the compile cache beside it: the first call is quick.")
+    ] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
-) -> None:
+) -> int:
     """Write the answer as the YAML file that a job loads in two lines."""
     from autotune import answer
     from autotune.study import open_study
 
-    tuned = answer.export(open_study(studies_dir, study), output, trial)
+    opened = open_study(studies_dir, study)
+    tuned = answer.export(opened, output, trial)
     typer.echo(f"{output}: {tuned.verdict.value}; {tuned.framework}: {tuned.config}")
     if tuned.is_untuned:
         typer.echo("apply() will return the model untouched")
+    return _add_cache(opened, tuned, output) if with_cache else 0
+
+
+def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
+    """1 where no artifact is worth having; the YAML then stands without one."""
+    from autotune.answer import export_artifact
+    from autotune.errors import InputError
+    from autotune.report.units import seconds
+    from autotune.runner import Runner
+
+    say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
+    with Runner(
+        tuned.framework, study.manifest.variables, preload=False, log=study.folder / "supervisor.log"
+    ) as runner:
+        try:
+            artifact = export_artifact(study, tuned, output, runner)
+        except InputError as problem:
+            say(f"{problem}" + (f" ({problem.tip})" if problem.tip else ""))
+            return 1
+    typer.echo(
+        f"{output.with_name(artifact.file)}: {artifact.num_bytes / 2**20:.1f} MiB; the first call compiles for "
+        f"{seconds(artifact.compile_s)} in place of {seconds(artifact.compile_cold_s)}"
+    )
+    return 0
 
 
 @app.command()

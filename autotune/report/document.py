@@ -37,6 +37,7 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "baseline": _figures(answer.untuned),
         "speedup": answer.speedup and answer.speedup.model_dump(),
         "break_even_calls": answer.break_even_calls,
+        "artifact": answer.artifact and answer.artifact.model_dump(mode="json"),
         "noise_floor": answer.noise_floor and answer.noise_floor.model_dump(),
         "sentinels": [each.model_dump() for each in answer.sentinels],
         "drift": answer.drift,

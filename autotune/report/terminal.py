@@ -253,7 +253,10 @@ def _confirmed_figures(answer: Answer, confirmation: Confirmation) -> list[str]:
         lines.append(f"{name:<11} {described(answer.objective, value, record)}")
         cold_s = record.measurement.compile_s
     warm = "" if answer.objective.compiles_cold else f", {seconds(confirmation.compile_warm_s)} with caches"
-    lines.append(f"compile     {seconds(cold_s)} cold{warm}; calls that earn it back: {count(answer.break_even_calls)}")
+    shipped = "" if answer.artifact is None else f", {seconds(answer.artifact.compile_s)} with the exported artifact"
+    lines.append(
+        f"compile     {seconds(cold_s)} cold{warm}{shipped}; calls that earn it back: {count(answer.break_even_calls)}"
+    )
     return lines
 
 

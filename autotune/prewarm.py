@@ -1,0 +1,93 @@
+"""The artifact of a config: compiled, packed, and proven in a process that starts without caches.
+
+Only what is proven is written: with the artifact the outputs are right, and at least half the compile is spared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from autotune.artifact import Artifact, CacheFile, Key, pack
+from autotune.backends import entry_of
+from autotune.errors import InputError
+from autotune.files import write_whole
+from autotune.measurement import Measurement
+from autotune.runner import Trials
+from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder, TrialRequest
+
+MIN_GAIN = 2.0
+"""A cold compile must take so many times what the first call takes with the artifact."""
+MIN_SPARED_S = 0.1
+"""And so many seconds longer: for less, nobody should have to trust a file."""
+
+
+def prewarm(request: TrialRequest, folder: Path, target: Path, trials: Trials) -> Artifact:
+    """Make the artifact of the request's config and write it to `target`. `folder` is for the processes.
+
+    Raises InputError, before anything is written, where nothing is compiled, a process fails, or the file does not
+    keep its promise; HarnessError where no process can be started.
+    """
+    return _Making(request, folder.resolve(), trials).make(target)
+
+
+class _Making:
+    """One artifact."""
+
+    def __init__(self, request: TrialRequest, folder: Path, trials: Trials) -> None:
+        self._request = request
+        self._folder = folder
+        self._trials = trials
+
+    def make(self, target: Path) -> Artifact:
+        kept = self._folder / "kept"
+        cold = self._measured("cold", keep_cache_in=str(kept))
+        if cold.diagnosis.compiled is False:
+            raise InputError("no artifact: under this config nothing is compiled")
+        # Started from its cached graph, MindSpore gives fused kernels other names and compiles them once more.
+        self._measured("again", keep_cache_in=str(kept))
+        content = pack(kept / KEPT_CACHES)
+        write_whole(kept / target.name, content)
+        file = self._described(target.name, content, kept / KEY_FILE)
+        shipped = self._measured("shipped", shipped=Shipped(artifact=file, home=str(kept)))
+        _refuse_if_useless(cold.compile_s, shipped.compile_s)
+        try:
+            write_whole(target, content)
+        except OSError as error:
+            raise InputError(f"cannot write {target}: {error.strerror}", tip="choose another place with -o") from None
+        return Artifact(**dict(file), compile_s=shipped.compile_s, compile_cold_s=cold.compile_s)
+
+    def _described(self, name: str, content: bytes, key_file: Path) -> CacheFile:
+        return CacheFile(
+            file=name,
+            sha256=hashlib.sha256(content).hexdigest(),
+            num_bytes=len(content),
+            key=Key.model_validate_json(key_file.read_text(encoding="utf-8")),
+            check_first_call=not entry_of(self._request.workload.framework).cache_is_exact,
+        )
+
+    def _measured(self, name: str, **warm: Any) -> Measurement:
+        """A run in a process of its own, with empty caches but for what `warm` says."""
+        folder = TrialFolder(self._folder / name)
+        own = {"cache": str(folder.path / "cache"), "cold": True, **warm}
+        outcome = self._trials.run(folder, self._request.model_copy(update=own), fresh=True)
+        if isinstance(outcome, Measurement):
+            return outcome
+        tip = f"the whole story: {outcome.evidence}"
+        raise InputError(f"no artifact: {_DOING[name]} failed: {outcome.error}", tip=tip)
+
+
+_DOING = {
+    "cold": "compiling the config",
+    "again": "a second process with the first one's caches",
+    "shipped": "a process that started from the artifact",
+}
+
+
+def _refuse_if_useless(cold_s: float, shipped_s: float) -> None:
+    if cold_s < max(MIN_GAIN * shipped_s, shipped_s + MIN_SPARED_S):
+        raise InputError(
+            f"no artifact: it would spare too little, {shipped_s:.3g} s of compiling in place of {cold_s:.3g} s",
+            tip="some configs cannot be cached (docs/warm-start.md)",
+        )

@@ -1,0 +1,202 @@
+"""The first call in a fresh process: cold, with the caches of an earlier process, and from an exported artifact.
+
+Each process is one trial, started by the product's own runner: what is timed is what a job does at its first call,
+reading the artifact included. The three ways take turns, so that a busy minute hits all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from autotune.config import Config
+from autotune.errors import InputError
+from autotune.measurement import Measurement
+from autotune.plan import make_workload
+from autotune.prewarm import prewarm
+from autotune.runner import Runner
+from autotune.timing import SamplingPlan
+from autotune.trial import Shipped, TrialFolder, TrialRequest
+from benchmarks.record import Conditions, Goal, Report, publish, table
+
+MODEL = "vit"
+GOAL = 5.0
+SAMPLING = SamplingPlan(min_samples=10, max_samples=30, max_sampling_s=1.0, max_warmup_s=2.0)
+WAYS = ("cold", "warm", "artifact")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A config of ViT, and how the untuned model is called in its framework."""
+
+    name: str
+    framework: str
+    config: dict[str, str | bool | None]
+    untuned: dict[str, str]
+    has_goal: bool = True
+    """False: shown beside, since it is known not to be cached."""
+
+
+_EAGER, _PYNATIVE = {"execution": "eager"}, {"execution": "pynative"}
+CASES = (
+    Case("torch, default", "torch", {"execution": "compile"}, _EAGER),
+    Case(
+        "torch, the fastest of its table that keeps 1e-3: frozen weights",
+        "torch",
+        {"execution": "compile", "freezing": True, "matmul_precision": "high"},
+        _EAGER,
+    ),
+    Case(
+        "torch, the fastest of all: frozen weights, bfloat16, C++ wrapper",
+        "torch",
+        {"execution": "compile", "freezing": True, "precision": "bf16_autocast", "cpp_wrapper": True},
+        _EAGER,
+        has_goal=False,
+    ),
+    Case("mindspore, default", "mindspore", {"execution": "jit", "capture": "ast", "jit_level": "O0"}, _PYNATIVE),
+    Case(
+        "mindspore, graph mode with fusion",
+        "mindspore",
+        {"execution": "graph", "enable_graph_kernel": True, "onednn_isa": "AVX2"},
+        _PYNATIVE,
+    ),
+)
+"""The table: benchmarks/tables/vit_torch.json."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """First calls of a case, in seconds, a number for each process; and the artifact's size."""
+
+    case: Case
+    first_call_s: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
+    num_bytes: int | None = None
+    """None: no artifact was written, and `problem` says why."""
+    problem: str | None = None
+
+    def median_s(self, way: str) -> float:
+        return statistics.median(self.first_call_s[way])
+
+    @property
+    def gain(self) -> float | None:
+        """Cold over artifact."""
+        return None if self.num_bytes is None else self.median_s("cold") / self.median_s("artifact")
+
+    def cells(self) -> list[str]:
+        if self.gain is None:
+            return [self.case.name, *("" for _ in WAYS), "", "none", str(self.problem)]
+        times = [
+            f"{self.median_s(way):.2f} s ({min(self.first_call_s[way]):.2f} to {max(self.first_call_s[way]):.2f})"
+            for way in WAYS
+        ]
+        assert self.num_bytes is not None
+        return [self.case.name, *times, f"{self.gain:.1f}x", f"{self.num_bytes / 2**20:.1f} MiB", ""]
+
+
+class Bench:
+    """Runs the processes of one case in a folder of its own."""
+
+    def __init__(self, case: Case, folder: Path, runner: Runner) -> None:
+        self._case = case
+        self._folder = folder
+        self._runner = runner
+        workload = make_workload(MODEL, {}, case.framework, "cpu", 0)
+        self._request = TrialRequest(
+            number=0, workload=workload, config=Config(case.config), untuned=False, tolerance=0.1,
+            reference=str(folder / "reference.npz"), cache=str(folder / "cache"), cold=True, sampling=SAMPLING,
+        )  # fmt: skip
+
+    def measure(self, num_processes: int) -> Seen:
+        self._run("untuned", config=Config(self._case.untuned), untuned=True)
+        try:
+            artifact = prewarm(self._request, self._folder / "prewarm", self._folder / "best.cache", self._runner)
+        except InputError as problem:
+            return Seen(self._case, problem=str(problem))
+        seen = Seen(self._case, num_bytes=artifact.num_bytes)
+        ways = {
+            "cold": {},
+            "warm": {"cold": False},
+            "artifact": {"shipped": Shipped(artifact=artifact, home=str(self._folder))},
+        }
+        self._run("warm", **ways["warm"])  # Fills the caches.
+        for _ in range(num_processes):
+            for way, asked in ways.items():
+                seen.first_call_s[way].append(self._run(way, **asked).first_call_s)
+        print(" | ".join(seen.cells()), flush=True)
+        return seen
+
+    def _run(self, name: str, **asked: object) -> Measurement:
+        folder = TrialFolder(self._folder / name)
+        own_caches = {"cache": str(self._folder / f"{name}-cache")}
+        request = self._request.model_copy(update={**own_caches, **asked})
+        outcome = self._runner.run(folder, request, fresh=True)
+        if isinstance(outcome, Measurement):
+            return outcome
+        raise SystemExit(f"{self._case.name}, {name}: {outcome.reason}: {outcome.error}")
+
+
+@contextmanager
+def bench_of(case: Case) -> Iterator[Bench]:
+    """A folder and a runner, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="autotune-benchmark-") as name:
+        folder = Path(name).resolve()
+        with Runner(case.framework, {}, preload=False, log=folder / "supervisor.log") as runner:
+            yield Bench(case, folder, runner)
+
+
+def report_of(seen: list[Seen], num_processes: int) -> Report:
+    """A row for each config; the goal is about those whose caches a framework keeps whole."""
+    aimed = [each for each in seen if each.case.has_goal]
+    gains = {each.case.name: each.gain for each in aimed}
+    return Report(
+        name="warm_start",
+        title="First call from an artifact",
+        about=(
+            f"The first call of ViT (config applied and called once) in fresh processes on the CPU: *cold* with empty "
+            f"caches, *warm* with the caches that an earlier process left on this machine, *artifact* with empty "
+            f"caches and the file of `export --with-cache`, reading it included. Median of {num_processes} processes "
+            "each (least to most), in turns. Starting Python and building the model come before, and are the same. "
+            "Of code with frozen weights PyTorch caches the compiled kernels only, and behind its C++ wrapper nothing: "
+            "no artifact is written then ([warm start](warm-start.md))."
+        ),
+        goals=[
+            Goal(
+                f"the first call with the artifact is at least {GOAL:g} times faster than cold",
+                ", ".join(
+                    f"{name} {'no artifact' if gain is None else f'{gain:.1f}x'}" for name, gain in gains.items()
+                ),
+                all(gain is not None and gain >= GOAL for gain in gains.values()),
+            )
+        ],
+        body=table(["config", *WAYS, "cold / artifact", "size", "note"], [each.cells() for each in seen]),
+        results={"cases": [{**asdict(each), "gain": each.gain} for each in seen]},
+    )
+
+
+def main() -> None:
+    """Measure each config, and write the section."""
+    parser = argparse.ArgumentParser(description="How much sooner is the first call with an exported artifact?")
+    parser.add_argument("--processes", type=int, default=5, help="of each way (default: %(default)s)")
+    parser.add_argument("--only", metavar="WORD", help="cases whose name has this word; writes nothing")
+    parser.add_argument("--quick", action="store_true", help="the first case in one process each; writes nothing")
+    given = parser.parse_args()
+    cases = CASES[:1] if given.quick else [each for each in CASES if (given.only or "") in each.name]
+    num_processes = 1 if given.quick else given.processes
+    conditions = Conditions.now()
+    seen = []
+    for case in cases:
+        with bench_of(case) as bench:
+            seen.append(bench.measure(num_processes))
+    publish(report_of(seen, num_processes), conditions, write=not (given.quick or given.only))
+
+
+if __name__ == "__main__":
+    main()
