@@ -465,6 +465,8 @@ def test_an_optimizer_that_has_counted_changes_its_implementation_and_back():
     assert optimizer.state[model.weight]["step"] == 3
 
 
+PYNATIVE = {"execution": "pynative", "launch_blocking": True}
+"""Its queue waits busily: without blocking launches a step takes seconds beside other programs."""
 MINDSPORE = """
 import numpy as np
 import mindspore as ms
@@ -497,7 +499,7 @@ def test_mindspore_steps_in_every_way_agree_with_pynative(run_steps):
         {"execution": "graph"},
         {"execution": "jit", "capture": "trace", "scope": "step"},
         framework="mindspore",
-        untuned={"execution": "pynative"},
+        untuned=PYNATIVE,
     )
     assert all(isinstance(each, Measurement) for each in right), right
     assert [each.diagnosis.compiled for each in right] == [False, True, True, True, True]
@@ -519,7 +521,7 @@ def test_fusion_with_transpositions_is_caught(tmp_path, make_request):
     outcomes = []
     with Runner("mindspore", {}, preload=False, log=tmp_path / "log") as runner:
         for number, config in enumerate([None, fused, {**fused, "graph_kernel_transpose": True}]):
-            request = make_request(config or {"execution": "pynative"}, workload=workload, untuned=config is None)
+            request = make_request(config or PYNATIVE, workload=workload, untuned=config is None)
             request = request.model_copy(update={"cache": str(tmp_path / f"cache-{number}")})
             request = request.model_copy(update={"limits": Limits(compile=300, check=300, run=60)})
             outcomes.append(runner.run(TrialFolder(tmp_path / f"trial-{number}"), request))
