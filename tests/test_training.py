@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from autotune import models
+from autotune.backends.mindspore_settings import compile_arguments
+from autotune.backends.torch_settings import require_for_training, settings_of
 from autotune.check import WrongResultError
-from autotune.errors import AutotuneError
+from autotune.config import Config
+from autotune.errors import AutotuneError, InputError, InvalidConfigError
+from autotune.files import read_yaml
 from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.plan import bundled_space
 from autotune.runner import Runner
+from autotune.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.training import NUM_STEPS, StepGate
 from autotune.trial import Limits, TrialFolder
-from autotune.workload import Workload
+from autotune.tuned import TunedConfig
+from autotune.workload import Device, Workload
+from tests.conftest import REPOSITORY
 
 DESCENT = '''
 import numpy as np
@@ -263,6 +273,115 @@ def test_two_frameworks_are_refused(cli):
     assert "one framework at a time" in done.stderr
 
 
+# The spaces.
+
+
+def space_of(framework: str, version: str, device: Device, preset: Preset = "standard") -> SearchSpace:
+    here = Circumstances(version=version, device=device, task="train", preset=preset, tolerance=3e-2, num_cores=2)
+    return load_space(bundled_space(framework), framework=framework, circumstances=here)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "ascend"])
+def test_every_config_of_a_training_step_means_something(device):
+    """Nothing on offer for training is refused by a backend's mapping, and nothing of it is for inference only."""
+    for config in space_of("torch", "2.13.0", device).configs():
+        require_for_training(settings_of(config))
+    for config in space_of("mindspore", "2.10.0", device).configs():
+        arguments = compile_arguments(config, "2.10.0", device, "train")
+        assert arguments.mixed_precision is None
+        flags = arguments.context.get("graph_kernel_flags")
+        assert flags is None or "--disable_cluster_ops=Transpose" in flags
+
+
+def test_a_knob_of_the_other_task_is_not_on_offer():
+    """What is for training only is no knob of inference, and the other way round."""
+    train = {knob.name for knob in space_of("torch", "2.13.0", "cpu", "exhaustive").knobs}
+    here = Circumstances(version="2.13.0", device="cpu", preset="exhaustive")
+    infer = {knob.name for knob in load_space(bundled_space("torch"), framework="torch", circumstances=here).knobs}
+    assert train - infer == {"scope", "activation_memory_budget", "optimizer_impl", "optimizer_compiled"}
+    assert {"freezing", "inference_mode"} <= infer - train
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"execution": "compile", "freezing": True}, "frozen weights cannot be trained"),
+        ({"execution": "eager", "inference_mode": True}, "records no gradients"),
+        ({"execution": "eager", "precision": "bf16_cast"}, "keeps its weights as they are"),
+    ],
+)
+def test_what_is_for_inference_only_is_invalid_in_training(setting, words):
+    """A space of one's own may offer it; the trial is invalid, with the reason."""
+    with pytest.raises(InvalidConfigError, match=words):
+        require_for_training(settings_of(Config(setting)))
+
+
+# In a job.
+
+
+def exported(framework: str, config: dict[str, object], task: str, verdict: str = "faster") -> TunedConfig:
+    """An export as of a study, with this config for the answer."""
+    content = read_yaml(REPOSITORY / "tests" / "best.yaml")
+    content |= {"framework": framework, "config": config, "verdict": verdict, "untuned": {"execution": "eager"}}
+    content["workload"] = {**content["workload"], "task": task}
+    return TunedConfig.model_validate(content)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("verdict", ["faster", "tie"])
+def test_a_job_gets_the_step_that_was_tuned(verdict):
+    """The step trains like the plain loop; the optimizer is changed only where that was found to be faster."""
+    import torch
+
+    def train(step_of):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        step = step_of(model, optimizer)
+        return [step(torch.ones(2, 3)).item() for _ in range(3)], optimizer.param_groups[0]["fused"]
+
+    def loss(model, x):
+        return model(x).square().mean()
+
+    def plainly(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            value = loss(model, x)
+            value.backward()
+            optimizer.step()
+            return value
+
+        return step
+
+    tuned = exported("torch", {"execution": "eager", "optimizer_impl": "fused"}, "train", verdict)
+    losses, fused = train(lambda model, optimizer: tuned.training_step(model, loss, optimizer))
+    assert losses == pytest.approx(train(plainly)[0])
+    assert bool(fused) is (verdict == "faster")
+
+
+def test_a_config_of_inference_trains_nothing():
+    """`training_step` of a config that was tuned for calls is a sentence."""
+    with pytest.raises(InputError, match="tuned for inference"):
+        exported("torch", {"execution": "eager"}, "infer").training_step(None, None, None)
+
+
+@pytest.mark.torch
+@pytest.mark.mindspore
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("vit", {"image": 32, "depth": 1}), ("resnet18", {"image": 32, "width": 8}), ("bert_small", {"depth": 1})],
+)
+def test_bundled_models_start_from_the_same_loss(name, sizes):
+    """Both frameworks train the same function: same weights, batch, targets and loss."""
+    losses = []
+    for framework in ("torch", "mindspore"):
+        module, _, function = models.reference(name, framework, "train").partition(":")
+        parts = getattr(importlib.import_module(module), function)(**sizes)
+        loss = parts["loss"](parts["model"], parts["inputs"], parts["targets"])
+        losses.append(float(loss.detach() if framework == "torch" else loss.asnumpy()))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 # Real frameworks.
 
 TORCH = """
@@ -326,7 +445,6 @@ def test_an_optimizer_that_has_counted_changes_its_implementation_and_back():
 
     from autotune.backends.torch_training import training_step
     from autotune.changes import Changes
-    from autotune.config import Config
 
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.Adam(model.parameters())
@@ -347,6 +465,8 @@ def test_an_optimizer_that_has_counted_changes_its_implementation_and_back():
     assert optimizer.state[model.weight]["step"] == 3
 
 
+PYNATIVE = {"execution": "pynative", "launch_blocking": True}
+"""Its queue waits busily: without blocking launches a step takes seconds beside other programs."""
 MINDSPORE = """
 import numpy as np
 import mindspore as ms
@@ -379,7 +499,7 @@ def test_mindspore_steps_in_every_way_agree_with_pynative(run_steps):
         {"execution": "graph"},
         {"execution": "jit", "capture": "trace", "scope": "step"},
         framework="mindspore",
-        untuned={"execution": "pynative"},
+        untuned=PYNATIVE,
     )
     assert all(isinstance(each, Measurement) for each in right), right
     assert [each.diagnosis.compiled for each in right] == [False, True, True, True, True]
@@ -401,7 +521,7 @@ def test_fusion_with_transpositions_is_caught(tmp_path, make_request):
     outcomes = []
     with Runner("mindspore", {}, preload=False, log=tmp_path / "log") as runner:
         for number, config in enumerate([None, fused, {**fused, "graph_kernel_transpose": True}]):
-            request = make_request(config or {"execution": "pynative"}, workload=workload, untuned=config is None)
+            request = make_request(config or PYNATIVE, workload=workload, untuned=config is None)
             request = request.model_copy(update={"cache": str(tmp_path / f"cache-{number}")})
             request = request.model_copy(update={"limits": Limits(compile=300, check=300, run=60)})
             outcomes.append(runner.run(TrialFolder(tmp_path / f"trial-{number}"), request))
