@@ -20,6 +20,7 @@ RECORDED_PACKAGES = (
     "torch-npu",
     "triton",
     "mindspore",
+    "transformers",
     "numpy",
     "optuna",
 )

@@ -25,6 +25,7 @@ from autotune.errors import HarnessError, InputError, MissingDeviceError, Missin
 from autotune.joint import join
 from autotune.manifest import Manifest, Target
 from autotune.measurement import Record
+from autotune.models import hub
 from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.objective import Constraint, parse_objectives
 from autotune.probe import find_devices
@@ -123,6 +124,8 @@ def make_workload(model: str, arguments: dict[str, Scalar], framework: str, devi
     """The workload as it is seen from the current folder. Raises InputError for a model that is not there."""
     search_path = Path.cwd()
     reference, digest = _resolve_model(model, framework, search_path)
+    if model.startswith(hub.SCHEME):
+        arguments = {**arguments, "name": hub.name_of(model, search_path)}
     return Workload(
         model=model,
         reference=reference,
@@ -313,10 +316,12 @@ def _resolve_model(model: str, framework: str, search_path: Path) -> tuple[str, 
             others = ", ".join(models.names(framework)) or "none"
             raise InputError(f"--model {model}: not there for {framework}", tip=f"bundled for {framework}: {others}")
         return models.reference(model, framework), models.source_sha256(model, framework)
+    if model.startswith(hub.SCHEME):
+        return hub.reference(model, framework)
     if ":" not in model:
         raise InputError(
             f"--model {model}: unknown",
-            tip=f"bundled: {', '.join(models.names())}; or give FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            tip=f"bundled: {', '.join(models.names())}; or give hf:TYPE, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
     return (
