@@ -39,6 +39,7 @@ bench: setup
 	$(BIN)/python benchmarks/same_answer.py --keep build/exports
 	$(BIN)/python benchmarks/delivered.py --from build/exports
 	$(BIN)/python benchmarks/large_study.py
+	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/wall_time.py
 	$(BIN)/python benchmarks/record_table.py
 	$(BIN)/python benchmarks/record_table.py --report

@@ -9,19 +9,46 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from os import PathLike
+    from typing import Any
 
-    from autotune.tuned import TunedConfig
+    from autotune.journal import Stats
+    from autotune.loaded import Loaded
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "expose", "load", "stats"]
 
 
-def load(path: str | PathLike[str]) -> TunedConfig:
-    """The tuned config in the YAML file at `path`, ready to `.apply(model)`. Raises InputError.
+def load(path: str | PathLike[str]) -> Loaded:
+    """The tuned config in the YAML file at `path`, ready to `.apply(model)`.
 
-    Importing this package costs a training job next to nothing: no framework and no search engine comes with it.
+    Never raises: a file that is missing or broken is what `apply` has a policy for. Importing this package costs a
+    training job next to nothing: no framework and no search engine comes with it.
     """
-    from autotune.tuned import load_tuned
+    from autotune.loaded import load as load_answer
 
-    return load_tuned(path)
+    return load_answer(path)
+
+
+def stats(model: Any) -> Stats | None:
+    """What a model that `apply` gave has done until now; None for any other object."""
+    from autotune.journal import journal_of
+
+    journal = journal_of(model)
+    return None if journal is None else journal.stats()
+
+
+def expose(model: Any, name: str) -> None:
+    """Give the statistics of a model that `apply` gave to Prometheus, under the label `model=name`.
+
+    Raises InputError for any other model, and where the package `prometheus-client` is missing.
+    """
+    from autotune.errors import InputError
+
+    try:
+        from autotune.prometheus import expose as register
+    except ImportError:
+        raise InputError(
+            "Prometheus needs the package prometheus-client", tip="run: pip install 'autotune-compile[prometheus]'"
+        ) from None
+    register(model, name)

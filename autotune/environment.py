@@ -43,6 +43,8 @@ class Environment(BaseModel):
     load_1m: float | None
     device: str
     """As the framework names it: `cpu`, or e.g. `NVIDIA H200`, `Ascend910B4`."""
+    driver: str | None = None
+    """Of the accelerator, as its files on this machine say; None where there is none, and in older records."""
     packages: dict[str, str]
     variables: dict[str, str]
     """Environment variables that the study declared for every process that it measures."""
@@ -80,6 +82,7 @@ def describe(*, device: str, variables: dict[str, str]) -> Environment:
         governor=_read_first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         load_1m=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         device=device,
+        driver=_driver(),
         packages=installed_packages(),
         variables=variables,
         inherited={n: v for n, v in sorted(os.environ.items()) if n.startswith(INFLUENTIAL) and n not in variables},
@@ -111,6 +114,14 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+_DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/usr/local/Ascend/driver/version.info"))
+"""Files whose first line names the installed driver. They are there without a framework, and cost no start of one."""
+
+
+def _driver() -> str | None:
+    return next((line for line in map(_read_first_line, _DRIVERS) if line), None)
 
 
 def _read_first_line(path: Path) -> str | None:

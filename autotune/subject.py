@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,12 +111,18 @@ def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     )
 
 
-def _signature(model: Any, parameters: list[tuple[str, TensorSpec]], inputs: tuple[TensorSpec, ...]) -> Signature:
+def structure_sha256(parameters: Sequence[tuple[str, TensorSpec]]) -> str:
+    """A digest of the names, shapes and element types of a model's parameters and buffers: the same for two models
+    that take the same checkpoint."""
     structure = ";".join(f"{name}{spec.shape}{spec.dtype}" for name, spec in parameters)
+    return hashlib.sha256(structure.encode()).hexdigest()
+
+
+def _signature(model: Any, parameters: list[tuple[str, TensorSpec]], inputs: tuple[TensorSpec, ...]) -> Signature:
     return Signature(
         model_class=f"{type(model).__module__}.{type(model).__qualname__}",
         num_parameters=sum(int(np.prod(spec.shape)) for _, spec in parameters),
-        structure_sha256=hashlib.sha256(structure.encode()).hexdigest(),
+        structure_sha256=structure_sha256(parameters),
         inputs=inputs,
         items_per_call=inputs[0].shape[0] if inputs[0].shape else 1,
     )

@@ -1,23 +1,14 @@
-"""`TunedConfig`: a study's answer as a YAML file, and its use in a job.
-
-    model = autotune.load("best.yaml").apply(model)
-
-This file is what a training or serving job imports: no search engine, and a framework only when there is something to
-compile. `apply` goes through the same backend method that the trials used: what was measured is what is deployed.
-"""
+"""`TunedConfig`: a study's answer as a YAML file. How a job uses it: see `loaded`."""
 
 from __future__ import annotations
 
 import json
-import logging
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from autotune.backends import framework_version, load_backend
-from autotune.changes import Changes
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
@@ -29,7 +20,6 @@ from autotune.statistics import COMPILED, Speedup, Verdict
 from autotune.workload import Device
 
 SCHEMA = 1
-_log = logging.getLogger("autotune")
 
 
 class TunedWorkload(Record):
@@ -104,7 +94,7 @@ class Evidence(Record):
 class TunedConfig(Record):
     """The exported answer.
 
-    Unless `verdict` is `faster`, `feasible` or `chosen`, `config` is the untuned model and `apply` changes nothing.
+    Unless `verdict` is `faster`, `feasible` or `chosen`, `config` is the untuned model and a job's model is left alone.
     """
 
     schema_: Literal[1] = Field(alias="schema")
@@ -123,42 +113,17 @@ class TunedConfig(Record):
     def is_untuned(self) -> bool:
         return self.verdict not in COMPILED
 
-    def apply(self, model: Any) -> Any:
-        """The model compiled as it was measured, or the very same model if nothing was faster than leaving it.
-
-        `model` is a `torch.nn.Module` or a `mindspore.nn.Cell`, on its device and in the mode (eval or train) in which
-        it will be called; compilation happens at the first call. Settings that a framework keeps for the whole process
-        (MindSpore's mode, its graph-kernel switch) are set now. Raises InputError for a model of another framework,
-        MissingFrameworkError without the framework, InvalidConfigError if this release does not take a setting.
-        """
-        if self.is_untuned:
-            return model
-        backend = load_backend(self.framework)
-        problem = backend.check_model(model)
-        if problem is not None:
-            raise InputError(f"this config was tuned for {self._tuned_for()}; apply() was given {problem}")
-        self._note_other_version()
-        return backend.compile(model, self.config, Changes())
-
     def write(self, path: Path) -> None:
         """Write the YAML file. Raises InputError if it cannot be written."""
         content = self.model_dump(mode="json", by_alias=True)
         write_yaml(path, content, comment=_HEADING.format(verdict=self.verdict.value))
 
-    def _tuned_for(self) -> str:
+    @property
+    def tuned_for(self) -> str:
+        """The framework, and in a study of several what it was faster than."""
         if self.baseline is None:
             return self.framework
         return f"{self.framework}, which was faster than {self.baseline.framework}"
-
-    def _note_other_version(self) -> None:
-        now, then = framework_version(self.framework), self.environment.framework_version
-        if now != then:
-            _log.warning(
-                "autotune: tuned with %s %s, running %s: the speed-up is not proven here; tune again to be sure",
-                self.framework,
-                then,
-                now,
-            )
 
 
 _HEADING = """The best compile configuration found by autotune; verdict: {verdict}.

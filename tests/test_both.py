@@ -25,6 +25,7 @@ from autotune.runner import Runners
 from autotune.space import Circumstances, load_space
 from autotune.trial import TrialFolder
 from autotune.tune import Tuner
+from autotune.tuned import load_tuned
 from autotune.verify import duel_of_answers, duel_with_untuned, verify
 from autotune.workload import Workload
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedLive, ScriptedTrials, with_latency
@@ -115,7 +116,7 @@ def document_of(result):
 JOB = """
 import sys, autotune
 tuned = autotune.load("best.yaml")
-print(tuned.apply(lambda x: x + 1)(1), tuned.framework)
+print(tuned.apply(lambda x: x + 1)(1), tuned.answer.framework)
 """
 
 
@@ -178,7 +179,7 @@ class TestAfterwards:
 
     def test_a_verification_is_against_the_base(self, exported, tmp_path, measurement):
         """The promise was made against the other framework's untuned model; so is the comparison of today."""
-        tuned = autotune.load(exported)
+        tuned = load_tuned(exported)
         duel = duel_with_untuned(tuned, tmp_path / "duel")
         assert [each.workload.framework for each in (duel.untuned, duel.first, duel.second)] == ["fake", "fake", "sham"]
         assert duel.first == duel.untuned
@@ -193,7 +194,7 @@ class TestAfterwards:
         def trials(request_framework):
             return {"signature": other} if request_framework == framework else {}
 
-        duel = duel_with_untuned(autotune.load(exported), tmp_path / "duel")
+        duel = duel_with_untuned(load_tuned(exported), tmp_path / "duel")
         with pytest.raises(HarnessError, match=f"{framework}_model.py:tiny is not the model that was tuned"):
             measure(duel, scripted(measurement, trials), QUICK_BUDGET)
 
@@ -209,7 +210,7 @@ class TestAfterwards:
         content.update(framework="fake", config={"execution": "compile", "latency_ms": 56}, baseline=None)
         content["workload"]["model"] = f"{tmp_path / 'fake_model.py'}:tiny"
         (tmp_path / "other.yaml").write_text(yaml.safe_dump(content))
-        answers = (autotune.load(tmp_path / "other.yaml"), autotune.load(exported))
+        answers = (load_tuned(tmp_path / "other.yaml"), load_tuned(exported))
         duel = duel_of_answers(*answers, tmp_path / "duel")
         assert measure(duel, scripted(measurement), QUICK_BUDGET).values == (56e-3, 15e-3)
 
@@ -220,7 +221,7 @@ class TestAfterwards:
         content = yaml.safe_load(exported.read_text())
         exported.write_text(yaml.safe_dump({**content, "framework": "torch"}))
         with pytest.raises(InputError, match=r"tuned for torch, which was faster than fake; apply\(\) was given a str"):
-            autotune.load(exported).apply("no model")
+            autotune.load(exported).apply("no model", on_mismatch="raise")
 
     def test_where_the_base_wins_the_answer_is_an_ordinary_one(self, make_both, measurement):
         """Nothing of the other framework is in the export; and an untuned answer leaves any model as it is."""

@@ -22,6 +22,7 @@ from autotune.report.pareto import front_table
 from autotune.report.terminal import comparison_lines, summary, trials_table, verification_lines
 from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict
+from autotune.study import open_study
 from autotune.tune import Tuner
 from autotune.tuned import load_tuned
 from autotune.verify import duel_with_untuned, verify
@@ -447,6 +448,32 @@ class TestSeveralObjectives:
         exported = tuned_config(study, self.number(study, A))
         assert (exported.verdict, exported.config) == (Verdict.FASTER, A)
         assert exported.evidence.speedup.median == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("objectives", "constraints"),
+    [((), ("peak_memory <= 150MiB",)), (("latency", "memory"), ())],
+    ids=["constraint", "front"],
+)
+def test_a_study_that_is_stopped_anywhere_goes_on_the_same(make_study, space, measurement, objectives, constraints):
+    """Opened anew before every trial it asks the same configs, and comes to the same answer and front."""
+    runs = {UNTUNED: Runs(10), A: Runs(9), B: Runs(4, mib=200), C: Runs(6, mib=120), D: Runs(8, mib=90)}
+    trials = ScriptedTrials(lambda _name, _block, config: runs[config].measured(measurement))
+    asked = {"space": space, "objectives": parse_objectives(objectives), "constraints": constraints}
+    straight = make_study("straight", **asked)
+    studies_dir = straight.folder.parent
+    Tuner(straight, Budget(num_trials=5), trials, lambda _: None).run()
+    make_study("broken", **asked).close()
+    for number in range(1, 6):
+        study = open_study(studies_dir, "broken")
+        Tuner(study, Budget(num_trials=number), trials, lambda _: None).run()
+        study.close()
+    broken = open_study(studies_dir, "broken")
+    assert [each.config for each in broken.records()] == [each.config for each in straight.records()]
+    found, expected = answer_of(broken), answer_of(straight)
+    assert (found.verdict, found.best.config) == (expected.verdict, expected.best.config)
+    assert [each.number for each in found.front] == [each.number for each in expected.front]
+    assert found.best.config == (C if constraints else B)
 
 
 class TestLater:

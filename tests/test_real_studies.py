@@ -81,7 +81,7 @@ tuned = autotune.load(sys.argv[1])
 with torch.no_grad():
     expected, got = model(*inputs), tuned.apply(model)(*inputs)
 error = max(float((e - g).abs().max()) for e, g in zip(expected, got))
-print(json.dumps({"error": error, "config": tuned.config.root}))
+print(json.dumps({"error": error, "config": tuned.answer.config.root}))
 """
 
 
@@ -106,7 +106,7 @@ model, inputs = tanh_matmul(size=64, repeats=10)
 expected = model(*inputs).asnumpy()
 tuned = autotune.load(sys.argv[1])
 got = tuned.apply(tanh_matmul(size=64, repeats=10)[0])(*inputs).asnumpy()
-print(json.dumps({"error": float(abs(expected - got).max()), "config": tuned.config.root}))
+print(json.dumps({"error": float(abs(expected - got).max()), "config": tuned.answer.config.root}))
 """
 
 
@@ -153,7 +153,7 @@ model, inputs = tanh_matmul(size=64, repeats=10)
 tuned = autotune.load(sys.argv[1])
 with torch.no_grad():
     error = float((tuned.apply(model)(*inputs) - model(*inputs)).abs().max())
-print(json.dumps({"error": error, "framework": tuned.framework}))
+print(json.dumps({"error": error, "framework": tuned.answer.framework}))
 """
 
 

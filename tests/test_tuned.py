@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import subprocess
 import sys
 
@@ -12,9 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-import autotune
 from autotune.errors import InputError
-from autotune.tuned import TunedConfig
+from autotune.tuned import TunedConfig, load_tuned
 from tests.conftest import REPOSITORY
 
 SCHEMA_FILE = REPOSITORY / "docs" / "best.schema.json"
@@ -63,31 +61,6 @@ def test_a_real_export_keeps_the_schema(tune_fake, cli, tmp_path):
     jsonschema.validate(keep, schema)
 
 
-def test_load_and_apply(write):
-    """Two lines: the model comes back compiled, and gives what it gave."""
-    model = autotune.load(write()).apply(lambda x: x + 1)
-    assert model(1) == 2
-
-
-def test_unless_faster_the_model_comes_back_untouched(write):
-    """`apply` of any other verdict returns the same object, and needs no framework."""
-    path = write(lambda content: content.update(verdict="tie", framework="torch"))
-    script = (
-        f"import sys, autotune\nmodel = object()\nassert autotune.load({str(path)!r}).apply(model) is model\n"
-        "assert not {'torch', 'mindspore', 'optuna'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
-
-
-def test_another_release_is_noted(write, caplog):
-    """Tuned under another release: the config is applied, with one line that says so."""
-    path = write(lambda content: content["environment"].update(framework_version="99"))
-    with caplog.at_level(logging.WARNING, logger="autotune"):
-        autotune.load(path).apply(lambda x: x)
-    assert len(caplog.records) == 1
-    assert "tuned with fake 99, running 0" in caplog.text
-
-
 MISTAKES = [
     (lambda c: c.update(schema=99), "key schema: 99 is newer than 1"),
     (lambda c: c.pop("verdict"), "key verdict: is missing"),
@@ -103,7 +76,7 @@ def test_a_broken_file_names_file_and_key(write, change, words):
     """A hand-edited or damaged file is refused with a sentence, before anything is compiled."""
     path = write(change)
     with pytest.raises(InputError) as caught:
-        autotune.load(path)
+        load_tuned(path)
     assert str(path) in str(caught.value)
     assert words in str(caught.value)
 
@@ -114,17 +87,17 @@ def test_what_is_no_tuned_config(tmp_path, content):
     path = tmp_path / "best.yaml"
     path.write_text(content)
     with pytest.raises(InputError, match=r"best\.yaml"):
-        autotune.load(path)
+        load_tuned(path)
 
 
 def test_a_missing_file(tmp_path):
     """The path is in the sentence."""
     with pytest.raises(InputError, match=r"nope\.yaml"):
-        autotune.load(tmp_path / "nope.yaml")
+        load_tuned(tmp_path / "nope.yaml")
 
 
 def test_round_trip(exported, tmp_path):
     """Reading and writing again changes nothing."""
     tuned = TunedConfig.model_validate(exported)
     tuned.write(tmp_path / "again.yaml")
-    assert autotune.load(tmp_path / "again.yaml") == tuned
+    assert load_tuned(tmp_path / "again.yaml") == tuned

@@ -60,6 +60,9 @@ class Backend(Protocol):
     def prepare(self, device: Device, seed: int) -> None:
         """Seed the generators and select the device, before the model exists. Raises MissingDeviceError."""
 
+    def adopt(self, model: Any) -> None:
+        """In place of `prepare` in a job: go by the device that the job's own model is on. Raises AutotuneError."""
+
     def device_name(self) -> str:
         """The selected device as the framework names it; for the record."""
 
@@ -75,6 +78,13 @@ class Backend(Protocol):
         Sets what a config sets in the process (contexts, global switches) and in the model too, and notes in `changes`
         how that is undone. Raises InvalidConfigError for a setting that the installed release does not take.
         """
+
+    def direct(self, step: Any) -> Callable[..., Any]:
+        """Calls what `compile` gave, or the model, also once a job's calls of it go elsewhere: see `stand_in`."""
+
+    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
+        """What a job holds in place of `model`: a model of the same class, with the same parameters under the same
+        names, whose calls go to `call`. `step` is what `compile` gave for the model, or the model."""
 
     def inference(self) -> AbstractContextManager[Any]:
         """Where a trial of the `infer` task calls the model: no gradients recorded."""

@@ -52,6 +52,9 @@ class FakeBackend:
         random.seed(seed)
         np.random.seed(seed)
 
+    def adopt(self, model: Any) -> None:
+        pass
+
     def device_name(self) -> str:
         return "fake"
 
@@ -73,6 +76,13 @@ class FakeBackend:
             return _BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
+
+    def direct(self, step: Any) -> Callable[..., Any]:
+        called: Callable[..., Any] = step
+        return called
+
+    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
+        return call
 
     def inference(self) -> AbstractContextManager[Any]:
         return nullcontext()

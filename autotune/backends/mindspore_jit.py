@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,10 @@ class MindSporeBackend:
         np.random.seed(seed)
         ms.set_seed(seed)
 
+    def adopt(self, model: Any) -> None:
+        """MindSpore computes on the device of the process, which the job has chosen."""
+        _refuse_numpy_2()
+
     def device_name(self) -> str:
         return _device_label(selected_device()) or TARGETS[selected_device()]
 
@@ -90,6 +96,28 @@ class MindSporeBackend:
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         cell: Callable[..., Any] = apply(model, config, changes)
         return cell
+
+    def direct(self, step: Any) -> Callable[..., Any]:
+        return partial(type(step).__call__, step)
+
+    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
+        """The Cell itself, for as long as the changes stand in a subclass of its class: a Cell has a C++ part, so that
+        there cannot be two of one. Modes, jit and checkpoints take no notice (measured)."""
+        own, inside = type(model), threading.local()
+
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            if getattr(inside, "is_called", False):
+                # Mixed precision's Cell calls the one that it was put around.
+                return own.__call__(model, *args, **kwargs)
+            inside.is_called = True
+            try:
+                return call(*args, **kwargs)
+            finally:
+                inside.is_called = False
+
+        body = {"__call__": staticmethod(entered), "__module__": own.__module__, "__qualname__": own.__qualname__}
+        changes.set_attribute(model, "__class__", type(own.__name__, (own,), body))
+        return model
 
     def inference(self) -> AbstractContextManager[Any]:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ class Adapted(Around):
         super().__init__(model)
         self._cast = cast
         self._autocast = autocast
-        self._device_type = _device_type(model)
+        self._device_type = device_of(model).type
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._cast is not None:
@@ -191,35 +192,42 @@ def _tell_allocator(trim_threshold: int, mmap_max: int) -> None:
 def _change_in_place(model: torch.nn.Module, settings: Settings, changes: Changes) -> None:
     if settings.channels_last:
         # Its convolutions answer in the format of their weights: inputs need not be converted.
-        _convert(model, lambda: model.to(memory_format=torch.channels_last), changes)  # type: ignore[call-overload]
+        changes.make(partial(model.to, memory_format=torch.channels_last), _Weights(model).put_back)
     if settings.cast is not None:
         # Not `.to(dtype)`: that would cast complex parameters too, and lose their imaginary part.
-        _convert(model, model.bfloat16 if settings.cast == "bfloat16" else model.half, changes)
+        weights = _Weights(model, keep=True)
+        changes.make(model.bfloat16 if settings.cast == "bfloat16" else model.half, weights.put_back, weights.forget)
 
 
-def _convert(model: torch.nn.Module, convert: Callable[[], object], changes: Changes) -> None:
-    """Both forms of the weights are kept from now on: the old one for as long as the change may be undone."""
-    before = _held_tensors(model)
-    convert()
-    after = _held_tensors(model)
-    changes.make(lambda: _hold(after), lambda: _hold(before))
+class _Weights:
+    """Parameters and buffers as they are now. Parameters stay the same objects all the time: optimizers hold them.
+
+    Without `keep` only types and strides are noted: put back are today's values in their old form. With it the old
+    tensors themselves, which are what a cast loses bits of.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, keep: bool = False) -> None:
+        self._model = model
+        self._forms = {name: (each.dtype, each.stride()) for name, each in self._named()}
+        self._kept = {name: each.data for name, each in self._named()} if keep else {}
+
+    def put_back(self) -> None:
+        for name, each in self._named():
+            old = self._kept.get(name)
+            each.data = _in_form(each.data, *self._forms[name]) if old is None else old
+
+    def forget(self) -> None:
+        self._kept = {}
+
+    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self._model.named_parameters()
+        yield from self._model.named_buffers()
 
 
-_Held = tuple[list[tuple[torch.nn.Parameter, torch.Tensor]], list[tuple[torch.nn.Module, str, torch.Tensor | None]]]
-
-
-def _held_tensors(model: torch.nn.Module) -> _Held:
-    """What the parameters and buffers hold: parameters stay the same objects, so that optimizers keep them."""
-    parameters = [(each, each.data) for each in model.parameters()]
-    buffers = [(part, name, value) for part in model.modules() for name, value in part._buffers.items()]
-    return parameters, buffers
-
-
-def _hold(held: _Held) -> None:
-    for parameter, data in held[0]:
-        parameter.data = data
-    for part, name, value in held[1]:
-        part._buffers[name] = value
+def _in_form(tensor: torch.Tensor, dtype: torch.dtype, stride: tuple[int, ...]) -> torch.Tensor:
+    if tensor.dtype == dtype and tensor.stride() == stride:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
 def _adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
@@ -230,9 +238,10 @@ def _adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     return Adapted(model, cast, autocast)
 
 
-def _device_type(model: torch.nn.Module) -> str:
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where the model's first tensor is."""
     tensor = next(iter([*model.parameters(), *model.buffers()]), None)
-    return "cpu" if tensor is None else tensor.device.type
+    return torch.device("cpu") if tensor is None else tensor.device
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -21,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from autotune.backends import Found, python_random_state, torch_books
-from autotune.backends.torch_apply import apply
+from autotune.backends.torch_apply import apply, device_of
 from autotune.backends.torch_program import program
 from autotune.backends.torch_settings import settings_of
+from autotune.backends.torch_twin import twin
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import MissingDeviceError
@@ -74,6 +75,9 @@ class TorchBackend:
         torch.manual_seed(seed)
         torch_books.clear()
 
+    def adopt(self, model: Any) -> None:
+        self._device = device_of(model)
+
     def device_name(self) -> str:
         return "cpu" if self._device.type == "cpu" else str(self._module().get_device_name())
 
@@ -88,6 +92,13 @@ class TorchBackend:
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes)
         return step
+
+    def direct(self, step: Any) -> Callable[..., Any]:
+        called: Callable[..., Any] = step
+        return called
+
+    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
+        return twin(model, call)
 
     def inference(self) -> AbstractContextManager[Any]:
         return torch.no_grad()

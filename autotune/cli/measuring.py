@@ -36,13 +36,13 @@ def verify(
     as_json: AsJson = False,
 ) -> int:
     """Measure an exported answer again, here and today. Exit status: 0 it holds, 1 regressed or wrong, 2 unclear."""
-    import autotune
     from autotune.report.document import verification_document
     from autotune.report.terminal import verification_lines
+    from autotune.tuned import load_tuned
     from autotune.verify import duel_with_untuned
     from autotune.verify import verify as verify_tuned
 
-    tuned = autotune.load(file)
+    tuned = load_tuned(file)
     with _scratch() as folder:
         duel = duel_with_untuned(tuned, folder)
         with _runners(tuned.environment.variables, folder) as runners:
@@ -85,10 +85,10 @@ def compare(
 
 def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, tuple[str, str]]:
     """What `compare` was asked to compare, and what to call the two."""
-    import autotune
     from autotune.duel import duel_of_trials
     from autotune.errors import InputError
     from autotune.study import open_study
+    from autotune.tuned import load_tuned
     from autotune.verify import duel_of_answers
 
     match things:
@@ -96,7 +96,7 @@ def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, 
             opened = open_study(studies_dir, study)
             return duel_of_trials(opened, int(first), int(second), folder), (f"trial {first}", f"trial {second}")
         case [first, second]:
-            return duel_of_answers(autotune.load(first), autotune.load(second), folder), (first, second)
+            return duel_of_answers(load_tuned(first), load_tuned(second), folder), (first, second)
     raise InputError(
         f"compare {' '.join(things)}: not understood", tip="compare STUDY 3 7, or compare first.yaml second.yaml"
     )

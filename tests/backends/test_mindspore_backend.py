@@ -453,8 +453,8 @@ ms.jit = lambda model, **arguments: given["jit"].append(arguments) or jit(model,
 tuned = autotune.load(sys.argv[1])
 model, inputs = ms.nn.SequentialCell(ms.nn.Dense(8, 8), ms.nn.GELU()), ms.Tensor(np.ones((4, 8), np.float32))
 expected = model(inputs).asnumpy()
-error = float(abs(tuned.apply(model)(inputs).asnumpy() - expected).max())
-wanted = compile_arguments(tuned.config, ms.__version__, "cpu")
+error = float(abs(tuned.apply(model, on_mismatch="apply")(inputs).asnumpy() - expected).max())
+wanted = compile_arguments(tuned.answer.config, ms.__version__, "cpu")
 print(json.dumps({"given": given, "context": wanted.context, "jit": wanted.jit, "error": error}))
 """
 

@@ -260,7 +260,7 @@ compile = torch.compile
 torch.compile = lambda model, **arguments: given.append(arguments) or compile(model, **arguments)
 model, (inputs,) = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval(), (torch.ones(4, 8),)
 with torch.no_grad():
-    tuned = autotune.load(sys.argv[1]).apply(model)
+    tuned = autotune.load(sys.argv[1]).apply(model, on_mismatch="apply")
     error = float((tuned(inputs) - model(inputs)).abs().max())
 print(json.dumps({"given": given, "error": error, "same": tuned is model}))
 """
@@ -299,4 +299,4 @@ def test_apply_refuses_another_frameworks_model(tmp_path):
     content.update(framework="torch", config=DEFAULT)
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(InputError, match=r"tuned for torch; apply\(\) was given a function"):
-        autotune.load(tmp_path / "best.yaml").apply(lambda x: x)
+        autotune.load(tmp_path / "best.yaml").apply(lambda x: x, on_mismatch="raise")

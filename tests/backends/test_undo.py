@@ -62,6 +62,33 @@ def test_torch_puts_all_back():
     assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
 
 
+def test_training_goes_on_through_an_undo():
+    """What an optimizer changed meanwhile is not taken back with the memory format."""
+    from autotune.backends.torch_apply import apply
+
+    model = torch.nn.Conv2d(2, 2, 3)
+    stride, changes = model.weight.stride(), Changes()
+    apply(model, Config({"execution": "eager", "memory_format": "channels_last"}), changes)
+    with torch.no_grad():
+        model.weight.fill_(7)
+    changes.undo()
+    assert model.weight.stride() == stride
+    assert (model.weight == 7).all()
+
+
+def test_old_weights_can_be_forgotten():
+    """A cast keeps the old weights only until it is told that they are not needed: then it returns by casting."""
+    from autotune.backends.torch_apply import apply
+
+    model, changes = torch.nn.Linear(2, 2), Changes()
+    exact = model.weight.detach().clone()
+    apply(model, Config({"execution": "eager", "precision": "bf16_cast"}), changes)
+    changes.forget()
+    changes.undo()
+    assert model.weight.dtype is torch.float32
+    assert torch.equal(model.weight, exact.bfloat16().float())
+
+
 MINDSPORE = """
 import os, sys
 import mindspore as ms, numpy as np

@@ -1,0 +1,239 @@
+"""`Guard`: stands between a job's calls and the tuned model, and goes back to the untuned one if that is better.
+
+The first call may find that the config does not compile here, or is not for these inputs; it can be checked against the
+untuned model. The next calls are timed, where the recorded latency is comparable: if they are slower than recorded, as
+many calls are made untuned, and the faster of the two stays. No call is made that the job did not ask for, but for the
+check. Later on a call that fails is repeated untuned, and what fails untuned too is the job's own error.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autotune import numerics
+from autotune.backends import Backend, output_arrays
+from autotune.changes import Changes
+from autotune.errors import InputError
+from autotune.journal import Journal
+from autotune.workload import Arguments
+
+NUM_TIMED = 10
+"""Calls that are timed, after the framework's own warm-up."""
+
+
+class MismatchError(InputError):
+    """The tuned config cannot be used here, and the job's policy is to be told by an exception."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was agreed on for one loaded model."""
+
+    misfit: Callable[[Arguments], str | None]
+    """Why a first call is not one that the config is for, or None."""
+    apply_to_misfits: bool
+    raises: bool
+    """Whatever keeps the tuned model from being used is an exception."""
+    hint: str
+    """What to do about a misfit."""
+    tolerance: float | None
+    """Largest relative error of the first call's outputs; None: they are not checked."""
+    latency_s: float | None
+    """Recorded median latency; None: the job's calls cannot be compared with it."""
+    margin: float
+    """Times the recorded latency that the first calls may take."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A model with a config applied: `tuned` is to be called while the changes stand, as they do now, and `untuned`
+    while they do not."""
+
+    backend: Backend
+    tuned: Callable[..., Any]
+    untuned: Callable[..., Any]
+    changes: Changes
+
+
+class Guard:
+    """A callable: what the job's calls go to."""
+
+    def __init__(self, applied: Applied, terms: Terms, journal: Journal) -> None:
+        self._tuned = applied.tuned
+        self._untuned = applied.untuned
+        self._changes = applied.changes
+        self._backend = applied.backend
+        self._terms = terms
+        self._journal = journal
+        self._lock = threading.RLock()
+        self._seconds: list[float] = []
+        self._tuned_s = 0.0
+        self._call: Callable[..., Any] = self._settling
+        self._phase: _Phase = self._first
+        journal.state = "settling"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def release(self) -> None:
+        """Undo everything: from now on calls go to the untuned model."""
+        with self._lock:
+            self._changes.undo()
+            self._become("untuned", self._untuned)
+
+    def _settling(self, *args: Any, **kwargs: Any) -> Any:
+        """One call at a time, as long as each may change what the next one does."""
+        with self._lock:
+            return self._phase(args, kwargs)
+
+    def _first(self, args: _Args, kwargs: _Kwargs) -> Any:
+        """Calls up to the first that the config is for."""
+        misfit = self._terms.misfit(Arguments(args, kwargs))
+        if misfit is not None and not self._terms.apply_to_misfits:
+            return self._passed_by(misfit, args, kwargs)
+        if misfit is not None:
+            self._note_misfit(f"{misfit}; applied all the same")
+        result = self._protected(args, kwargs)
+        if self._is_settling and self._terms.tolerance is not None:
+            result = self._checked(result, self._terms.tolerance, args, kwargs)
+        if self._is_settling:
+            if misfit is None and self._terms.latency_s is not None:
+                self._phase = self._time_tuned
+            else:
+                self._settle()
+        return result
+
+    def _passed_by(self, misfit: str, args: _Args, kwargs: _Kwargs) -> Any:
+        if self._terms.raises:
+            raise MismatchError(misfit, tip=self._terms.hint)
+        self._note_misfit(f"{misfit}: such calls stay untuned until one fits; {self._terms.hint}")
+        with self._changes.set_aside():
+            return self._untuned(*args, **kwargs)
+
+    def _note_misfit(self, message: str) -> None:
+        """Once: a job with other inputs has them in each call."""
+        if not any(each.kind == "mismatch" for each in self._journal.events):
+            self._journal.note("mismatch", message)
+
+    def _checked(self, result: Any, tolerance: float, args: _Args, kwargs: _Kwargs) -> Any:
+        """The result if it is right, else the untuned model's."""
+        got = output_arrays(self._backend, result)
+        state = self._backend.random_state()
+        with self._changes.set_aside():
+            expected = self._untuned(*args, **kwargs)
+        if self._backend.random_state() != state:
+            self._journal.note("mismatch", "the model draws random numbers: its first outputs cannot be checked")
+            return result
+        error = numerics.relative_error(output_arrays(self._backend, expected), got)
+        if error <= tolerance:
+            return result
+        wrong = f"the first outputs are wrong: relative error {error:.3g}, tolerance {tolerance:g}"
+        if self._terms.raises:
+            raise MismatchError(wrong)
+        self._give_up(wrong)
+        return expected
+
+    def _time_tuned(self, args: _Args, kwargs: _Kwargs) -> Any:
+        result, median_s = self._timed(self._protected, args, kwargs)
+        if self._is_settling and median_s is not None:
+            self._judge(median_s)
+        return result
+
+    def _judge(self, median_s: float) -> None:
+        assert self._terms.latency_s is not None
+        if median_s <= self._terms.margin * self._terms.latency_s:
+            self._settle()
+            return
+        # The machine may be slower as a whole than it was then: only the untuned model tells.
+        self._tuned_s = median_s
+        self._changes.undo()
+        self._phase = self._time_untuned
+
+    def _time_untuned(self, args: _Args, kwargs: _Kwargs) -> Any:
+        result, median_s = self._timed(lambda a, k: self._untuned(*a, **k), args, kwargs)
+        if median_s is None:
+            return result
+        seen = f"{self._tuned_s:.3g} s a call, recorded {self._terms.latency_s:.3g}; untuned here {median_s:.3g}"
+        if median_s < self._tuned_s:
+            if self._terms.raises:
+                raise MismatchError(f"the tuned model is slower: {seen}", tip=self._terms.hint)
+            self._give_up(f"the tuned model is slower: {seen}")
+        else:
+            self._changes.redo()
+            self._journal.note("slow", f"this machine is slower, the tuned model still faster: {seen}", logging.INFO)
+            self._settle()
+        return result
+
+    def _timed(self, call: _Phase, args: _Args, kwargs: _Kwargs) -> tuple[Any, float | None]:
+        """The call's result, and the median once enough calls are timed. Calls with other inputs are not counted."""
+        fits = self._terms.misfit(Arguments(args, kwargs)) is None
+        self._backend.synchronise()
+        start = time.perf_counter()
+        result = call(args, kwargs)
+        self._backend.synchronise()
+        if fits:
+            self._seconds.append(time.perf_counter() - start)
+        if len(self._seconds) < self._backend.warmup_calls + NUM_TIMED:
+            return result, None
+        median_s = statistics.median(self._seconds[-NUM_TIMED:])
+        self._seconds.clear()
+        return result, median_s
+
+    @property
+    def _is_settling(self) -> bool:
+        return self._journal.state == "settling"
+
+    def _settle(self) -> None:
+        self._changes.forget()
+        self._become("tuned", self._settled)
+
+    def _settled(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._tuned(*args, **kwargs)
+        except Exception as error:
+            return self._repeated(error, args, kwargs)
+
+    def _protected(self, args: _Args, kwargs: _Kwargs) -> Any:
+        return self._settled(*args, **kwargs)
+
+    def _repeated(self, error: Exception, args: _Args, kwargs: _Kwargs) -> Any:
+        """A failed call once more, untuned: what fails there too is the job's own error, and the config is kept."""
+        if self._terms.raises:
+            raise error
+        with self._lock:
+            self._changes.undo()
+            try:
+                result = self._untuned(*args, **kwargs)
+            except Exception as own:
+                self._changes.redo()
+                raise own from None
+            self._give_up(f"the tuned model failed: {_in_words(error)}")
+            return result
+
+    def _give_up(self, why: str) -> None:
+        self._changes.undo()
+        self._journal.note("fallback", f"{why}; back to the untuned model")
+        self._become("untuned", self._untuned)
+
+    def _become(self, state: Literal["tuned", "untuned"], call: Callable[..., Any]) -> None:
+        self._journal.state = state
+        self._call = call
+        # For threads that wait for their turn.
+        self._phase = lambda args, kwargs: call(*args, **kwargs)
+
+
+_Args = tuple[Any, ...]
+_Kwargs = dict[str, Any]
+_Phase = Callable[[_Args, _Kwargs], Any]
+
+
+def _in_words(error: Exception, max_chars: int = 200) -> str:
+    """One line of a compiler's message, which can be pages."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"[:max_chars]

@@ -1,0 +1,152 @@
+"""`Journal`: what happened to a loaded model, for whoever asks later: `autotune.stats(model)`.
+
+Events are always kept, there are few. Calls are counted and timed only where the job asked for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from autotune.measurement import Diagnosis, Latency
+
+_log = logging.getLogger("autotune")
+
+EventKind = Literal["mismatch", "fallback", "slow", "artifact"]
+NUM_KEPT = 4096
+"""Latest calls that percentiles are taken over."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a job's operator wants to know. `at_s`: seconds since the epoch."""
+
+    kind: EventKind
+    message: str
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A loaded model until now. None: not counted (see `monitor`), or the framework does not tell."""
+
+    state: str
+    """`tuned`; `untuned` if the answer was to leave the model as it is, or it was given up; `settling` until the first
+    calls have shown that the tuned model does what it promised."""
+    num_calls: int | None
+    latency_s: Latency | None
+    """Over the latest calls; on a device that computes on its own, over one call in `TIMED_EVERY`."""
+    num_compiles: int | None
+    """Graphs compiled in this process, by any model."""
+    num_recompiles: int | None
+    num_graph_breaks: int | None
+    num_fallbacks: int
+    peak_memory_bytes: int | None
+    """Of the device's allocator; on a CPU the process's resident set as it is now."""
+    events: tuple[Event, ...]
+
+
+@dataclass
+class Journal:
+    """One for each model that `apply` gave or was given."""
+
+    state: Literal["settling", "tuned", "untuned"] = "untuned"
+    diagnose: Callable[[], Diagnosis] | None = None
+    """Asks the framework's own books; None where nothing was compiled."""
+    memory_bytes: Callable[[], int | None] = lambda: None
+    calls: CallTimes | None = None
+    events: list[Event] = field(default_factory=list)
+
+    def note(self, kind: EventKind, message: str, level: int = logging.WARNING) -> None:
+        """Keep the event, and say it once in the log."""
+        self.events.append(Event(kind, message, time.time()))
+        _log.log(level, "autotune: %s", message)
+
+    def stats(self) -> Stats:
+        found = None if self.diagnose is None else self.diagnose()
+        return Stats(
+            state=self.state,
+            num_calls=None if self.calls is None else self.calls.num_calls,
+            latency_s=None if self.calls is None else self.calls.latency(),
+            num_compiles=None if found is None else found.num_graphs,
+            num_recompiles=None if found is None else found.num_recompiles,
+            num_graph_breaks=None if found is None else found.num_graph_breaks,
+            num_fallbacks=sum(each.kind == "fallback" for each in self.events),
+            peak_memory_bytes=self.memory_bytes(),
+            events=tuple(self.events),
+        )
+
+
+TIMED_EVERY = 16
+"""Of the calls on a device that computes on its own, one in so many waits for the device and is timed."""
+
+
+class CallTimes:
+    """Counts calls and keeps the latest latencies, in seconds."""
+
+    def __init__(self, synchronise: Callable[[], None] | None) -> None:
+        """`synchronise` waits for the device; None where a call returns with its result."""
+        self.num_calls = 0
+        self._latest_s: deque[float] = deque(maxlen=NUM_KEPT)
+        self._synchronise = synchronise
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, counted and timed."""
+        return self._every_one(call) if self._synchronise is None else self._one_in_many(call, self._synchronise)
+
+    def latency(self) -> Latency | None:
+        """Percentiles of the latest calls; None before the first."""
+        latest_s = tuple(self._latest_s)
+        return Latency.of(latest_s) if latest_s else None
+
+    def _every_one(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        clock, keep = time.perf_counter, self._latest_s.append
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            start = clock()
+            result = call(*args, **kwargs)
+            keep(clock() - start)
+            self.num_calls += 1
+            return result
+
+        return counted
+
+    def _one_in_many(self, call: Callable[..., Any], synchronise: Callable[[], None]) -> Callable[..., Any]:
+        clock, keep = time.perf_counter, self._latest_s.append
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.num_calls += 1
+            if self.num_calls % TIMED_EVERY:
+                return call(*args, **kwargs)
+            synchronise()
+            start = clock()
+            result = call(*args, **kwargs)
+            synchronise()
+            keep(clock() - start)
+            return result
+
+        return counted
+
+
+_JOURNALS: weakref.WeakKeyDictionary[Any, Journal] = weakref.WeakKeyDictionary()
+
+
+def keep_for(model: Any, journal: Journal) -> None:
+    """Find the journal again by this object. An object that cannot be referred to weakly has none."""
+    try:
+        _JOURNALS[model] = journal
+    except TypeError:
+        _log.debug("autotune: no statistics for a %s", type(model).__name__)
+
+
+def journal_of(model: Any) -> Journal | None:
+    """The journal of a model that `apply` gave; None for any other object."""
+    try:
+        return _JOURNALS.get(model)
+    except TypeError:
+        return None

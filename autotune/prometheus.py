@@ -1,0 +1,84 @@
+"""A loaded model's statistics for Prometheus, through its own client; read when somebody scrapes, at no cost a call.
+
+The optional extra `prometheus`: `pip install 'autotune-compile[prometheus]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
+
+from autotune.errors import InputError
+from autotune.journal import Journal, Stats, journal_of
+
+_LABELS = ("model",)
+_STATES = ("tuned", "untuned", "settling")
+
+
+def expose(model: Any, name: str, registry: CollectorRegistry = REGISTRY) -> Collector:
+    """Register the statistics of a model that `apply` gave, under the label `model=name`.
+
+    The collector that is returned is what `registry.unregister` takes. Raises InputError for any other model.
+    """
+    journal = journal_of(model)
+    if journal is None:
+        raise InputError(f"{name}: a {type(model).__name__} that autotune's apply() did not give has no statistics")
+    collector = _StatsCollector(journal, name)
+    registry.register(collector)
+    return collector
+
+
+class _StatsCollector(Collector):
+    def __init__(self, journal: Journal, name: str) -> None:
+        self._journal = journal
+        self._name = name
+
+    def describe(self) -> list[Metric]:
+        """Nothing to check names by: several models give the same metrics under different labels."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._journal.stats()
+        yield from self._calls(stats)
+        yield from self._counts(stats)
+        if stats.peak_memory_bytes is not None:
+            memory = GaugeMetricFamily("autotune_memory_bytes", "Peak of the device's allocator", labels=_LABELS)
+            memory.add_metric([self._name], stats.peak_memory_bytes)
+            yield memory
+        state = GaugeMetricFamily("autotune_state", "1 for the state that the model is in", labels=(*_LABELS, "state"))
+        for each in _STATES:
+            state.add_metric([self._name, each], float(each == stats.state))
+        yield state
+
+    def _calls(self, stats: Stats) -> Iterator[Metric]:
+        if stats.num_calls is None:
+            return
+        calls = CounterMetricFamily("autotune_calls", "Calls of the model", labels=_LABELS)
+        calls.add_metric([self._name], stats.num_calls)
+        yield calls
+        latency = GaugeMetricFamily(
+            "autotune_latency_seconds", "Percentiles over the latest calls", labels=(*_LABELS, "quantile")
+        )
+        if stats.latency_s is not None:
+            for quantile, seconds in (
+                ("0.5", stats.latency_s.p50),
+                ("0.9", stats.latency_s.p90),
+                ("0.99", stats.latency_s.p99),
+            ):
+                latency.add_metric([self._name, quantile], seconds)
+        yield latency
+
+    def _counts(self, stats: Stats) -> Iterator[Metric]:
+        counts = {
+            "compiles": (stats.num_compiles, "Graphs compiled in this process"),
+            "recompiles": (stats.num_recompiles, "Graphs compiled again because a guard failed"),
+            "fallbacks": (stats.num_fallbacks, "Times that the tuned model was given up"),
+        }
+        for name, (value, text) in counts.items():
+            if value is not None:
+                family = CounterMetricFamily(f"autotune_{name}", text, labels=_LABELS)
+                family.add_metric([self._name], value)
+                yield family

@@ -1,0 +1,143 @@
+"""`autotune.load(...).apply(cell)` on a real Cell, in a process of its own: what a job holds, and how it is undone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.conftest import REPOSITORY
+
+pytest.importorskip("mindspore")
+pytestmark = pytest.mark.mindspore
+
+JOB = """
+import json, logging, sys
+import mindspore as ms, numpy as np
+import autotune
+from autotune import environment
+from autotune.backends.mindspore_jit import MindSporeBackend
+from autotune.subject import structure_sha256
+
+class Net(ms.nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.fc = ms.nn.Dense(8, 8)
+        self.size = 8
+
+    def construct(self, x):
+        if self.training:
+            return self.fc(x) + 1
+        return ms.ops.relu(self.fc(x))
+
+def facts():
+    here = environment.describe(device="CPU", variables={}).model_dump(mode="json")
+    return {"environment": here, "structure": structure_sha256(MindSporeBackend().parameters(Net()))}
+
+def job(path):
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("autotune").addHandler(handler)
+    ms.set_seed(0)
+    net, x = Net().set_train(False), ms.Tensor(np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8))
+    expected, mode = net(x).asnumpy(), ms.get_context("mode")
+    loaded = autotune.load(path)
+    with loaded.applied(net, check=True) as tuned:
+        outputs = [tuned(x).asnumpy() for _ in range(3)]
+        names = list(tuned.parameters_dict())
+        # Used inside another Cell, MindSpore renames a Cell's parameters.
+        inside = list(ms.nn.SequentialCell(tuned, ms.nn.Dense(8, 1)).parameters_dict())
+        stats = autotune.stats(tuned)
+        found = {
+            "mode": ms.get_context("mode"),
+            "error": max(float(abs(each - expected).max()) for each in outputs),
+            "is_net": isinstance(tuned, Net), "name": type(tuned).__name__, "size": tuned.size,
+            "names": names, "inside": inside,
+            "state": stats.state, "num_compiles": stats.num_compiles, "events": [e.message for e in stats.events],
+        }
+    after = {"same": bool((net(x).asnumpy() == expected).all()), "mode": ms.get_context("mode") == mode,
+             "class": type(net) is Net, "unwrapped": "construct" not in vars(net)}
+    return {**found, "after": after, "said": said}
+
+ms.set_device("CPU") if hasattr(ms, "set_device") else ms.set_context(device_target="CPU")
+print("\\n" + json.dumps(job(sys.argv[1]) if len(sys.argv) > 1 else facts()), flush=True)
+__import__("os")._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("job") / "job.py"
+    path.write_text(JOB)
+    return path
+
+
+def said(script, *arguments):
+    """MindSpore parses source files, so that a script must be one; PyNative's first operator may crash on a CPU."""
+    for _ in range(4):
+        child = subprocess.run(
+            [sys.executable, str(script), *map(str, arguments)], cwd=script.parent, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOG_v": "3"}, check=False,
+        )  # fmt: skip
+        if child.returncode >= 0:
+            break
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def facts(script):
+    return said(script)
+
+
+@pytest.fixture
+def exported(tmp_path, facts):
+    """An export for `Net` on this machine, under a config."""
+
+    def exported(config, tolerance=None):
+        import mindspore as ms
+
+        content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+        content.update(framework="mindspore", verdict="faster", config=config, untuned={"execution": "pynative"})
+        content["environment"] = {**facts["environment"], "framework_version": ms.__version__}
+        content["workload"]["tolerance"] = tolerance
+        signature = content["workload"]["signature"]
+        signature.update(structure_sha256=facts["structure"], inputs=[{"shape": [4, 8], "dtype": "Float32"}])
+        path = tmp_path / "best.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return exported
+
+
+CONFIGS = [{"execution": "graph"}, {"execution": "jit", "capture": "ast", "jit_level": "O0", "fullgraph": False}]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["execution"])
+def test_a_tuned_cell(script, exported, config):
+    """A Cell of the same class, compiled and right, for as long as the block lasts; then all is as before."""
+    found = said(script, exported(config))
+    assert found["events"] == [] == found["said"]
+    assert found["error"] < 1e-5
+    assert (found["is_net"], found["name"], found["size"]) == (True, "Net", 8)
+    assert found["names"] == ["fc.weight", "fc.bias"]
+    assert found["inside"][:2] == ["0.fc.weight", "0.fc.bias"]
+    assert found["num_compiles"] >= 1
+    assert found["mode"] == (0 if config["execution"] == "graph" else 1)
+    assert found["after"] == {"same": True, "mode": True, "class": True, "unwrapped": True}
+
+
+def test_half_precision_is_caught(script, exported):
+    """Mixed precision leaves a tight tolerance: the first call is answered untuned, with one line."""
+    config = {"execution": "pynative", "amp_level": "O3", "amp_dtype": "float16"}
+    found = said(script, exported(config, tolerance=1e-6))
+    assert found["state"] == "untuned"
+    assert found["error"] == 0
+    assert len(found["said"]) == 1
+    assert "the first outputs are wrong" in found["said"][0]
+    assert (found["is_net"], found["size"], found["after"]["same"]) == (True, 8, True)

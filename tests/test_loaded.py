@@ -1,0 +1,461 @@
+"""What a job meets: every fault leaves it with its untuned model and one line, or raises where it asked for that."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+import autotune
+from autotune import environment
+from autotune.backends.fake import FakeBackend
+from autotune.errors import AutotuneError, InputError
+from autotune.guard import NUM_TIMED, MismatchError
+from autotune.journal import TIMED_EVERY, CallTimes
+from tests.conftest import REPOSITORY
+
+INPUT = np.ones((4, 8))
+RETUNE = "to tune here: python cli.py tune --model tiny_model.py:tiny --framework fake --device cpu"
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, object]:
+    """A real export, recorded from a study of the fake framework; the machine is this one."""
+    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+    content["config"] = {"execution": "compile", "latency_ms": 1}
+    content["environment"]["device"] = "fake"
+    return content
+
+
+@pytest.fixture
+def write(tmp_path, exported):
+    """Write the export with changes applied by a function, and return its path."""
+
+    def write(change=lambda content: None):
+        content = copy.deepcopy(exported)
+        change(content)
+        path = tmp_path / "best.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+class Model:
+    """A callable that counts its calls."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        self.num_calls += 1
+        return x * 2
+
+
+def lines(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def of(behaviour: str):
+    """A change of the export: the config misbehaves."""
+    return lambda content: content["config"].update(behaviour=behaviour)
+
+
+def test_two_lines(write, caplog):
+    """The model comes back tuned, gives what it gave, and nothing is said."""
+    model = autotune.load(write()).apply(Model())
+    for _ in range(30):
+        assert (model(INPUT) == INPUT * 2).all()
+    assert autotune.stats(model).state == "tuned"
+    assert lines(caplog) == []
+
+
+def test_unless_faster_the_model_comes_back_untouched(write):
+    """`apply` of any other verdict returns the same object, and needs no framework."""
+    path = write(lambda content: content.update(verdict="tie", framework="torch"))
+    script = (
+        f"import sys, autotune\nmodel = object()\nassert autotune.load({str(path)!r}).apply(model) is model\n"
+        "assert not {'torch', 'mindspore', 'optuna'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
+
+
+FILES = {
+    "empty": ("", "is empty"),
+    "a list": ("- a\n- b\n", "best.yaml"),
+    "broken": ("a: [", "best.yaml"),
+    "hostile": ("!!python/object/apply:os.system ['touch hacked']", "best.yaml"),
+    "binary": ("\x00", "best.yaml"),
+    "newer": ("schema: 99", "key schema: 99 is newer than"),
+    "another file": ("schema: 1\nknobs: {}", "key framework: is missing"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_none(tmp_path, monkeypatch, caplog, name):
+    """Broken, hostile or newer: nothing is executed, the model stays as it is, one line names the file and the key."""
+    content, words = FILES[name]
+    path = tmp_path / "best.yaml"
+    path.write_text(content)
+    monkeypatch.chdir(tmp_path)
+    model = Model()
+    assert autotune.load(path).apply(model) is model
+    assert len(lines(caplog)) == 1
+    assert words in caplog.text
+    assert "the model stays untuned" in caplog.text
+    assert not (tmp_path / "hacked").exists()
+    with pytest.raises(InputError, match=r"best\.yaml"):
+        autotune.load(path).apply(model, on_mismatch="raise")
+
+
+def test_a_missing_file(tmp_path, caplog):
+    """The first run of a job, before anything was tuned: it runs."""
+    model = Model()
+    assert autotune.load(tmp_path / "nope.yaml").apply(model) is model
+    assert len(lines(caplog)) == 1
+    assert "nope.yaml" in caplog.text
+
+
+def of_another_processor(content):
+    content["environment"].update(device="cpu", processor="Abacus", num_cores=99)
+
+
+MISMATCHES = {
+    "release": (lambda c: c["environment"].update(framework_version="99"), "fake 99, here 0"),
+    "device": (lambda c: c["environment"].update(device="Ascend910B4"), "the device Ascend910B4, here fake"),
+    "packages": (lambda c: c["environment"]["packages"].update(triton="1.0"), "triton 1.0, here"),
+    "model": (lambda c: c["workload"]["signature"].update(structure_sha256="0"), "with other parameters than this"),
+}
+
+
+@pytest.mark.parametrize("name", MISMATCHES)
+class TestMismatch:
+    """The evidence is from elsewhere."""
+
+    @pytest.fixture
+    def path(self, write, name):
+        return write(MISMATCHES[name][0])
+
+    def test_by_default_the_model_stays_untuned(self, path, name, caplog):
+        """One line says what differs, and how to tune here."""
+        model = Model()
+        assert autotune.load(path).apply(model) is model
+        assert lines(caplog)[0].endswith(f"; the model stays untuned; {RETUNE}")
+        assert MISMATCHES[name][1] in caplog.text
+        assert len(lines(caplog)) == 1
+        assert [each.kind for each in autotune.stats(model).events] == ["mismatch"]
+
+    def test_without_advice(self, path, name, caplog):
+        """`untuned` says the same, but for the command."""
+        model = Model()
+        assert autotune.load(path).apply(model, on_mismatch="untuned") is model
+        assert RETUNE not in caplog.text
+        assert MISMATCHES[name][1] in caplog.text
+
+    def test_applied_all_the_same(self, path, name, caplog):
+        """`apply` compiles, and says that nothing is proven here."""
+        model = autotune.load(path).apply(Model(), on_mismatch="apply")
+        assert (model(INPUT) == INPUT * 2).all()
+        assert autotune.stats(model).state == "tuned"
+        assert len(lines(caplog)) == 1
+        assert "the speed-up is not proven here" in caplog.text
+
+    def test_raised(self, path, name):
+        """`raise` tells by an exception, with the advice as its tip."""
+        with pytest.raises(MismatchError, match=MISMATCHES[name][1].split(",")[0]) as caught:
+            autotune.load(path).apply(Model(), on_mismatch="raise")
+        assert caught.value.tip == RETUNE
+
+
+def test_another_processor(write, caplog, monkeypatch):
+    """On a CPU it is the processor and its cores that count."""
+    monkeypatch.setattr(FakeBackend, "device_name", lambda self: "cpu")
+    autotune.load(write(of_another_processor)).apply(Model())
+    here = environment.describe(device="cpu", variables={})
+    assert f"a Abacus, here {here.processor}; cores: 99, here {here.num_cores}" in caplog.text
+
+
+def test_another_framework(write, caplog):
+    """A config for a framework that is not here, or a model of another one: the model stays."""
+    pytest.importorskip("torch")
+    model = Model()
+    assert autotune.load(write(lambda c: c.update(framework="torch"))).apply(model) is model
+    assert "this config was tuned for torch; apply() was given a Model" in caplog.text
+    assert len(lines(caplog)) == 1
+
+
+def test_a_framework_that_is_not_installed(write, caplog, monkeypatch):
+    """One line that says what to install, and the job goes on."""
+    monkeypatch.setattr("autotune.backends.package_version", lambda _: None)
+    model = Model()
+    assert autotune.load(write(lambda c: c.update(framework="mindspore"))).apply(model) is model
+    assert "mindspore is not installed" in caplog.text
+    assert "pip install" in caplog.text
+
+
+def test_a_setting_that_is_not_known(write, caplog):
+    """An older or newer release may not take a knob: refused before anything was changed."""
+    model = Model()
+    assert autotune.load(write(of("unheard of"))).apply(model) is model
+    assert "behaviour 'unheard of' is unknown to the fake framework; the model stays untuned" in caplog.text
+
+
+def test_other_inputs_stay_untuned_until_a_call_fits(write, caplog):
+    """A first call with another batch is passed by, with one line; the first that fits is compiled."""
+    model = autotune.load(write()).apply(Model())
+    for _ in range(3):
+        assert model(np.ones((2, 8))).shape == (2, 8)
+    assert autotune.stats(model).state == "settling"
+    assert len(lines(caplog)) == 1
+    assert "inputs float64[4, 8], here float64[2, 8]: such calls stay untuned until one fits" in caplog.text
+    for _ in range(30):
+        model(INPUT)
+    assert autotune.stats(model).state == "tuned"
+    assert model(np.ones((2, 8))).shape == (2, 8)
+    assert len(lines(caplog)) == 1
+
+
+def test_other_inputs_and_the_policies(write):
+    """`raise` raises at the call; `apply` compiles for what comes."""
+    with pytest.raises(MismatchError, match=r"here float64\[2, 8\]"):
+        autotune.load(write()).apply(Model(), on_mismatch="raise")(np.ones((2, 8)))
+    model = autotune.load(write()).apply(Model(), on_mismatch="apply")
+    model(np.ones((2, 8)))
+    assert autotune.stats(model).state == "tuned"
+
+
+@pytest.mark.parametrize("behaviour", ["compile_error", "out_of_memory"])
+def test_a_compile_error(write, caplog, behaviour):
+    """Injected at the first call: the call is answered by the untuned model, and all that follow."""
+    inner = Model()
+    model = autotune.load(write(of(behaviour))).apply(inner)
+    for _ in range(3):
+        assert (model(INPUT) == INPUT * 2).all()
+    stats = autotune.stats(model)
+    assert (stats.state, stats.num_fallbacks) == ("untuned", 1)
+    assert len(lines(caplog)) == 1
+    assert "the tuned model failed: " in lines(caplog)[0]
+    assert lines(caplog)[0].endswith("; back to the untuned model")
+    with pytest.raises(Exception, match=r"fake compiler|1 TiB"):
+        autotune.load(write(of(behaviour))).apply(inner, on_mismatch="raise")(INPUT)
+
+
+def test_the_jobs_own_error(write, caplog):
+    """What the untuned model does not take either is raised as it is, and the config is kept."""
+
+    def half(x):
+        if x.size == 0:
+            raise ValueError("nothing to see")
+        return x * 2
+
+    model = autotune.load(write()).apply(half, on_mismatch="apply")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="nothing to see") as caught:
+            model(np.ones((0, 8)))
+        assert caught.value.__suppress_context__
+    assert (model(INPUT) == INPUT * 2).all()
+    assert autotune.stats(model).num_fallbacks == 0
+
+
+@pytest.mark.parametrize("behaviour", ["wrong", "nan"])
+def test_a_wrong_result(write, caplog, behaviour):
+    """Injected: the optional check finds it at the first call, which is answered rightly."""
+    model = autotune.load(write(of(behaviour))).apply(Model(), check=True)
+    for _ in range(3):
+        assert (model(INPUT) == INPUT * 2).all()
+    assert autotune.stats(model).state == "untuned"
+    assert len(lines(caplog)) == 1
+    assert "the first outputs are wrong: relative error" in caplog.text
+    with pytest.raises(MismatchError, match="the first outputs are wrong"):
+        autotune.load(write(of(behaviour))).apply(Model(), check=True, on_mismatch="raise")(INPUT)
+
+
+def test_a_right_result_is_checked_once(write, caplog):
+    """The check calls the untuned model once; without it no call is made that the job did not ask for."""
+    for check, num_calls in ((True, 2), (False, 1)):
+        inner = Model()
+        autotune.load(write()).apply(inner, check=check)(INPUT)
+        assert inner.num_calls == num_calls
+    assert lines(caplog) == []
+
+
+def test_a_model_that_draws_random_numbers_is_not_checked(write, caplog):
+    """Its outputs differ from call to call: one line says that they were not compared."""
+    model = autotune.load(write()).apply(lambda x: x + np.random.rand(), check=True)
+    model(INPUT)
+    assert "the model draws random numbers: its first outputs cannot be checked" in caplog.text
+    assert autotune.stats(model).num_fallbacks == 0
+
+
+def slower_than_recorded(content):
+    """The config sleeps 20 ms, and is on record with 2."""
+    content["config"].update(latency_ms=20)
+
+
+def test_a_regression(write, caplog):
+    """Injected: slower than recorded, and slower than the untuned model, is given up after the first calls."""
+    inner = Model()
+    model = autotune.load(write(slower_than_recorded)).apply(inner)
+    num_calls = 2 * (FakeBackend.warmup_calls + NUM_TIMED) + 5
+    for _ in range(num_calls):
+        assert (model(INPUT) == INPUT * 2).all()
+    assert inner.num_calls == num_calls
+    assert autotune.stats(model).state == "untuned"
+    assert len(lines(caplog)) == 1
+    assert "the tuned model is slower: 0.02" in caplog.text
+
+
+def test_a_slower_machine_is_no_regression(write, caplog):
+    """Slower than recorded, but the untuned model is slower still: the tuned one stays."""
+
+    def slow(x):
+        time.sleep(0.03 if asleep else 0)
+        return x * 2
+
+    asleep = False
+    model = autotune.load(write(slower_than_recorded)).apply(slow)
+    for number in range(40):
+        # The untuned model's turn comes after the tuned one's.
+        asleep = number > FakeBackend.warmup_calls + NUM_TIMED
+        model(INPUT)
+    stats = autotune.stats(model)
+    assert stats.state == "tuned"
+    assert [each.kind for each in stats.events] == ["slow"]
+    assert lines(caplog) == []
+
+
+def test_margin_none_does_not_look(write):
+    """A job that knows better may turn it off."""
+    model = autotune.load(write(slower_than_recorded)).apply(Model(), margin=None)
+    model(INPUT)
+    assert autotune.stats(model).state == "tuned"
+
+
+def test_applied_and_undone(write):
+    """After the block calls go to the untuned model, also where the block ends in an exception."""
+    held = []
+
+    def job():
+        with autotune.load(write(of("wrong"))).applied(Model()) as model:
+            held.append(model)
+            assert (model(INPUT) == INPUT * 2 + 1).all()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        job()
+    assert (held[0](INPUT) == INPUT * 2).all()
+
+
+def test_an_unknown_policy(write):
+    """A mistake in the job's own code is told at once."""
+    with pytest.raises(InputError, match="on_mismatch='ignore': unknown"):
+        autotune.load(write()).apply(Model(), on_mismatch="ignore")
+
+
+def test_calls_from_many_threads(write, caplog):
+    """A server's first requests come at once: each is answered, and the model settles once."""
+    model = autotune.load(write(of("compile_error"))).apply(Model())
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(model(INPUT))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    assert all((each == INPUT * 2).all() for each in answers)
+    assert len(lines(caplog)) == 1
+
+
+def test_statistics(write):
+    """Off by default; asked for, calls are counted and timed, whatever became of the config."""
+    silent = autotune.load(write()).apply(Model())
+    silent(INPUT)
+    assert (autotune.stats(silent).num_calls, autotune.stats(silent).latency_s) == (None, None)
+    for change in (lambda c: None, of("compile_error"), lambda c: c.update(verdict="tie")):
+        model = autotune.load(write(change)).apply(Model(), monitor=True)
+        for _ in range(TIMED_EVERY):
+            model(INPUT)
+        stats = autotune.stats(model)
+        assert stats.num_calls == TIMED_EVERY
+        assert 0 < stats.latency_s.p50 <= stats.latency_s.p99
+        assert stats.peak_memory_bytes > 0
+    assert autotune.stats(model).num_fallbacks == 0
+    assert autotune.stats(object()) is None
+
+
+@pytest.mark.parametrize(("synchronise", "num_timed"), [(None, 40), (lambda: None, 2)], ids=["cpu", "device"])
+def test_call_times(synchronise, num_timed):
+    """Where a call returns with its result each is timed; a device is only waited for now and then."""
+    calls = CallTimes(synchronise)
+    counted = calls.around(lambda x, *, y: x + y)
+    assert calls.latency() is None
+    assert [counted(1, y=2) for _ in range(40)] == [3] * 40
+    assert (calls.num_calls, len(calls._latest_s)) == (40, num_timed)
+
+
+def test_statistics_say_what_was_compiled(write):
+    """Compiles, recompiles and breaks are the framework's own counts."""
+    model = autotune.load(write(of("breaks"))).apply(Model())
+    model(INPUT)
+    stats = autotune.stats(model)
+    assert (stats.num_compiles, stats.num_recompiles, stats.num_graph_breaks) == (2, 0, 1)
+
+
+def scraped(model) -> str:
+    """What Prometheus reads of a model."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from autotune.prometheus import expose
+
+    registry = CollectorRegistry()
+    expose(model, "tiny", registry)
+    return generate_latest(registry).decode()
+
+
+def test_prometheus(write):
+    """Whoever scrapes gets what `stats` says, in the units that Prometheus wants."""
+    pytest.importorskip("prometheus_client")
+    model = autotune.load(write()).apply(Model(), monitor=True)
+    for _ in range(TIMED_EVERY):
+        model(INPUT)
+    text = scraped(model)
+    assert f'autotune_calls_total{{model="tiny"}} {TIMED_EVERY}.0' in text
+    seconds = float(text.split('autotune_latency_seconds{model="tiny",quantile="0.99"} ')[1].split()[0])
+    assert seconds == autotune.stats(model).latency_s.p99
+    assert 'autotune_state{model="tiny",state="tuned"} 1.0' in text
+    assert 'autotune_compiles_total{model="tiny"} 1.0' in text
+    assert 'autotune_fallbacks_total{model="tiny"} 0.0' in text
+
+
+def test_prometheus_without_calls(write):
+    """What is not counted is absent, not zero."""
+    pytest.importorskip("prometheus_client")
+    text = scraped(autotune.load(write(of("compile_error"))).apply(Model()))
+    assert "autotune_calls" not in text
+    assert 'autotune_state{model="tiny",state="settling"} 1.0' in text
+
+
+def test_prometheus_and_what_it_cannot_show(monkeypatch):
+    """A model of somebody else's, or no client: a sentence."""
+    pytest.importorskip("prometheus_client")
+    with pytest.raises(InputError, match="a Model that autotune's apply"):
+        autotune.expose(Model(), "tiny")
+    monkeypatch.setitem(sys.modules, "autotune.prometheus", None)
+    with pytest.raises(InputError, match="needs the package prometheus-client"):
+        autotune.expose(Model(), "tiny")
+
+
+def test_never_an_exception(write, monkeypatch, caplog):
+    """Even a bug of the loader's own costs the job nothing but the speed-up."""
+    monkeypatch.setattr("autotune.loaded.differences", lambda *_: 1 / 0)
+    model = Model()
+    assert autotune.load(write()).apply(model) is model
+    assert "ZeroDivisionError" in caplog.text
+    assert not isinstance(ZeroDivisionError(), AutotuneError)
