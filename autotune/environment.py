@@ -21,6 +21,7 @@ RECORDED_PACKAGES = (
     "torch-npu",
     "triton",
     "mindspore",
+    "transformers",
     "numpy",
     "optuna",
 )

@@ -26,6 +26,7 @@ from autotune.errors import HarnessError, InputError, MissingDeviceError, Missin
 from autotune.joint import join
 from autotune.manifest import Manifest, Target
 from autotune.measurement import Record
+from autotune.models import hub
 from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.objective import Constraint, parse_objectives
 from autotune.probe import find_devices, read_declaration
@@ -150,6 +151,8 @@ def make_workload(
     """The workload as it is seen from the current folder. Raises InputError for a model that is not there."""
     search_path = Path.cwd()
     reference, digest = _resolve_model(model, framework, task, search_path)
+    if model.startswith(hub.SCHEME):
+        arguments = {**arguments, "name": hub.name_of(model, search_path)}
     return Workload(
         model=model,
         reference=reference,
@@ -345,10 +348,12 @@ def _resolve_model(model: str, framework: str, task: Task, search_path: Path) ->
             known = ", ".join(models.names(framework, task)) or "none"
             raise InputError(f"--task {task} --model {model}: it has no loss", tip=f"bundled to train: {known}")
         return models.reference(model, framework, task), models.source_sha256(model, framework, task)
+    if model.startswith(hub.SCHEME):
+        return hub.reference(model, framework)
     if ":" not in model:
         raise InputError(
             f"--model {model}: unknown",
-            tip=f"bundled: {', '.join(models.names())}; or give FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            tip=f"bundled: {', '.join(models.names())}; or give hf:TYPE, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
     return (

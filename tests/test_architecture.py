@@ -75,6 +75,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torch": ("backends/torch_", "models/torch/"),
     "torch_npu": ("backends/torch_compile.py", "models/torch/"),
     "torchair": ("backends/torch_apply.py",),
+    "transformers": ("models/torch/",),
+    "huggingface_hub": ("models/torch/",),
     "triton": ("backends/torch_compile.py",),
     "mindspore": ("backends/mindspore_", "models/mindspore/"),
     "optuna": ("study.py", "sampler.py", "importance.py", "store.py", "trial_rows.py", "plan.py"),

@@ -16,6 +16,7 @@ from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, ap
 def models(as_json: AsJson = False) -> None:
     """List the bundled models."""
     from autotune.models import BUNDLED
+    from autotune.models.hub import EXAMPLES
 
     if as_json:
         typer.echo(
@@ -24,6 +25,7 @@ def models(as_json: AsJson = False) -> None:
         return
     for name, bundled in BUNDLED.items():
         typer.echo(f"{name:<12} {', '.join(bundled.frameworks):<18} {bundled.description}")
+    typer.echo(f"{'hf:TYPE':<12} {'torch':<18} any model type of Hugging Face transformers: {', '.join(EXAMPLES)}, ...")
     typer.echo("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 

@@ -1,0 +1,72 @@
+"""Hugging Face's Trainer with a tuned ViT, made from its configuration: nothing is downloaded.
+
+python examples/hf_trainer.py                                              # as it is: nothing is tuned yet
+python cli.py tune --model examples/hf_trainer.py:build --study trainer
+python cli.py export trainer -o best.yaml
+python examples/hf_trainer.py --tuned best.yaml
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
+
+import autotune
+
+BATCH, IMAGE = 8, 16
+
+
+def build(seed: int = 0) -> tuple[ViTForImageClassification, dict[str, torch.Tensor]]:
+    """The model and its inputs as the Trainer will give them, for `tune --model`."""
+    torch.manual_seed(seed)
+    config = ViTConfig(
+        image_size=IMAGE, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, num_labels=2,
+    )  # fmt: skip
+    inputs = torch.utils.data.default_collate([Stripes(BATCH)[number] for number in range(BATCH)])
+    # The Trainer adds this one to what the data set gives.
+    return ViTForImageClassification(config).eval(), {**inputs, "num_items_in_batch": torch.tensor(float(BATCH))}
+
+
+class Stripes(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Noisy images with stripes, either upright or lying."""
+
+    def __init__(self, size: int) -> None:
+        self._noise = torch.randn(size, 3, IMAGE, IMAGE, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return len(self._noise)
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        stripes = (torch.arange(IMAGE) % 2).float().expand(IMAGE, IMAGE)
+        image = self._noise[number] / 4 + (stripes if number % 2 else stripes.T)
+        return {"pixel_values": image, "labels": torch.tensor(number % 2)}
+
+
+def main() -> None:
+    """Train, evaluate, and save what `from_pretrained` loads."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tuned", default="best.yaml")
+    parser.add_argument("--output", default="trained")
+    options = parser.parse_args()
+
+    arguments = TrainingArguments(
+        output_dir=options.output, max_steps=40, learning_rate=2e-3, save_strategy="no", report_to="none",
+        per_device_train_batch_size=BATCH, per_device_eval_batch_size=BATCH, disable_tqdm=True, seed=0,
+    )  # fmt: skip
+    model = build()[0].to(arguments.device).train()
+    # What comes back is a ViTForImageClassification still: the Trainer finds its labels, and saves it as one.
+    model = autotune.load(options.tuned).apply(model)
+    # Whole batches alone: another shape would be compiled anew.
+    trainer = Trainer(model=model, args=arguments, train_dataset=Stripes(20 * BATCH), eval_dataset=Stripes(4 * BATCH))
+
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    print(f"loss {before:.3f} -> {trainer.evaluate()['eval_loss']:.3f}, model in {options.output}")
+    trainer.save_model()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""PyTorch Lightning with a tuned model.
+
+python examples/lightning_training.py                                              # as it is: nothing is tuned yet
+python cli.py tune --model examples/lightning_training.py:build --study lightning
+python cli.py export lightning -o best.yaml
+python examples/lightning_training.py --tuned best.yaml
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import pytorch_lightning as lightning
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import autotune
+
+BATCH, SIZE = 32, 16
+
+
+def build(seed: int = 0) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """The network inside the LightningModule and its inputs, for `tune --model`."""
+    torch.manual_seed(seed)
+    convolutions = nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.ReLU()
+    network = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(8 * (SIZE // 2) ** 2, 2))
+    return network.eval(), (torch.randn(BATCH, 1, SIZE, SIZE),)
+
+
+class Classifier(lightning.LightningModule):
+    """A LightningModule around the network; `tuned` is the file of its tuned config."""
+
+    def __init__(self, tuned: str) -> None:
+        super().__init__()
+        self.save_hyperparameters("tuned")
+        self.tuned = tuned
+        self.network = build()[0].train()
+        self.losses: list[float] = []
+
+    def on_fit_start(self) -> None:
+        """By now Lightning has put the network on its device. Parameters and names in checkpoints stay as they are."""
+        self.network = autotune.load(self.tuned).apply(self.network)
+
+    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        """The loss of a batch of images and labels."""
+        images, labels = batch
+        loss = nn.functional.cross_entropy(self.network(images), labels)
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """One optimizer for all parameters."""
+        return torch.optim.AdamW(self.parameters(), lr=3e-3)
+
+
+def stripes(num_images: int) -> TensorDataset:
+    """Noisy images with stripes, either upright or lying."""
+    noise = torch.randn(num_images, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    upright = (torch.arange(SIZE) % 2).float().expand(SIZE, SIZE)
+    labels = torch.arange(num_images) % 2
+    return TensorDataset(noise + torch.where(labels[:, None, None, None] == 1, upright, upright.T), labels)
+
+
+def main() -> None:
+    """Train, say how it went, and keep a checkpoint."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tuned", default="best.yaml")
+    parser.add_argument("--checkpoint", default="lightning.ckpt")
+    options = parser.parse_args()
+
+    classifier = Classifier(options.tuned)
+    trainer = lightning.Trainer(
+        max_epochs=4, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+    )
+    # Whole batches alone: another shape would be compiled anew.
+    trainer.fit(classifier, DataLoader(stripes(20 * BATCH), batch_size=BATCH, shuffle=True))
+    trainer.save_checkpoint(options.checkpoint)
+    losses = classifier.losses
+    print(f"loss {losses[0]:.3f} -> {sum(losses[-10:]) / 10:.3f}, checkpoint in {options.checkpoint}")
+
+
+if __name__ == "__main__":
+    main()

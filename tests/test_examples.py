@@ -1,0 +1,307 @@
+"""The examples are real jobs: each runs as its own process, with the file of a tuned config and without one."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune import environment
+from autotune.backends import framework_version, load_backend
+from autotune.plan import make_workload
+from autotune.subject import put_on_device
+from tests.conftest import REPOSITORY
+
+os.environ.setdefault("GLOG_v", "3")  # MindSpore reads its log level once, when it is imported
+
+EXAMPLES = REPOSITORY / "examples"
+CONFIGS: dict[str, dict[str, Any]] = {
+    "torch": {"execution": "compile", "backend": "aot_eager", "dynamic": None, "fullgraph": False},
+    "mindspore": {"execution": "jit", "capture": "ast", "jit_level": "O0", "fullgraph": True},
+}
+UNTUNED = {"torch": {"execution": "eager"}, "mindspore": {"execution": "pynative"}}
+NEEDS = {
+    "torch_training": ("torch",),
+    "hf_trainer": ("torch", "transformers", "accelerate"),
+    "lightning_training": ("torch", "pytorch_lightning"),
+    "mindspore_training": ("mindspore",),
+    "serving": ("torch", "fastapi", "uvicorn"),
+}
+"""Example -> what it imports; its framework first."""
+
+# Runs the example given as the first argument, then says what the framework compiled, by its own books.
+RUN = {
+    "torch": """
+import runpy, sys
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+from torch._dynamo.utils import counters
+print("graphs:", counters["stats"]["unique_graphs"])
+""",
+    "mindspore": """
+import runpy, sys
+import mindspore as ms
+jit, given = ms.jit, []
+ms.jit = lambda *arguments, **options: given.append(options) or jit(*arguments, **options)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+print("graphs:", len(given))
+""",
+}
+
+
+def example(name: str) -> Any:
+    """A parameter of a test, skipped where something that the example imports is not installed."""
+    missing = [each for each in NEEDS[name] if importlib.util.find_spec(each) is None]
+    marks = [getattr(pytest.mark, NEEDS[name][0]), pytest.mark.skipif(bool(missing), reason=f"without {missing}")]
+    return pytest.param(name, marks=marks)
+
+
+TRAINING = [example(name) for name in NEEDS if name != "serving"]
+SERVING = [example("serving")]
+
+
+def write_tuned(name: str, path: Path) -> Path:
+    """The file that a study of the example's own model would export here, with a config that compiles quickly."""
+    framework = NEEDS[name][0]
+    backend = load_backend(framework)
+    backend.prepare("cpu", 0)
+    workload = make_workload(f"{EXAMPLES / name}.py:build", {}, framework, "cpu", 0)
+    subject = put_on_device(workload, backend)
+    start = time.perf_counter()
+    subject.inputs[0].call(subject.model)
+    first_call_s = time.perf_counter() - start
+    here = environment.describe(device=backend.device_name(), variables={}).model_dump()
+    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+    content.update(framework=framework, config=CONFIGS[framework], untuned=UNTUNED[framework])
+    content["environment"] = {**here, "framework_version": framework_version(framework)}
+    content["workload"].update(model=workload.model, signature=subject.signature.model_dump(mode="json"))
+    content["evidence"]["best"]["latency_s"] = dict.fromkeys(("p50", "p90", "p99"), first_call_s)
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", RUN[NEEDS[name][0]], str(EXAMPLES / f"{name}.py"), *arguments]
+
+
+def surroundings() -> dict[str, str]:
+    # As a user of a checkout has them, from any folder; one thread is enough for models of this size.
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "GLOG_v": "3"}
+
+
+def run(name: str, folder: Path, tuned: str) -> str:
+    """What an example says in `folder`, standard error with it."""
+    child = subprocess.run(
+        command(name, "--tuned", tuned), cwd=folder, env=surroundings(), capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr
+    return child.stdout + child.stderr
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a job said, and the folder in which it left its files."""
+
+    said: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def ran_tuned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
+    """Each example with its tuned config, run once for all tests."""
+
+    @functools.cache
+    def ran(name: str) -> Ran:
+        folder = tmp_path_factory.mktemp(name)
+        return Ran(run(name, folder, str(write_tuned(name, folder / "best.yaml"))), folder)
+
+    return ran
+
+
+def number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    assert found, text
+    return float(found[1])
+
+
+def learned(said: str) -> bool:
+    """The loss at the end is well below the one at the beginning."""
+    return number(r"loss .* -> ([\d.]+)", said) < 0.7 * number(r"loss ([\d.]+) ->", said)
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_with_a_tuned_model(ran_tuned, name):
+    """The two lines compile the model, and it learns."""
+    said = ran_tuned(name).said
+    assert number(r"graphs: (\d+)", said) > 0
+    assert learned(said)
+    assert "untuned" not in said
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_before_anything_was_tuned(tmp_path, name):
+    """Without the file the same job runs and learns, compiles nothing, and says so in one line."""
+    said = run(name, tmp_path, "nowhere.yaml")
+    assert number(r"graphs: (\d+)", said) == 0
+    assert learned(said)
+    assert len([line for line in said.splitlines() if "nowhere.yaml" in line]) == 1
+
+
+# Checkpoints: what a tuned job wrote, a job without autotune reads
+
+
+@pytest.mark.parametrize("name", [example("torch_training")])
+def test_a_checkpoint_of_a_tuned_loop(ran_tuned, name):
+    """Model and optimizer are saved under the model's own names, and load into the plain model."""
+    import torch
+
+    folder = ran_tuned(name).folder
+    saved = torch.load(folder / "checkpoint.pt", weights_only=True)
+    model, inputs = built(name)
+    model.load_state_dict(saved["model"])
+    torch.optim.AdamW(model.parameters()).load_state_dict(saved["optimizer"])
+    assert accuracy(model(*inputs), inputs[0].square().sum(dim=1) > inputs[0].shape[1]) > 0.8
+
+
+@pytest.mark.parametrize("name", [example("hf_trainer")])
+def test_a_model_that_a_tuned_trainer_saved(ran_tuned, name):
+    """`from_pretrained` finds the class and every weight."""
+    import torch
+    from transformers import ViTForImageClassification
+
+    folder = ran_tuned(name).folder
+    model, missing = ViTForImageClassification.from_pretrained(folder / "trained", output_loading_info=True)
+    assert not any(missing.values())
+    _, inputs = built(name)
+    with torch.no_grad():
+        assert accuracy(model.eval()(**inputs).logits, inputs["labels"] == 1) > 0.8
+
+
+@pytest.mark.parametrize("name", [example("lightning_training")])
+def test_a_checkpoint_of_tuned_lightning(ran_tuned, name):
+    """Keys in Lightning's checkpoint are those of the network as it was written."""
+    import torch
+
+    folder = ran_tuned(name).folder
+    saved = torch.load(folder / "lightning.ckpt", weights_only=False)["state_dict"]
+    model, _ = built(name)
+    model.load_state_dict({key.removeprefix("network."): value for key, value in saved.items()})
+
+
+@pytest.mark.parametrize("name", [example("mindspore_training")])
+def test_a_checkpoint_of_a_tuned_cell(ran_tuned, name):
+    """Every parameter is found again by its name in the plain Cell."""
+    import mindspore as ms
+
+    folder = ran_tuned(name).folder
+    cell, inputs = built(name)
+    missing, unexpected = ms.load_param_into_net(cell, ms.load_checkpoint(str(folder / "checkpoint.ckpt")))
+    assert (missing, unexpected) == ([], [])
+    points = inputs[0].asnumpy()
+    assert ((cell(*inputs).asnumpy().argmax(axis=1) == 1) == ((points**2).sum(axis=1) > points.shape[1])).mean() > 0.8
+
+
+def built(name: str) -> tuple[Any, Any]:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pair: tuple[Any, Any] = module.build()
+    return pair
+
+
+def accuracy(scores: Any, labels: Any) -> float:
+    return float(((scores.argmax(dim=1) == 1) == labels).float().mean())
+
+
+# The server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Start an example on a port that is free, and return its address once it answers."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> str:
+        log = tmp_path / "server.log"
+        with log.open("wb") as out:
+            child = subprocess.Popen(
+                command(name, "--port", "0", *arguments), cwd=tmp_path, env=surroundings(), stdout=out, stderr=out
+            )
+        started.append(child)
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline:
+            found = re.search(r"running on (http://[\d.:]+)", log.read_text())
+            if found:
+                return found[1]
+            assert child.poll() is None, log.read_text()
+            time.sleep(0.05)
+        raise AssertionError(f"no answer: {log.read_text()}")
+
+    yield start
+    for child in started:
+        child.terminate()
+        child.wait(timeout=60)
+
+
+def post(address: str, body: str) -> tuple[int, str]:
+    request = urllib.request.Request(
+        f"{address}/predict", data=body.encode(), headers={"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_serving_a_tuned_model(server, tmp_path, name):
+    """Requests of any number of points, from the server's own threads, get the plain model's answers."""
+    import torch
+
+    address = server(name, "--tuned", str(write_tuned(name, tmp_path / "best.yaml")))
+    compiled = (tmp_path / "server.log").read_text()
+    model, (points,) = built(name)
+    with torch.no_grad():
+        expected = model(points)
+    for count in (1, 3, len(points)):
+        status, answer = post(address, f'{{"points": {points[:count].tolist()}}}')
+        assert status == 200
+        torch.testing.assert_close(torch.tensor(yaml.safe_load(answer)), expected[:count], rtol=1e-4, atol=1e-5)
+    assert post(address, '{"points": [[1, 2]]}')[0] == 422
+    assert "untuned" not in compiled
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_serving_before_anything_was_tuned(server, tmp_path, name):
+    """Without the file the server starts and answers, and its log says that nothing is tuned."""
+    address = server(name, "--tuned", "nowhere.yaml")
+    status, answer = post(address, '{"points": [[0, 0, 0, 0], [1, 1, 1, 1]]}')
+    assert status == 200
+    assert [round(sum(row), 5) for row in yaml.safe_load(answer)] == [1.0, 1.0]
+    assert "nowhere.yaml" in (tmp_path / "server.log").read_text()
+
+
+def test_every_example_is_run_and_listed():
+    """No example without a test, and none that the table in examples/README.md forgets."""
+    files = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert files == set(NEEDS)
+    listed = set(re.findall(r"\]\((\w+)\.py\)", (EXAMPLES / "README.md").read_text()))
+    assert listed == files
