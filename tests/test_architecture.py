@@ -17,8 +17,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "environment", "numerics", "changes"),
-    ("config", "measurement"),
+    ("errors", "environment", "numerics", "changes", "ailment"),
+    ("config", "measurement", "cures"),
     ("files", "workload", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches"),
     ("space", "trial", "backends", "record"),
     (
