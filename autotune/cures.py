@@ -26,7 +26,7 @@ def cure_of(framework: str, ailment: Ailment) -> Cure | None:
 
 _TORCH: dict[Ailment, Cure] = {
     Ailment.BRANCH: Cure(
-        "compute both sides and choose with torch.where; or torch.cond, where a side is too dear to compute for nothing",
+        "compute both sides and choose with torch.where; or torch.cond, where a side is dear",
         ("if y.sum() > 0:", "    y = y + 1"),
         ("y = torch.where(y.sum() > 0, y + 1, y)",),
     ),

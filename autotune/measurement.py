@@ -89,6 +89,10 @@ class Diagnosis(Record):
     """Kernels of the compiled graphs: what the compiler generated, and what it calls from libraries if it tells."""
     num_fused: int | None = None
     """Operators of the captured graphs that do not show as kernels of their own: they were fused into others."""
+    fused: dict[str, int] | None = None
+    """Fused kernels that were formed -> the operators in each; None where the compiler does not tell."""
+    unfused: dict[str, int] | None = None
+    """Operators that are launched as kernels of their own beside fused ones -> how often; None likewise."""
     note: str | None = None
 
     @property

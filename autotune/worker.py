@@ -167,7 +167,10 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         progress.enter(Stage.COMPILE)
         memory.restart()
         start = time.perf_counter()
-        step = backend.compile(model, request.config, Changes())
+        changes = Changes()
+        for ailment in request.without:
+            backend.capture_despite(ailment, changes)
+        step = backend.compile(model, request.config, changes)
         outputs = inputs[0].call(step)
         backend.synchronise()
         first_call_s = time.perf_counter() - start
@@ -176,7 +179,9 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         progress.enter(Stage.CHECK)
         seen = [output_arrays(backend, outputs)]
         seen += [output_arrays(backend, each.call(step)) for each in inputs[1:]]
-        errors = check(request, seen, tolerance, partial(why_unrepeatable, subject, backend))
+        errors = (
+            check(request, seen, tolerance, partial(why_unrepeatable, subject, backend)) if request.judged else None
+        )
         del outputs, seen
 
         program = backend.program(model, request.config)

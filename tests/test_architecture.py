@@ -19,7 +19,7 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes", "ailment"),
     ("config", "measurement", "cures"),
-    ("files", "workload", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches"),
+    ("files", "finding", "workload", "objective", "outlook", "timing", "statistics", "lease", "leftovers", "caches"),
     ("space", "trial", "backends", "record"),
     (
         "joint",
@@ -40,7 +40,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("autotune", "worker", "study"),
     ("supervisor", "postmortem", "probe"),
     ("runner",),
-    ("contest", "doctor", "models"),
+    ("contest", "doctor", "models", "checkup"),
     ("budget", "breaker", "events", "reuse", "pace", "assignment"),
     ("workbench",),
     ("noise", "confirm", "again", "counterparts", "lessons", "priors"),

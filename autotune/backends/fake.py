@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.ailment import Ailment
 from autotune.backends import Found, python_random_state
 from autotune.changes import Changes
 from autotune.config import Config
@@ -76,6 +77,9 @@ class FakeBackend:
             return _BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
+
+    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+        pass
 
     def direct(self, step: Any) -> Callable[..., Any]:
         called: Callable[..., Any] = step
