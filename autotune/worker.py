@@ -179,9 +179,9 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         progress.enter(Stage.CHECK)
         seen = [output_arrays(backend, outputs)]
         seen += [output_arrays(backend, each.call(step)) for each in inputs[1:]]
-        errors = (
-            check(request, seen, tolerance, partial(why_unrepeatable, subject, backend)) if request.judged else None
-        )
+        errors = None
+        if request.judged:
+            errors = check(request, seen, tolerance, partial(why_unrepeatable, subject, backend))
         del outputs, seen
 
         program = backend.program(model, request.config)

@@ -9,9 +9,10 @@ from typing import Any
 from autotune.ailment import Ailment
 from autotune.checkup import Checkup
 from autotune.cures import cure_of
-from autotune.finding import Cost, Finding
+from autotune.finding import Cost, Finding, Kind
 from autotune.report.units import count, seconds, times
 
+KINDS: dict[Kind, str] = {"graph_break": "graph break", "recompile": "recompile"}
 _WORDS: dict[Ailment, str] = {
     Ailment.BRANCH: "branch on a tensor's values",
     Ailment.SCALAR: "number taken out of a tensor",
@@ -52,10 +53,9 @@ def checkup_lines(checkup: Checkup) -> list[str]:
 
 
 def finding_lines(finding: Finding, framework: str) -> list[str]:
-    """One finding. The first line can stand alone."""
-    what = "graph break" if finding.kind == "graph_break" else "recompile"
+    """One finding, with its cure."""
     often = f" ({finding.count} times)" if finding.count > 1 else ""
-    lines = [f"{finding.location or 'place unknown'}: {what}{often}: {_WORDS[finding.ailment]}"]
+    lines = [f"{finding.location or 'place unknown'}: {KINDS[finding.kind]}{often}: {_WORDS[finding.ailment]}"]
     if finding.source:
         lines.append(f"    {finding.source}")
     lines.append(f"  said    {finding.reason}")
@@ -63,6 +63,12 @@ def finding_lines(finding: Finding, framework: str) -> list[str]:
         lines.append("  effect  the whole function around it runs eagerly")
     lines.append(f"  costs   {cost_words(finding.cost)}")
     return [*lines, *_cure_lines(finding, framework)]
+
+
+def one_line(finding: Finding) -> str:
+    """Place, kind and line of a finding, for a study's report."""
+    said = finding.reason if finding.ailment is Ailment.OTHER else _WORDS[finding.ailment]
+    return f"{finding.location or 'place unknown'}: {(finding.source or said)[:80]}  ({said[:110]})"
 
 
 def cost_words(cost: Cost | None) -> str:
