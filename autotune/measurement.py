@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from autotune.ailment import Ailment
 from autotune.environment import Environment
 
 
@@ -54,6 +55,12 @@ class GraphBreak(Record):
     reason: str
     location: str | None = None
     count: int = 1
+    ailment: Ailment | None = None
+    """None in records of older releases."""
+    hint: str | None = None
+    """The framework's own advice."""
+    gives_up: bool = False
+    """The whole function around it ran eagerly, for all that the compiler could have made of the rest."""
 
 
 class Recompile(Record):
@@ -61,6 +68,9 @@ class Recompile(Record):
 
     reason: str
     location: str | None = None
+    ailment: Ailment | None = None
+    compile_s: float | None = None
+    """Seconds that this compilation took, by the framework's own clock."""
 
 
 class Diagnosis(Record):
@@ -79,6 +89,10 @@ class Diagnosis(Record):
     """Kernels of the compiled graphs: what the compiler generated, and what it calls from libraries if it tells."""
     num_fused: int | None = None
     """Operators of the captured graphs that do not show as kernels of their own: they were fused into others."""
+    fused: dict[str, int] | None = None
+    """Fused kernels that were formed -> the operators in each; None where the compiler does not tell."""
+    unfused: dict[str, int] | None = None
+    """Operators that are launched as kernels of their own beside fused ones -> how often; None likewise."""
     note: str | None = None
 
     @property

@@ -34,9 +34,12 @@ def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
 
 
 def inputs_differ(tuned: TunedConfig, backend: Backend, arguments: Arguments) -> str | None:
-    """Whether a call's tensors have other shapes or types than the measured call's, in whatever order they come."""
-    specs = [spec for leaf in arguments.leaves() if (spec := backend.spec(leaf)) is not None]
-    then = tuned.workload.signature.inputs
+    """Whether a call's tensors have other shapes or types than the measured call's, in whatever order they come.
+
+    Tensors of a single number are left out: trainers pass such counts along, and they change no shape.
+    """
+    specs = [spec for leaf in arguments.leaves() if (spec := backend.spec(leaf)) is not None and spec.shape]
+    then = [spec for spec in tuned.workload.signature.inputs if spec.shape]
     return None if Counter(specs) == Counter(then) else f"inputs {_shapes(then)}, here {_shapes(specs)}"
 
 

@@ -19,7 +19,8 @@ import autotune
 from autotune import models
 from autotune.assignment import models_of, spaces_of
 from autotune.backends import entry_of, framework_names, framework_version
-from autotune.config import Scalar
+from autotune.checkup import Case
+from autotune.config import Config, Scalar
 from autotune.declaration import Declaration, with_declared
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
@@ -96,6 +97,40 @@ def make_manifest(wish: Wish) -> Manifest:
         variables=variables,
         variants={name: said.variants for name, said in zip(frameworks, declared, strict=True) if said.variants},
     )
+
+
+def make_case(wish: Wish, knobs: Iterable[str]) -> Case:
+    """The wish's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
+
+    Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
+    """
+    framework, device = choose_target(wish.framework, wish.device)
+    arguments = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
+    # Every value that there is: what is examined need not be worth a search.
+    here = Circumstances(version=framework_version(framework), device=device, preset="exhaustive")
+    space = load_space(bundled_space(framework), framework=framework, circumstances=here)
+    return Case(
+        workload=make_workload(wish.models[0], arguments, framework, device, wish.seed),
+        untuned=space.untuned(),
+        config=_with_knobs(space, {name: _scalar(text) for name, text in _pairs("--knob", knobs).items()}),
+    )
+
+
+def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
+    default = space.default()
+
+    def choose(name: str, values: tuple[Scalar, ...]) -> Scalar:
+        wanted = settings.get(name, default.get(name))
+        return wanted if Config({name: wanted}).matches({name: values}) else values[0]
+
+    config = space.walk(choose)
+    if not config.matches(settings) or not space.holds(config):
+        named = " ".join(f"--knob {name}={value}" for name, value in settings.items())
+        raise InputError(
+            f"{named}: not in the search space for {space.framework} here",
+            tip=f"the default config is: {default}; `python cli.py spaces` lists knobs and values",
+        )
+    return config
 
 
 def _targets(wish: Wish, frameworks: tuple[str, ...], device: Device) -> list[Target]:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
 
+from autotune.ailment import Ailment
 from autotune.artifact import CacheFile
 from autotune.config import Config
 from autotune.files import write_whole
@@ -86,6 +87,11 @@ class TrialRequest(Record):
     known_programs: dict[str, str] = {}
     """Program -> absolute path of the outcome.json of the trial that measured it: its samples serve again."""
     sampling: SamplingPlan = SamplingPlan()
+    without: tuple[Ailment, ...] = ()
+    """Kinds of graph breaks that the compiler is told to capture after all, as far as the framework can: what do they
+    cost?"""
+    judged: bool = True
+    """Outputs are compared with the reference; a model that does not repeat itself fails."""
     incumbent_s: PositiveFloat | None = None
     """Best latency known so far: a config that is clearly slower is not sampled to the end."""
     limits: Limits = Limits()

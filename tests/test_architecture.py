@@ -17,10 +17,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "environment", "numerics", "changes"),
-    ("config", "measurement"),
+    ("errors", "environment", "numerics", "changes", "ailment"),
+    ("config", "measurement", "cures"),
     (
         "files",
+        "finding",
         "workload",
         "regions",
         "objective",
@@ -56,7 +57,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("autotune", "worker", "study"),
     ("supervisor", "postmortem", "probe"),
     ("runner",),
-    ("contest", "doctor", "models", "prewarm"),
+    ("contest", "doctor", "models", "prewarm", "checkup"),
     ("budget", "breaker", "events", "reuse", "pace", "assignment"),
     ("workbench",),
     ("noise", "confirm", "again", "counterparts", "lessons", "priors"),

@@ -222,6 +222,13 @@ def test_other_inputs_stay_untuned_until_a_call_fits(write, caplog):
     assert len(lines(caplog)) == 1
 
 
+def test_a_number_that_comes_along_is_no_other_input(write, caplog):
+    """Trainers pass counts as tensors of no dimension: such a call fits."""
+    model = autotune.load(write()).apply(lambda x, count: x * 2)
+    model(INPUT, np.array(3))
+    assert lines(caplog) == []
+
+
 def test_other_inputs_and_the_policies(write):
     """`raise` raises at the call; `apply` compiles for what comes."""
     with pytest.raises(MismatchError, match=r"here float64\[2, 8\]"):

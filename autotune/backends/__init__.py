@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from packaging.version import Version
 
+from autotune.ailment import Ailment
 from autotune.changes import Changes
 from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
-from autotune.measurement import Diagnosis, Reason, TensorSpec
+from autotune.measurement import Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
 from autotune.numerics import WideType
 from autotune.workload import Device
 
@@ -87,6 +88,10 @@ class Backend(Protocol):
         Sets what a config sets in the process (contexts, global switches) and in the model too, and notes in `changes`
         how that is undone. Raises InvalidConfigError for a setting that the installed release does not take.
         """
+
+    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+        """Before `compile`: let the compiler capture code of this kind, which it breaks at by default. Nothing happens
+        where the framework has no safe way (`BackendEntry.capturable` lists those that have one)."""
 
     def direct(self, step: Any) -> Callable[..., Any]:
         """Calls what `compile` gave, or the model, also once a job's calls of it go elsewhere: see `stand_in`."""
@@ -210,6 +215,10 @@ class BackendEntry:
     """Settings under which modules can be compiled by themselves: where knob `region` means something."""
     shares_compilations: bool
     """Equal modules share one, so that the blocks of a deep model are worth compiling by themselves, unasked."""
+    reports: str | None = None
+    """Module that reads what the framework writes about graph breaks; it does not import the framework."""
+    capturable: tuple[Ailment, ...] = ()
+    """Kinds of graph breaks that can be taken out by a setting: see `Backend.capture_despite`."""
     bundled_only_for_tests: bool = False
 
 
@@ -226,6 +235,8 @@ BACKENDS: dict[str, BackendEntry] = {
         preload="torch",
         compiled={"execution": "compile"},
         shares_compilations=True,
+        reports="autotune.backends.torch_reports",
+        capturable=(Ailment.SCALAR, Ailment.DATA_SHAPE, Ailment.PRINT),
     ),
     "mindspore": BackendEntry(
         module="autotune.backends.mindspore_jit",
@@ -241,6 +252,7 @@ BACKENDS: dict[str, BackendEntry] = {
         # Graph mode is the process's: it compiles whatever is called.
         compiled={"execution": "jit"},
         shares_compilations=False,
+        reports="autotune.backends.mindspore_reports",
     ),
     "fake": BackendEntry(
         module="autotune.backends.fake",
@@ -305,6 +317,29 @@ def framework_version(framework: str) -> str:
             tip=f"run: {entry.install}",
         )
     return version
+
+
+class Reports(Protocol):
+    """What a framework writes to stderr about graph breaks, read in the parent. A module has this form."""
+
+    VARIABLES: dict[str, str]
+    """Environment variables that make a process write it."""
+
+    def breaks(self, text: str) -> tuple[GraphBreak, ...]:
+        """Graph breaks that stand in no record of the process; empty where all do."""
+
+    def recompiles(self, text: str) -> tuple[Recompile, ...]:
+        """The same for recompiles."""
+
+    def refusal(self, text: str) -> GraphBreak | None:
+        """The place that made the framework refuse to compile, from the traceback of the process."""
+
+
+def reports_of(framework: str) -> Reports | None:
+    """The reader of a framework's reports, without importing the framework; None where there is none."""
+    module = entry_of(framework).reports
+    found: Any = None if module is None else importlib.import_module(module)
+    return found  # type: ignore[no-any-return]
 
 
 def framework_of(model: Any) -> str | None:

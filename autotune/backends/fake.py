@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.ailment import Ailment
 from autotune.backends import Found, python_random_state, variables_set
 from autotune.changes import Changes
 from autotune.config import Config
@@ -89,6 +90,9 @@ class FakeBackend:
             return _BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
+
+    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+        pass
 
     def direct(self, step: Any) -> Callable[..., Any]:
         called: Callable[..., Any] = step

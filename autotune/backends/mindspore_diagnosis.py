@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from types import CodeType
 from typing import Any
 
+from autotune.ailment import Ailment
 from autotune.backends.mindspore_kernels import kernel_graphs
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_regions import compiled_paths, modules
@@ -56,7 +57,10 @@ def diagnose(model: Any, config: Config) -> Diagnosis:
     kernels = kernel_graphs() if said.compiled else None
     if kernels is None:
         return said
-    return said.model_copy(update={"num_kernels": kernels.num_kernels, "num_fused": kernels.num_fused})
+    counted: dict[str, Any] = {"num_kernels": kernels.num_kernels, "num_fused": kernels.num_fused}
+    if kernels.num_fused:
+        counted |= {"fused": kernels.fused, "unfused": kernels.unfused}
+    return said.model_copy(update=counted)
 
 
 def _diagnose_phases(names: Collection[str] | None, *, num_cells: int) -> Diagnosis:
@@ -66,7 +70,7 @@ def _diagnose_phases(names: Collection[str] | None, *, num_cells: int) -> Diagno
         return Diagnosis(compiled=None, note="this release does not tell what it compiled")
     if not names:
         return Diagnosis(compiled=False, num_graphs=0, note="no graph was compiled: ran as PyNative (is MS_JIT=0 set?)")
-    again = Recompile(reason="an input of a new shape or type, or a new Python value")
+    again = Recompile(reason="an input of a new shape or type, or a new Python value", ailment=Ailment.CHANGING_INPUT)
     return Diagnosis(
         compiled=True,
         num_graphs=len(names),

@@ -23,6 +23,7 @@ import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.ailment import Ailment
 from autotune.backends import Found, mindspore_regions, mindspore_training, python_random_state
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
 from autotune.backends.mindspore_cache import compile_cache
@@ -107,6 +108,9 @@ class MindSporeBackend:
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         cell: Callable[..., Any] = apply(model, config, changes)
         return cell
+
+    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+        """MindSpore has no such setting."""
 
     def direct(self, step: Any) -> Callable[..., Any]:
         return partial(type(step).__call__, step)

@@ -43,6 +43,18 @@ class KernelGraphs:
         sizes = {f"call @{graph}": len(nodes) for graph, nodes in self._graphs()}
         return sum(count * (sizes.get(name, 1) - 1) for name, count in self.launched().items())
 
+    @property
+    def fused(self) -> dict[str, int]:
+        """The fused kernels that were formed, by MindSpore's name, with the number of operators in each."""
+        sizes = {f"call @{graph}": len(nodes) for graph, nodes in self._graphs()}
+        return {name.removeprefix("call @"): sizes.get(name, 1) for name in self.launched() if _is_fused(name)}
+
+    @property
+    def unfused(self) -> dict[str, int]:
+        """The operators that were left as kernels of their own, with how often a call launches them. The dump does
+        not say why: MindSpore fuses the operators of a list, and those only where they are neighbours."""
+        return {name: number for name, number in self.launched().most_common() if not _is_fused(name)}
+
     def _graphs(self) -> list[tuple[str, list[str]]]:
         """Name and operators of each graph, those of fused kernels among them."""
         found = []
@@ -50,6 +62,10 @@ class KernelGraphs:
             _, *parts = _GRAPH.split(text)
             found += [(name, _operators(body)) for name, body in zip(parts[::2], parts[1::2], strict=True)]
         return found
+
+
+def _is_fused(name: str) -> bool:
+    return name.startswith("call @")
 
 
 def _operators(body: str) -> list[str]:

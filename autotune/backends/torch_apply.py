@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
+from autotune.ailment import Ailment
 from autotune.backends import torch_regions
 from autotune.backends.torch_settings import Settings, compile_arguments, settings_of
 from autotune.changes import Changes
@@ -55,6 +58,29 @@ def prepare(model: torch.nn.Module, settings: Settings, changes: Changes) -> dic
     _set_in_process(settings, changes)
     _change_in_place(model, settings, changes)
     return arguments
+
+
+def capture_despite(ailment: Ailment, changes: Changes) -> None:
+    """See `Backend.capture_despite`: dynamo's own switches, so far as this release has them."""
+    dynamo = importlib.import_module(_DYNAMO)
+    for name in _CAPTURES.get(ailment, ()):
+        if hasattr(dynamo, name):
+            changes.set_attribute(dynamo, name, True)
+    if ailment is Ailment.PRINT:
+        # Printed after the graph, in the same order; a logger's methods are left out of the compiled code.
+        reordered, left_out = ({print, warnings.warn}, {getattr(logging.Logger, name) for name in _LOGS})
+        for name, functions in (("reorderable_logging_functions", reordered), (_IGNORED, left_out)):
+            if hasattr(dynamo, name):
+                changes.set_attribute(dynamo, name, getattr(dynamo, name) | functions)
+
+
+_CAPTURES: dict[Ailment, tuple[str, ...]] = {
+    Ailment.SCALAR: ("capture_scalar_outputs",),
+    # A count of elements that is taken out of a tensor comes along with the shape.
+    Ailment.DATA_SHAPE: ("capture_dynamic_output_shape_ops", "capture_scalar_outputs"),
+}
+_IGNORED = "ignore_logger_methods"
+_LOGS = ("debug", "info", "warning", "error", "critical", "exception")
 
 
 class Around(torch.nn.Module):

@@ -6,12 +6,19 @@ private and differ between releases, so each is looked up on its own and a missi
 
 from __future__ import annotations
 
+import re
 import sys
-from collections import Counter
+import sysconfig
+from pathlib import Path
 from typing import Any
 
+from autotune.ailment import Ailment
 from autotune.backends.torch_code import calls_device_from_cpp, emitted_code, num_launches
+from autotune.backends.torch_reports import ailment_of, ailment_of_guard, guard_of, hint_of
 from autotune.measurement import Diagnosis, GraphBreak, Recompile
+
+_STACK_LINE = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
+_PYTHON = sysconfig.get_paths()["stdlib"]
 
 
 def book(name: str) -> Any:
@@ -30,7 +37,7 @@ def diagnosis() -> Diagnosis:
     return Diagnosis(
         compiled=num_graphs != 0,
         num_graphs=num_graphs,
-        graph_breaks=_graph_breaks(),
+        graph_breaks=_graph_breaks(metrics or []),
         recompiles=None if metrics is None else _recompiles(metrics),
         cache_hits=None if counters is None else _cache_hits(counters),
         num_kernels=num_kernels,
@@ -48,6 +55,9 @@ def clear() -> None:
         pages = book(name)
         if pages is not None:
             pages.clear()
+    forget_metrics = book("clear_compilation_metrics")
+    if forget_metrics is not None:
+        forget_metrics()
     if "torch._inductor.metrics" in sys.modules:
         sys.modules["torch._inductor.metrics"].reset()
     if "torch._inductor.codecache" in sys.modules:
@@ -73,34 +83,81 @@ def _compilation_metrics() -> list[Any] | None:
     return None if read is None else list(read())
 
 
-def _graph_breaks() -> tuple[GraphBreak, ...] | None:
-    """Each place once, with the number of times that dynamo broke there."""
+def _graph_breaks(metrics: list[Any]) -> tuple[GraphBreak, ...] | None:
+    """Each place once for each kind of break, with the number of times that dynamo broke there."""
     reasons = book("graph_break_reasons")
     if reasons is None:
         return None
-    seen: Counter[tuple[str, str | None]] = Counter()
+    seen: dict[tuple[str | None, Ailment], GraphBreak] = {}
     for each in reasons:
         if getattr(each, "graph_break", True):
-            seen[_first_line(each.reason), _user_line(each.user_stack)] += 1
-    return tuple(GraphBreak(reason=r, location=place, count=n) for (r, place), n in seen.items())
+            _note_break(seen, str(each.reason), _user_line(each.user_stack), num_times=1)
+    for each in metrics:
+        # What dynamo tried to go on after, and could not: it is in no list of breaks unless it was one before.
+        if getattr(each, "fail_type", None) == "Unsupported" and getattr(each, "fail_user_frame_filename", None):
+            location = f"{each.fail_user_frame_filename}:{each.fail_user_frame_lineno}"
+            _note_break(seen, str(each.fail_reason), location, num_times=0)
+    return tuple(seen.values())
+
+
+def _note_break(
+    seen: dict[tuple[str | None, Ailment], GraphBreak], reason: str, location: str | None, num_times: int
+) -> None:
+    """`num_times` 0: it made dynamo give the function up, after it had been counted as a break if it was one."""
+    ailment = ailment_of(reason)
+    known = seen.get((location, ailment))
+    first = known or GraphBreak(
+        reason=_first_line(reason), location=location, count=0, ailment=ailment, hint=hint_of(reason)
+    )
+    seen[location, ailment] = first.model_copy(
+        update={
+            "count": first.count + num_times if known or num_times else 1,
+            "gives_up": first.gives_up or num_times == 0,
+        }
+    )
 
 
 def _user_line(stack: Any) -> str | None:
-    """`file:line` of the innermost user frame (dynamo lists the innermost last)."""
+    """`file:line` of the innermost frame (dynamo lists the innermost last) that is neither torch's nor Python's own."""
     frames = list(stack or ())
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+    inner = next((each for each in reversed(frames) if not _is_machinery(each.filename)), None)
+    frame = inner or (frames[-1] if frames else None)
+    return f"{frame.filename}:{frame.lineno}" if frame is not None else None
+
+
+def _is_machinery(filename: str) -> bool:
+    """Of torch or of Python's library, as dynamo's own stand-ins for builtins are; other packages are a user's code."""
+    import torch
+
+    is_pythons = filename.startswith(_PYTHON) and "-packages" not in filename
+    return is_pythons or filename.startswith(f"{Path(torch.__file__).parent}/")
 
 
 def _recompiles(metrics: list[Any]) -> tuple[Recompile, ...]:
     """A compilation whose id is N/k with k > 0 compiled the code of frame N again; its reason is the failed guard."""
-    again = [each for each in metrics if getattr(each, "recompile_reason", None)]
     return tuple(
         Recompile(
-            reason=_first_line(each.recompile_reason),
-            location=f"{each.co_filename}:{each.co_firstlineno}" if each.co_filename else None,
+            reason=_first_line(guard_of(each.recompile_reason)),
+            location=_guarded_line(each),
+            ailment=ailment_of_guard(guard_of(each.recompile_reason)),
+            compile_s=_compile_s(each),
         )
-        for each in again
+        for each in metrics
+        if getattr(each, "recompile_reason", None)
     )
+
+
+def _guarded_line(metric: Any) -> str | None:
+    """Where the guarded value is used, by the stack in the reason; else where the function begins."""
+    used = _STACK_LINE.findall(str(metric.recompile_reason))
+    if used:
+        return f"{used[-1][0]}:{used[-1][1]}"
+    return f"{metric.co_filename}:{metric.co_firstlineno}" if metric.co_filename else None
+
+
+def _compile_s(metric: Any) -> float | None:
+    taken = getattr(metric, "duration_us", None)
+    return None if taken is None else taken / 1e6
 
 
 def _cache_hits(counters: Any) -> int:

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from autotune.ailment import Ailment
 from autotune.backends import Found, python_random_state, torch_books, torch_regions, torch_training, variables_set
-from autotune.backends.torch_apply import apply, device_of
+from autotune.backends.torch_apply import apply, capture_despite, device_of
 from autotune.backends.torch_program import program
 from autotune.backends.torch_settings import settings_of
 from autotune.backends.torch_twin import twin
@@ -103,6 +104,9 @@ class TorchBackend:
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes)
         return step
+
+    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+        capture_despite(ailment, changes)
 
     def direct(self, step: Any) -> Callable[..., Any]:
         called: Callable[..., Any] = step

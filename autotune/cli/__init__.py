@@ -13,7 +13,8 @@ from pathlib import Path
 
 from autotune.cli.application import app
 
-for _commands in ("tuning", "studies", "measuring", "listings"):  # In the order in which `--help` shows them.
+# In the order in which `--help` shows them.
+for _commands in ("tuning", "studies", "measuring", "diagnosing", "listings"):
     importlib.import_module(f"autotune.cli.{_commands}")
 
 

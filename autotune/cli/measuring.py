@@ -43,11 +43,11 @@ def verify(
     from autotune.verify import verify as verify_tuned
 
     tuned = load_tuned(file)
-    with _scratch() as folder:
+    with scratch() as folder:
         duel = duel_with_untuned(tuned, folder)
-        with _runners(tuned.environment.variables, folder) as runners:
+        with runners(tuned.environment.variables, folder) as trials:
             say_block = partial(_say_block, tuned.workload.objective)
-            verification = verify_tuned(tuned, duel, runners, budget_of(budget), say_block)
+            verification = verify_tuned(tuned, duel, trials, budget_of(budget), say_block)
     if as_json:
         typer.echo(json.dumps(verification_document(verification), indent=2))
     else:
@@ -69,10 +69,10 @@ def compare(
     from autotune.report.document import comparison_document
     from autotune.report.terminal import comparison_lines
 
-    with _scratch() as folder:
+    with scratch() as folder:
         duel, names = _duel_of(things, studies_dir, folder)
-        with _runners(duel.variables, folder) as runners:
-            result = measure(duel, runners, budget_of(budget), partial(_say_block, duel.objective.name))
+        with runners(duel.variables, folder) as trials:
+            result = measure(duel, trials, budget_of(budget), partial(_say_block, duel.objective.name))
     if as_json:
         typer.echo(json.dumps(comparison_document(result, names), indent=2))
     else:
@@ -103,7 +103,7 @@ def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, 
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
     """A folder for the processes of one command. It stays where one of them failed: it is the evidence."""
     import shutil
     import tempfile
@@ -122,7 +122,8 @@ def _scratch() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _runners(variables: dict[str, str], folder: Path) -> Runners:
+def runners(variables: dict[str, str], folder: Path) -> Runners:
+    """Trials outside of any study; a polite kill ends them."""
     from autotune.runner import Runners
 
     end_politely()

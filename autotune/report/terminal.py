@@ -12,10 +12,12 @@ from rich.text import Text
 from autotune.answer import Answer
 from autotune.config import FRAMEWORK
 from autotune.duel import Result
-from autotune.measurement import Failure, GraphBreak, Measurement
+from autotune.finding import Finding, findings_of, ranked
+from autotune.measurement import Failure, Measurement
 from autotune.objective import Objective
 from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, failures_by_reason
 from autotune.report.feasibility import constraint_lines, feasible, infeasible, misses
+from autotune.report.findings import KINDS, one_line
 from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
 from autotune.report.learned import priors_summary, rules_summary
 from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
@@ -261,10 +263,10 @@ def _confirmed_figures(answer: Answer, confirmation: Confirmation) -> list[str]:
 
 
 def _obstacles(answer: Answer) -> list[str]:
-    """Graph breaks of the best compiled trial, failures, notes."""
+    """Graph breaks and recompiles of the best compiled trial, failures, notes."""
     lines = []
-    for each in _breaks(answer)[:MAX_BREAKS_SHOWN]:
-        lines.append(f"graph break {each.location or 'place unknown'}: {each.reason[:110]}")
+    for each in _findings(answer)[:MAX_BREAKS_SHOWN]:
+        lines.append(f"{KINDS[each.kind]:<11} {one_line(each)}")
     lines += [f"failed      {line}" for line in failure_lines(answer)]
     lines += rules_summary(answer)
     if answer.confirmation is not None and answer.confirmation.note:
@@ -276,7 +278,7 @@ def _obstacles(answer: Answer) -> list[str]:
     return lines
 
 
-def _breaks(answer: Answer) -> tuple[GraphBreak, ...]:
+def _findings(answer: Answer) -> list[Finding]:
     """Of the winner, or where that is the untuned model of the framework's default compile."""
     compiled = (answer.best, *answer.records)
     for record in compiled:
@@ -285,8 +287,8 @@ def _breaks(answer: Answer) -> tuple[GraphBreak, ...]:
             and isinstance(record.outcome, Measurement)
             and record.outcome.diagnosis.compiled is not False
         ):
-            return record.outcome.diagnosis.graph_breaks or ()
-    return ()
+            return ranked(findings_of(record.outcome.diagnosis))
+    return []
 
 
 def _next_steps(answer: Answer, studies_dir_flag: str) -> list[str]:

@@ -1,0 +1,206 @@
+"""What MindSpore writes to stderr about its captures, read back: pure text, no MindSpore in here.
+
+Two of its own reports are asked for with `VARIABLES`: what capture `ast` leaves to the Python interpreter, and where
+and why capture `bytecode` breaks and compiles again. A third one comes unasked: the error of a model that it refuses.
+Their forms are those of MindSpore 2.10; a release that writes others gives no findings, which is not the same as none
+being there.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from autotune.ailment import Ailment
+from autotune.measurement import GraphBreak, Recompile
+
+VARIABLES = {"MS_DEV_FALLBACK_DUMP_NODE": "1", "MS_JIT_BYTECODE_LOGS": "graph_break,recompiles"}
+"""They must stand when the process starts."""
+
+INTERPRETED = "left to the Python interpreter at every call"
+FROZEN = "run by Python once, while the graph is compiled: what it gives is a constant of the graph from then on"
+
+_PLACE = re.compile(
+    r"In file (?P<file>[^\n:]+):(?P<line>\d+)(?:~\d+)?(?:, (?P<begin>\d+)~(?P<end>\d+))?\s*\n(?P<code>.*)"
+)
+_FALLBACK = re.compile(
+    r"Found unsupported syntax in graph mode.*?After Parser Phase \(total: \d+\)(?P<parsed>.*?)"
+    r"After Optimizer Phase \(total: \d+\)(?P<kept>.*?)\n-{20,}\n\s*\n",
+    re.DOTALL,
+)
+_BREAK = re.compile(
+    r"Graph break at: (?P<at>In file .*?)\n\s*\nReason: (?P<reason>.*?)\n\s*\n"
+    r"From user code:\n(?P<stack>.*?)(?=\n\s*\n|\Z)",
+    re.DOTALL,
+)
+_FORBIDDEN = re.compile(r"func (?P<function><.*>) is forbidden to analyze, module is ?(?P<module>\S*)")
+_RECOMPILE = re.compile(
+    r"Guard check fail: \n(?P<guard>(?:(?!Guard check fail).)*?), location: In file (?P<file>[^\n:]+):(?P<line>-?\d+)"
+    r"(?:(?!Guard check fail).)*?Recompile func: <code object (?P<name>\S+) at",
+    re.DOTALL,
+)
+_INTERNAL = re.compile(
+    r"got an unexpected c\+\+ error \[(?:Failure info \[)?(?P<error>[^\]\n]+)(?P<rest>.*?)\n\]", re.DOTALL
+)
+_REFUSAL = re.compile(
+    r"^(?P<error>\w+Error: .*?)\n.*?The Traceback of Net Construct Code:(?P<stack>.*)", re.DOTALL | re.MULTILINE
+)
+
+_BY_NAME: dict[str, Ailment] = {
+    "np": Ailment.NUMPY,
+    "numpy": Ailment.NUMPY,
+    "asnumpy": Ailment.NUMPY,
+    "item": Ailment.SCALAR,
+    "tolist": Ailment.SCALAR,
+    "float": Ailment.SCALAR,
+    "int": Ailment.SCALAR,
+    "print": Ailment.PRINT,
+    "logging": Ailment.PRINT,
+    "warnings": Ailment.PRINT,
+    "time": Ailment.CLOCK_OR_RANDOM,
+    "datetime": Ailment.CLOCK_OR_RANDOM,
+    "random": Ailment.CLOCK_OR_RANDOM,
+    "Random": Ailment.CLOCK_OR_RANDOM,
+    "contextlib": Ailment.CONTEXT,
+}
+"""First or last part of the name of what is called, or the module that MindSpore says it is from."""
+
+_BY_WORDS: tuple[tuple[str, Ailment], ...] = (
+    ("Data-dependent", Ailment.BRANCH),
+    ("BUILD_SET", Ailment.CONTAINER),
+    ("Unsupported expression 'Set'", Ailment.CONTAINER),
+    ("Unsupported statement 'Try'", Ailment.EXCEPTION),
+    ("FindTryWithBlock", Ailment.EXCEPTION),
+    ("Raise", Ailment.EXCEPTION),
+    ("Yield", Ailment.GENERATOR),
+    ("YIELD", Ailment.GENERATOR),
+    ("Only support jit_class instance", Ailment.CONTEXT),
+    ("SETUP_WITH", Ailment.CONTEXT),
+    ("BEFORE_WITH", Ailment.CONTEXT),
+)
+"""MindSpore's words for what it does not take, of its syntax nodes and of bytecode; the first that stands there."""
+
+_HARMLESS_IF_FROZEN = frozenset(Ailment) - {Ailment.PRINT, Ailment.CLOCK_OR_RANDOM}
+
+
+def breaks(text: str) -> tuple[GraphBreak, ...]:
+    """Every graph break that the process reported, each place once."""
+    seen: dict[tuple[str | None, Ailment], GraphBreak] = {}
+    for each in (*_interpreted(text), *_bytecode_breaks(text), *_internal_errors(text)):
+        key = (each.location, each.ailment or Ailment.OTHER)
+        known = seen.get(key)
+        seen[key] = each if known is None else known.model_copy(update={"count": known.count + 1})
+    return tuple(seen.values())
+
+
+def recompiles(text: str) -> tuple[Recompile, ...]:
+    """Every recompile of capture `bytecode`, with the guard that failed."""
+    return tuple(_recompile(each) for each in _RECOMPILE.finditer(text))
+
+
+def refusal(text: str) -> GraphBreak | None:
+    """The place that made MindSpore refuse to compile at all, from the error that the process ended with."""
+    found = _REFUSAL.search(text)
+    place = _users(found["stack"]) if found else None
+    if found is None or place is None:
+        return None
+    ailment = next((ailment for words, ailment in _BY_WORDS if words in found["error"]), Ailment.OTHER)
+    return GraphBreak(reason=found["error"], location=place, ailment=ailment, gives_up=True)
+
+
+def _interpreted(text: str) -> Iterator[GraphBreak]:
+    """Capture `ast`: what stays in the graph as a call of the interpreter, and what was run while compiling."""
+    for block in _FALLBACK.finditer(text):
+        kept = _calls(block["kept"])
+        for location, names in kept.items():
+            yield GraphBreak(reason=INTERPRETED, location=location, ailment=_of_names(names))
+        for location, names in _calls(block["parsed"]).items():
+            ailment = _of_names(names)
+            if location not in kept and ailment not in _HARMLESS_IF_FROZEN:
+                yield GraphBreak(reason=FROZEN, location=location, ailment=ailment)
+
+
+def _calls(section: str) -> dict[str, list[str]]:
+    """The user's lines in a list of fallbacks -> dotted names of what is called there. Where only values that came
+    from such a call are computed with, the call is what is to be mended."""
+    found: dict[str, list[str]] = {}
+    for place in _PLACE.finditer(section):
+        name = _called(place["code"][int(place["begin"] or 0) : int(place["end"] or 0)])
+        if name and not _is_machinery(place["file"]):
+            found.setdefault(f"{place['file']}:{place['line']}", []).append(name)
+    return found
+
+
+def _called(expression: str) -> str | None:
+    """`np.sort` for `np.sort(x)`; None for what is no call."""
+    try:
+        node = ast.parse(expression.strip(), mode="eval").body
+    except SyntaxError:
+        return None
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else None
+
+
+def _of_names(names: list[str]) -> Ailment:
+    parts = [part for name in names for part in (name.split(".")[0], name.split(".")[-1])]
+    return next((_BY_NAME[part] for part in parts if part in _BY_NAME), Ailment.FOREIGN_CALL)
+
+
+def _bytecode_breaks(text: str) -> Iterator[GraphBreak]:
+    begin = 0
+    for found in _BREAK.finditer(text):
+        forbidden = list(_FORBIDDEN.finditer(text, begin, found.start()))
+        begin = found.end()
+        reason, *hints = (line.strip() for line in found["reason"].splitlines())
+        yield GraphBreak(
+            reason=reason,
+            location=_users(found["stack"]) or _users(found["at"]),
+            ailment=_of_break(found, forbidden[-1] if forbidden else None),
+            hint=hints[0].removeprefix("Hint: ") if hints else None,
+        )
+
+
+def _of_break(found: re.Match[str], forbidden: re.Match[str] | None) -> Ailment:
+    told = next((ailment for words, ailment in _BY_WORDS if words in found["reason"]), None)
+    if told is not None:
+        return told
+    if "Unsupported function" not in found["reason"]:
+        return Ailment.OTHER
+    called = (
+        [] if forbidden is None else [forbidden["module"].split(".")[0], *re.findall(r"\w+", forbidden["function"])]
+    )
+    # The innermost line may be MindSpore's own, of the method that leads out of it.
+    called += re.findall(r"\w+", found["at"].rpartition("\n")[2])
+    return next((_BY_NAME[name] for name in called if name in _BY_NAME), Ailment.FOREIGN_CALL)
+
+
+def _internal_errors(text: str) -> Iterator[GraphBreak]:
+    for found in _INTERNAL.finditer(text):
+        thrown_by = found["rest"].rpartition("\n")[2]
+        ailment = next((ailment for words, ailment in _BY_WORDS if words in thrown_by), Ailment.OPERATOR)
+        reason = f"capture bytecode failed in itself ({found['error']}): the function runs as PyNative"
+        yield GraphBreak(reason=reason, ailment=ailment, gives_up=True)
+
+
+def _recompile(found: re.Match[str]) -> Recompile:
+    guard = " ".join(found["guard"].split())
+    if not found["name"].isidentifier():
+        # The rest of a function behind a graph break is named like `24I.21B.construct`.
+        return Recompile(reason=guard, location=None, ailment=Ailment.AFTER_BREAK)
+    is_value = re.search(r"== \{(int|float|bool|str)Var_", guard)
+    return Recompile(
+        reason=guard,
+        location=f"{found['file']}:{found['line']}" if int(found["line"]) > 0 else None,
+        ailment=Ailment.CHANGING_VALUE if is_value else Ailment.CHANGING_INPUT,
+    )
+
+
+def _users(stack: str) -> str | None:
+    """`file:line` of the innermost frame that is not MindSpore's own."""
+    places = [(each["file"], each["line"]) for each in _PLACE.finditer(f"{stack}\n")]
+    users = [place for place in places if not _is_machinery(place[0])]
+    return f"{users[-1][0]}:{users[-1][1]}" if users else None
+
+
+def _is_machinery(file: str) -> bool:
+    return "-packages/mindspore/" in file

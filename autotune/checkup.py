@@ -1,0 +1,172 @@
+"""A model examined: compiled as it is by default and called: what broke, what was compiled again, and at what cost?
+
+Every figure comes from a trial in a process of its own with cold caches, as in a study: one of the untuned model, one
+of the compiled model, and one for each kind of graph break that the framework can be told to capture after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.ailment import Ailment
+from autotune.backends import Reports, entry_of, reports_of
+from autotune.config import Config
+from autotune.errors import HarnessError
+from autotune.finding import Cost, Finding, findings_of, ranked
+from autotune.measurement import Diagnosis, Failure, Measurement, Outcome, Record
+from autotune.runner import Trials
+from autotune.timing import SamplingPlan
+from autotune.trial import TrialFolder, TrialRequest
+from autotune.workload import Workload
+
+SAMPLING = SamplingPlan(max_warmup_s=3.0, max_sampling_s=2.0, max_samples=200)
+"""Shorter than a study's: what a break costs is to be told, not which of two configs is faster by 1 %."""
+NOTABLE = 0.03
+"""A difference below this share of a call is within what two processes of one config differ by."""
+
+
+class Checkup(Record):
+    """What was found. `untuned_s` and `compiled_s` are medians of a call; None where the model did not run."""
+
+    model: str
+    framework: str
+    config: Config
+    untuned_s: float | None
+    compiled_s: float | None
+    num_graphs: int | None
+    num_kernels: int | None = None
+    num_fused: int | None = None
+    fused: dict[str, int] | None = None
+    unfused: dict[str, int] | None = None
+    refusal: str | None = None
+    """Why the compiled model did not run at all."""
+    note: str | None = None
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is examined: a model under a config, and what it is compared with."""
+
+    workload: Workload
+    untuned: Config
+    config: Config
+
+
+class Examination:
+    """Of one case. `folder` takes the trials, `tell` hears what is being measured."""
+
+    def __init__(self, case: Case, trials: Trials, folder: Path, tell: Callable[[str], None]) -> None:
+        self._workload = case.workload
+        self._untuned = case.untuned
+        self._config = case.config
+        self._trials = trials
+        self._folder = folder
+        self._tell = tell
+
+    def run(self) -> Checkup:
+        """Measure and judge. Raises HarnessError for a model that does not even run untuned."""
+        self._tell("the untuned model")
+        untuned = self._attempt("untuned", self._untuned)
+        if isinstance(untuned, Failure):
+            raise HarnessError(f"the untuned model fails: {untuned.error}", tip=f"the whole story: {untuned.evidence}")
+        self._tell("compiled")
+        compiled = self._attempt("compiled", self._config)
+        diagnosis = self._diagnosis(compiled)
+        findings = findings_of(diagnosis)
+        if isinstance(compiled, Measurement):
+            costs = {ailment: self._cost(ailment, compiled) for ailment in self._capturable(findings)}
+            findings = [_with_cost(each, findings, costs) for each in findings]
+        return Checkup(
+            model=self._workload.model,
+            framework=self._workload.framework,
+            config=self._config,
+            untuned_s=untuned.latency.p50,
+            compiled_s=compiled.latency.p50 if isinstance(compiled, Measurement) else None,
+            num_graphs=diagnosis.num_graphs,
+            num_kernels=diagnosis.num_kernels,
+            num_fused=diagnosis.num_fused,
+            fused=diagnosis.fused,
+            unfused=diagnosis.unfused,
+            refusal=compiled.error if isinstance(compiled, Failure) else None,
+            note=diagnosis.note,
+            findings=tuple(ranked(findings)),
+        )
+
+    def _attempt(self, name: str, config: Config, without: tuple[Ailment, ...] = ()) -> Outcome:
+        folder = TrialFolder((self._folder / name).resolve())
+        reports = self._reports
+        request = TrialRequest(
+            number=0,
+            workload=self._workload,
+            config=config,
+            untuned=config == self._untuned,
+            tolerance=None,
+            reference=str(folder.path / "reference.npz"),
+            cache=str(folder.path / "cache"),
+            cold=True,
+            sampling=SAMPLING,
+            without=without,
+            judged=False,
+            variables={} if reports is None else reports.VARIABLES,
+        )
+        return self._trials.run(folder, request, fresh=True)
+
+    def _diagnosis(self, outcome: Outcome) -> Diagnosis:
+        """What the process recorded, and what it wrote to stderr."""
+        reports = self._reports
+        try:
+            text = TrialFolder(self._folder / "compiled").stderr.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            text = ""
+        if isinstance(outcome, Failure):
+            refused = None if reports is None else reports.refusal(text)
+            return Diagnosis(compiled=False, graph_breaks=() if refused is None else (refused,))
+        said = outcome.diagnosis
+        if reports is None:
+            return said
+        return said.model_copy(
+            update={
+                "graph_breaks": reports.breaks(text) or said.graph_breaks,
+                "recompiles": reports.recompiles(text) or said.recompiles,
+            }
+        )
+
+    def _capturable(self, findings: list[Finding]) -> list[Ailment]:
+        found = {each.ailment for each in findings if each.kind == "graph_break"}
+        return [each for each in entry_of(self._workload.framework).capturable if each in found]
+
+    def _cost(self, ailment: Ailment, compiled: Measurement) -> Cost | None:
+        """Of all breaks of one kind, by a run in which they are captured; None unless they are gone there."""
+        self._tell(f"compiled without breaks of kind {ailment.value}")
+        without = self._attempt(f"without-{ailment.value}", self._config, without=(ailment,))
+        if isinstance(without, Failure):
+            return None
+        left = [each for each in findings_of(without.diagnosis) if each.ailment is ailment]
+        if any(each.kind == "graph_break" for each in left):
+            return None
+        saved_s = compiled.latency.p50 - without.latency.p50
+        is_noise = abs(saved_s) < NOTABLE * compiled.latency.p50
+        return Cost(
+            kind="per_call",
+            seconds=0.0 if is_noise else saved_s,
+            num_graphs_without=without.diagnosis.num_graphs,
+            how="measured: median of a call with it, minus median with the compiler told to capture it",
+        )
+
+    @property
+    def _reports(self) -> Reports | None:
+        return reports_of(self._workload.framework)
+
+
+def _with_cost(finding: Finding, findings: list[Finding], costs: dict[Ailment, Cost | None]) -> Finding:
+    """The cost of a kind stands at each of its places; where there are several, it says that it is that of all."""
+    cost = costs.get(finding.ailment)
+    if finding.kind != "graph_break" or cost is None:
+        return finding
+    num_places = sum(each.kind == "graph_break" and each.ailment is finding.ailment for each in findings)
+    if num_places > 1:
+        cost = cost.model_copy(update={"how": f"{cost.how}; of all {num_places} places of this kind together"})
+    return finding.model_copy(update={"cost": cost})

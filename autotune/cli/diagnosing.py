@@ -1,0 +1,44 @@
+"""The command that examines a model: what breaks its graph, what has it compiled again, and what cures it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from autotune.cli.application import AsJson, app, plainly, say
+from autotune.cli.measuring import runners, scratch
+
+
+@app.command()
+@plainly
+def diagnose(
+    model: Annotated[str, typer.Option("--model", help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.")],
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="torch or mindspore; by default what suits the device.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "cpu",
+    model_arg: Annotated[
+        list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
+    ] = None,
+    knob: Annotated[
+        list[str] | None, typer.Option("--knob", help="NAME=VALUE in place of the default config's; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of weights and inputs.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Find graph breaks and recompiles of a model: place, reason, cost and cure, the dearest first."""
+    from autotune.checkup import Examination
+    from autotune.plan import Wish, make_case
+    from autotune.report.findings import checkup_document, checkup_lines
+
+    wish = Wish(models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed)
+    case = make_case(wish, knob or ())
+    with scratch() as folder, runners({}, folder) as trials:
+        checkup = Examination(case, trials, folder, lambda what: say(f"  measuring {what} ...")).run()
+    if as_json:
+        typer.echo(json.dumps(checkup_document(checkup), indent=2))
+        return
+    for line in checkup_lines(checkup):
+        typer.echo(line)

@@ -1,0 +1,191 @@
+"""What to do about each `Ailment`: words, and a pattern of two lines before and after. Data only.
+
+Rule of this file: every cure here is shown to work by a test (`tests/doctor`), in the framework that it is for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.ailment import Ailment
+
+
+@dataclass(frozen=True)
+class Cure:
+    """What to do, and how the code looks before and after it."""
+
+    words: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+def cure_of(framework: str, ailment: Ailment) -> Cure | None:
+    """The cure in a framework; None where none is known."""
+    return _CURES.get(framework, {}).get(ailment)
+
+
+_TORCH: dict[Ailment, Cure] = {
+    Ailment.BRANCH: Cure(
+        "compute both sides and choose with torch.where; or torch.cond, where a side is dear",
+        ("if y.sum() > 0:", "    y = y + 1"),
+        ("y = torch.where(y.sum() > 0, y + 1, y)",),
+    ),
+    Ailment.SCALAR: Cure(
+        "keep it a tensor: a 0-d tensor computes like a number",
+        ("scale = x.mean().item()", "return x * scale"),
+        ("scale = x.mean()", "return x * scale"),
+    ),
+    Ailment.PRINT: Cure(
+        "take it out of the model, or return the value and print it outside",
+        ("y = self.layer(x)", 'print("mean", y.mean())'),
+        ("y = self.layer(x)", "return y, y.mean()  # the caller prints"),
+    ),
+    Ailment.NUMPY: Cure(
+        "use torch's operator of that name: NumPy's cannot be captured, or not with these arguments",
+        ("mean = np.nanmean(y.numpy(), 0)", "return y + torch.from_numpy(mean)"),
+        ("mean = torch.nanmean(y, 0)", "return y + mean"),
+    ),
+    Ailment.CLOCK_OR_RANDOM: Cure(
+        "measure time outside of the model; draw random numbers with torch, or pass them in as a tensor",
+        ("noise = random.random()", "return y * noise"),
+        ("noise = torch.rand(())", "return y * noise"),
+    ),
+    Ailment.FOREIGN_CALL: Cure(
+        "do it outside of the model and pass the result in; or wrap it with torch.library.custom_op, which puts the "
+        "call into the graph as it is",
+        ("y = x * 2", 'os.stat(".")'),
+        ("y = x * 2", "# os.stat moved to the caller"),
+    ),
+    Ailment.CONTAINER: Cure(
+        "build a fresh tensor or a plain list of tensors instead; objects are copied outside of the model",
+        ("kept = copy.deepcopy(y)", "return kept + 1"),
+        ("kept = y.clone()", "return kept + 1"),
+    ),
+    Ailment.DATA_SHAPE: Cure(
+        "keep the shape and mask: multiply by, or choose with, a condition of the full shape",
+        ("chosen = y[y > 0]", "return chosen.sum()"),
+        ("chosen = torch.where(y > 0, y, 0.0)", "return chosen.sum()"),
+    ),
+    Ailment.OPERATOR: Cure(
+        "use an operator, or arguments of it, that the compiler takes; or wrap the call with torch.library.custom_op",
+    ),
+    Ailment.CUSTOM_OP: Cure(
+        "tell the compiler the shape and type of its result: register_fake of torch.library",
+        ('@torch.library.custom_op("my::double", mutates_args=())', "def double(x: Tensor) -> Tensor: ..."),
+        ("@double.register_fake", "def _(x): return torch.empty_like(x)"),
+    ),
+    Ailment.CONTEXT: Cure(
+        "put the `with` around the call of the model instead of into it",
+        ("with saved_tensors_hooks(pack, unpack):", "    y = self.layer(x)"),
+        ("y = self.layer(x)", "# the caller: with saved_tensors_hooks(pack, unpack): model(x)"),
+    ),
+    Ailment.GENERATOR: Cure(
+        "use a list or a plain loop in place of the generator",
+        ("parts = (self.layer(each) for each in xs)", "return reduce(add, parts)"),
+        ("parts = [self.layer(each) for each in xs]", "return sum(parts)"),
+    ),
+    Ailment.EXCEPTION: Cure(
+        "check beforehand instead of catching: a condition on shapes or types costs nothing in a graph",
+        ("try: y = table[key]", "except KeyError: y = x"),
+        ("if key in table: y = table[key]", "else: y = x"),
+    ),
+    Ailment.DISABLED: Cure(
+        "take torch.compiler.disable off, or call the function outside of the model",
+        ("@torch.compiler.disable", "def scaled(x): return x * 3"),
+        ("def scaled(x): return x * 3",),
+    ),
+    Ailment.CHANGING_SHAPE: Cure(
+        "say which dimension changes, or pad it to a few sizes",
+        ("model(x)", ""),
+        ("torch._dynamo.mark_dynamic(x, 0)", "model(x)"),
+    ),
+    Ailment.CHANGING_VALUE: Cure(
+        "make it a tensor: a Python number is a constant of the compiled code",
+        ("self.calls = 0", "self.calls += 1"),
+        ('self.register_buffer("calls", torch.zeros(()))', "self.calls.add_(1)"),
+    ),
+    Ailment.CHANGING_CONTAINER: Cure(
+        "let it have one length: keep what grows outside of the model, or in a tensor of fixed size",
+        ("self.seen.append(y.mean())", "return y"),
+        ("return y, y.mean()", "# the caller appends"),
+    ),
+    Ailment.CHANGING_TYPE: Cure(
+        "give every call the same element type, device and gradient mode",
+        ("model(x)", "model(x.double())"),
+        ("model(x)", "model(y.to(x.dtype))"),
+    ),
+    Ailment.AFTER_BREAK: Cure("cure the graph break above it: the value comes out of that break"),
+}
+
+_MINDSPORE: dict[Ailment, Cure] = {
+    Ailment.BRANCH: Cure(
+        "compute both sides and choose with ops.where; capture `ast` takes the branch as it is",
+        ("if y.sum() > 0:", "    y = y + 1"),
+        ("y = ops.where(y.sum() > 0, y + 1, y)",),
+    ),
+    Ailment.SCALAR: Cure(
+        "keep it a tensor: a 0-d tensor computes like a number",
+        ("scale = float(x.mean())", "return x * scale"),
+        ("scale = x.mean()", "return x * scale"),
+    ),
+    Ailment.PRINT: Cure(
+        "take it out of construct, or return the value and print it outside",
+        ('logging.getLogger("net").warning("called")', "return y"),
+        ("return y", "# the caller logs"),
+    ),
+    Ailment.NUMPY: Cure(
+        "use MindSpore's operator of that name: asnumpy leaves the graph at every call",
+        ("order = Tensor(np.sort(y.asnumpy(), 0))", "return y + order"),
+        ("order = ops.sort(y, 0)[0]", "return y + order"),
+    ),
+    Ailment.CLOCK_OR_RANDOM: Cure(
+        "pass the value in as a tensor; a number of Python's is drawn once, when the graph is compiled, or breaks it",
+        ("noise = random.random()", "return y * noise"),
+        ("def construct(self, x, noise):", "    return x * 2 * noise"),
+    ),
+    Ailment.FOREIGN_CALL: Cure(
+        "do it outside of construct and pass the result in",
+        ("y = x * 2", 'os.stat(".")'),
+        ("y = x * 2", "# os.stat moved to the caller"),
+    ),
+    Ailment.CONTAINER: Cure(
+        "use a list, a tuple or a dict: other containers are not taken",
+        ("names = {1, 2}", "return y * len(names)"),
+        ("names = (1, 2)", "return y * len(names)"),
+    ),
+    Ailment.DATA_SHAPE: Cure(
+        "keep the shape and mask",
+        ("chosen = y[y > 0]", "return chosen.sum()"),
+        ("chosen = ops.where(y > 0, y, 0.0)", "return chosen.sum()"),
+    ),
+    Ailment.OPERATOR: Cure("use another operator, or another capture: `ast` takes more of them than `bytecode`"),
+    Ailment.CONTEXT: Cure(
+        "put the `with` around the call of the model instead of into construct",
+        ("with profiler:", "    y = self.layer(x)"),
+        ("y = self.layer(x)", "# the caller: with profiler: net(x)"),
+    ),
+    Ailment.GENERATOR: Cure("use a list or a plain loop in place of the generator"),
+    Ailment.EXCEPTION: Cure(
+        "check beforehand instead of catching",
+        ("try: y = table[key]", "except KeyError: y = x"),
+        ("if key in table: y = table[key]", "else: y = x"),
+    ),
+    Ailment.CHANGING_VALUE: Cure(
+        "make it a Parameter or a tensor argument: a Python number is a constant of the graph",
+        ("self.calls = 0", "self.calls = self.calls + 1"),
+        ("self.calls = Parameter(Tensor(0.0))", "self.calls += 1"),
+    ),
+    Ailment.CHANGING_SHAPE: Cure(
+        "say which dimensions change",
+        ("net(x)", ""),
+        ("net.set_inputs(Tensor(shape=[None, 64], dtype=ms.float32))", "net(x)"),
+    ),
+    Ailment.CHANGING_INPUT: Cure(
+        "for a changing shape say which dimensions change; give changing Python numbers as tensors",
+        ("net(x)", ""),
+        ("net.set_inputs(Tensor(shape=[None, 64], dtype=ms.float32))", "net(x)"),
+    ),
+    Ailment.AFTER_BREAK: Cure("cure the graph break above it: the value comes out of that break"),
+}
+
+_CURES: dict[str, dict[Ailment, Cure]] = {"torch": _TORCH, "mindspore": _MINDSPORE}

@@ -1,0 +1,114 @@
+"""`Finding`: one ailment of a model at one place, with what it costs and what cures it.
+
+Made from what a trial recorded (`findings_of`), so that a study's report and `diagnose` say the same.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from autotune.ailment import Ailment
+from autotune.measurement import Diagnosis, GraphBreak, Recompile, Record
+
+Kind = Literal["graph_break", "recompile"]
+_VAGUE = frozenset({Ailment.FOREIGN_CALL, Ailment.OTHER})
+"""They give way to a better name for the same place."""
+
+
+class Cost(Record):
+    """What one ailment costs here. `per_call` and `once` say of which kind the seconds are."""
+
+    kind: Literal["per_call", "once"]
+    seconds: float
+    """`per_call`: median of a call with it minus median of a call without it. `once`: compiling again, all times."""
+    num_graphs_without: int | None = None
+    how: str
+    """How it was measured, in words."""
+
+
+class Finding(Record):
+    """`source` is the line itself; `cost` None: not measured."""
+
+    kind: Kind
+    ailment: Ailment
+    location: str | None
+    source: str | None
+    reason: str
+    """In the framework's words; of a recompile the guard that failed first."""
+    hint: str | None = None
+    """The framework's own advice."""
+    count: int = 1
+    gives_up: bool = False
+    """The whole function around it ran eagerly because of it."""
+    cost: Cost | None = None
+
+
+def findings_of(diagnosis: Diagnosis) -> list[Finding]:
+    """The ailments of a compiled model, each place once for each kind of ailment; graph breaks first."""
+    broken = _merged(_of_break(each) for each in diagnosis.graph_breaks or ())
+    again = _merged(_of_recompile(each) for each in diagnosis.recompiles or ())
+    named = {each.location for each in broken if each.ailment not in _VAGUE}
+    return [*(each for each in broken if each.ailment not in _VAGUE or each.location not in named), *again]
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """The dearest first: by seconds of every call, then by seconds of compiling again, then what was not measured; of
+    those first what gives a whole function up, and what breaks more often."""
+
+    def place(each: Finding) -> tuple[int, float, bool, int]:
+        if each.cost is None:
+            return 2, 0.0, not each.gives_up, -each.count
+        return (0 if each.cost.kind == "per_call" else 1), -each.cost.seconds, not each.gives_up, -each.count
+
+    return sorted(findings, key=place)
+
+
+def source_line(location: str | None) -> str | None:
+    """The line that a `file:LINE` names, as it stands in the file now; None where there is none."""
+    file, _, line = (location or "").rpartition(":")
+    return (linecache.getline(file, int(line)).strip() or None) if file and line.isdecimal() else None
+
+
+def _of_break(each: GraphBreak) -> Finding:
+    return Finding(
+        kind="graph_break",
+        ailment=each.ailment or Ailment.OTHER,
+        location=each.location,
+        source=source_line(each.location),
+        reason=each.reason,
+        hint=each.hint,
+        count=each.count,
+        gives_up=each.gives_up,
+    )
+
+
+def _of_recompile(each: Recompile) -> Finding:
+    paid = None
+    if each.compile_s is not None:
+        paid = Cost(kind="once", seconds=each.compile_s, how="by the compiler's own clock")
+    return Finding(
+        kind="recompile",
+        ailment=each.ailment or Ailment.OTHER,
+        location=each.location,
+        source=source_line(each.location),
+        reason=each.reason,
+        cost=paid,
+    )
+
+
+def _merged(findings: Iterable[Finding]) -> Sequence[Finding]:
+    seen: dict[tuple[str | None, Ailment], Finding] = {}
+    for each in findings:
+        known = seen.get((each.location, each.ailment))
+        seen[each.location, each.ailment] = each if known is None else _together(known, each)
+    return tuple(seen.values())
+
+
+def _together(first: Finding, more: Finding) -> Finding:
+    cost = first.cost
+    if cost is not None and more.cost is not None:
+        cost = cost.model_copy(update={"seconds": cost.seconds + more.cost.seconds})
+    update = {"count": first.count + more.count, "gives_up": first.gives_up or more.gives_up, "cost": cost}
+    return first.model_copy(update=update)

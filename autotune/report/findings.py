@@ -1,0 +1,134 @@
+"""A `Checkup`, or the findings of a study's trial, in a terminal and as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from autotune.ailment import Ailment
+from autotune.checkup import Checkup
+from autotune.cures import cure_of
+from autotune.finding import Cost, Finding, Kind
+from autotune.report.units import count, seconds, times
+
+KINDS: dict[Kind, str] = {"graph_break": "graph break", "recompile": "recompile"}
+_WORDS: dict[Ailment, str] = {
+    Ailment.BRANCH: "branch on a tensor's values",
+    Ailment.SCALAR: "number taken out of a tensor",
+    Ailment.PRINT: "printing or logging",
+    Ailment.NUMPY: "NumPy call",
+    Ailment.CLOCK_OR_RANDOM: "clock or random number of Python's",
+    Ailment.FOREIGN_CALL: "call of other code",
+    Ailment.CONTAINER: "Python container or object",
+    Ailment.DATA_SHAPE: "shape that depends on values",
+    Ailment.OPERATOR: "operator that is not supported",
+    Ailment.CUSTOM_OP: "operator of your own that is not described",
+    Ailment.CONTEXT: "context manager",
+    Ailment.GENERATOR: "generator",
+    Ailment.EXCEPTION: "exception handling",
+    Ailment.DISABLED: "kept from the compiler on purpose",
+    Ailment.CHANGING_SHAPE: "shape that changes",
+    Ailment.CHANGING_VALUE: "Python value that changes",
+    Ailment.CHANGING_CONTAINER: "container that changes",
+    Ailment.CHANGING_TYPE: "element type, device or mode that changes",
+    Ailment.CHANGING_INPUT: "input that changes",
+    Ailment.AFTER_BREAK: "value out of a graph break",
+    Ailment.OTHER: "of no kind that is known here",
+}
+
+
+def checkup_lines(checkup: Checkup) -> list[str]:
+    """Headline, then each finding with its line, its cost and its cure."""
+    lines = [_headline(checkup)]
+    if checkup.refusal is not None:
+        lines.append(f"  it does not compile: {checkup.refusal}")
+    elif checkup.note:
+        lines.append(f"  note: {checkup.note}")
+    for number, each in enumerate(checkup.findings, start=1):
+        lines += ["", *_numbered(number, finding_lines(each, checkup.framework))]
+    if not checkup.findings and checkup.refusal is None:
+        lines.append("  nothing broke, and nothing was compiled again for the inputs that it was called with")
+    return [*lines, *_fusion(checkup)]
+
+
+def finding_lines(finding: Finding, framework: str) -> list[str]:
+    """One finding, with its cure."""
+    often = f" ({finding.count} times)" if finding.count > 1 else ""
+    lines = [f"{finding.location or 'place unknown'}: {KINDS[finding.kind]}{often}: {_WORDS[finding.ailment]}"]
+    if finding.source:
+        lines.append(f"    {finding.source}")
+    lines.append(f"  said    {finding.reason}")
+    if finding.gives_up:
+        lines.append("  effect  the whole function around it runs eagerly")
+    lines.append(f"  costs   {cost_words(finding.cost)}")
+    return [*lines, *_cure_lines(finding, framework)]
+
+
+def one_line(finding: Finding) -> str:
+    """Place, kind and line of a finding, for a study's report."""
+    said = finding.reason if finding.ailment is Ailment.OTHER else _WORDS[finding.ailment]
+    return f"{finding.location or 'place unknown'}: {(finding.source or said)[:80]}  ({said[:110]})"
+
+
+def cost_words(cost: Cost | None) -> str:
+    """Seconds with what kind of seconds they are."""
+    if cost is None:
+        return "not measured: the compiler cannot be told to do without it"
+    if cost.kind == "once":
+        return f"{seconds(cost.seconds)} of compiling again ({cost.how})"
+    graphs = f"; graphs without it: {count(cost.num_graphs_without)}" if cost.num_graphs_without is not None else ""
+    amount = f"{seconds(abs(cost.seconds))} a call" if cost.seconds else "no time that can be told from noise"
+    if cost.seconds < 0:
+        amount = f"nothing: a call takes {seconds(-cost.seconds)} more without it"
+    return f"{amount} ({cost.how}{graphs})"
+
+
+def checkup_document(checkup: Checkup) -> dict[str, Any]:
+    """Plain data; the keys are documented in docs/json.md."""
+    return {"schema": 1, **checkup.model_dump(mode="json"), "findings": _findings_document(checkup)}
+
+
+def _findings_document(checkup: Checkup) -> list[dict[str, Any]]:
+    found = []
+    for each in checkup.findings:
+        cure = cure_of(checkup.framework, each.ailment)
+        found.append({**each.model_dump(mode="json"), "cure": None if cure is None else asdict(cure)})
+    return found
+
+
+def _headline(checkup: Checkup) -> str:
+    num_breaks = sum(each.kind == "graph_break" for each in checkup.findings)
+    num_again = len(checkup.findings) - num_breaks
+    found = f"{num_breaks} places that break the graph, {num_again} that have it compiled again"
+    ran = f"untuned {seconds(checkup.untuned_s)}"
+    if checkup.compiled_s is not None and checkup.untuned_s is not None:
+        ran += f", compiled {seconds(checkup.compiled_s)} ({times(checkup.untuned_s / checkup.compiled_s)})"
+    return f"{checkup.model} ({checkup.framework}): {found}; {count(checkup.num_graphs)} graphs; {ran} a call"
+
+
+def _cure_lines(finding: Finding, framework: str) -> list[str]:
+    cure = cure_of(framework, finding.ailment)
+    if cure is None:
+        return [f"  hint    {finding.hint}"] if finding.hint else []
+    lines = [f"  cure    {cure.words}"]
+    for name, code in (("before", cure.before), ("after", cure.after)):
+        lines += [f"    {name if number == 0 else '':<7} {line}" for number, line in enumerate(code) if line]
+    return lines
+
+
+def _numbered(number: int, lines: Sequence[str]) -> list[str]:
+    return [f"{number}. {lines[0]}", *(f"   {line}" for line in lines[1:])]
+
+
+def _fusion(checkup: Checkup) -> list[str]:
+    """What the compiler made of the operators, where it tells."""
+    if checkup.num_kernels is None:
+        return []
+    lines = [
+        "",
+        f"kernels: {count(checkup.num_kernels)} a call; operators fused into others: {count(checkup.num_fused)}",
+    ]
+    for title, named in (("formed", checkup.fused), ("alone", checkup.unfused)):
+        lines += [f"  {title:<7} {number:>4} x {name}" for name, number in (named or {}).items()]
+    return lines

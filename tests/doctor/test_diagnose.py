@@ -1,0 +1,120 @@
+"""`diagnose` on the bundled broken model: every planted break, at its line, with its cure; and none after the cures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.ailment import Ailment
+from autotune.finding import Cost, Finding, findings_of, ranked
+from autotune.measurement import Diagnosis, GraphBreak, Recompile
+from tests.conftest import REPOSITORY
+
+PLANNER = REPOSITORY / "autotune" / "models" / "torch" / "planner.py"
+CAPTURE_ONLY = ("--framework", "torch", "--knob", "backend=aot_eager", "--json")
+"""Graphs are captured and broken the same whatever is made of them."""
+
+
+def line_of(code: str) -> str:
+    """`file:line` of the one line of the planner that begins so."""
+    (number,) = (n for n, line in enumerate(PLANNER.read_text().splitlines(), 1) if line.strip().startswith(code))
+    return f"{PLANNER}:{number}"
+
+
+def test_every_planted_break_of_the_planner_is_named(cli):
+    """The branch, the number and the print: right line, right kind, source and cure; nothing else is called a break."""
+    pytest.importorskip("torch")
+    told = json.loads(cli("diagnose", "--model", "planner", *CAPTURE_ONLY).stdout)
+    broken = {each["location"]: each for each in told["findings"] if each["kind"] == "graph_break"}
+    assert {location: each["ailment"] for location, each in broken.items()} == {
+        line_of("if score.mean() > 0"): "tensor_branch",
+        line_of("certainty ="): "scalar",
+        line_of("print("): "print",
+    }
+    for location, each in broken.items():
+        source = Path(location.rpartition(":")[0]).read_text().splitlines()[int(location.rpartition(":")[2]) - 1]
+        assert each["source"] == source.strip()
+        assert each["cure"]["before"]
+        assert each["cure"]["after"]
+    assert broken[line_of("if score.mean() > 0")]["cost"] is None
+    assert told["num_graphs"] > 1
+
+
+def test_the_cured_planner_is_one_graph_with_the_same_outputs(cli):
+    """After the printed cures nothing breaks, for either sign of the input, and the outputs are what they were."""
+    torch = pytest.importorskip("torch")
+    mended_file = Path(__file__).parent / "mended_planner.py"
+    told = json.loads(cli("diagnose", "--model", f"{mended_file}:mended", *CAPTURE_ONLY).stdout)
+    assert told["findings"] == []
+    assert told["num_graphs"] == 1
+
+    from autotune.models.torch.planner import planner
+    from tests.doctor.mended_planner import mended
+
+    (ill, (observations,)), (well, _, _) = planner(), mended()
+    with torch.no_grad():
+        for each in (observations, -observations):
+            torch.testing.assert_close(well(each), ill(each))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--knob", "no_such=1"), "not in the search space"),
+        (("--knob", "backend"), "expected NAME=VALUE"),
+        (("--framework", "caffe"), "unknown"),
+    ],
+)
+def test_a_mistake_is_a_sentence(cli, arguments, words):
+    """A knob that is not there, or a framework: exit status 2 and what to do, before anything is measured."""
+    pytest.importorskip("torch")
+    ended = cli("diagnose", "--model", "planner", *arguments)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def finding(ailment: Ailment, **fields: object) -> Finding:
+    defaults = {"kind": "graph_break", "location": "model.py:1", "source": None, "reason": "x"}
+    return Finding.model_validate({**defaults, **fields, "ailment": ailment})
+
+
+def test_the_dearest_comes_first():
+    """Seconds of every call, then seconds of compiling again, then what was not measured: whole functions first."""
+    per_call = [Cost(kind="per_call", seconds=s, how="") for s in (0.001, 0.002)]
+    once = Cost(kind="once", seconds=9.0, how="")
+    order = [
+        finding(Ailment.SCALAR, cost=per_call[1]),
+        finding(Ailment.PRINT, cost=per_call[0]),
+        finding(Ailment.CHANGING_SHAPE, kind="recompile", cost=once),
+        finding(Ailment.BRANCH, gives_up=True),
+        finding(Ailment.NUMPY, count=3),
+        finding(Ailment.CONTAINER, count=1),
+    ]
+    assert ranked(reversed(order)) == order
+
+
+def test_one_place_is_one_finding():
+    """Recompiles at one place are one, their seconds added; a vague name gives way to a precise one."""
+    said = Diagnosis(
+        compiled=True,
+        graph_breaks=(
+            GraphBreak(reason="skipped", location="model.py:3", ailment=Ailment.FOREIGN_CALL),
+            GraphBreak(reason="with", location="model.py:3", ailment=Ailment.CONTEXT, gives_up=True),
+        ),
+        recompiles=tuple(
+            Recompile(reason=f"n == {n}", location="model.py:7", ailment=Ailment.CHANGING_VALUE, compile_s=0.5)
+            for n in (0, 1, 2)
+        ),
+    )
+    broken, again = findings_of(said)
+    assert (broken.ailment, broken.gives_up) == (Ailment.CONTEXT, True)
+    assert (again.count, again.cost.seconds, again.reason) == (3, 1.5, "n == 0")
+
+
+def test_a_record_of_an_older_release_has_breaks_without_a_kind():
+    """It is shown as it was told, and not guessed at."""
+    (found,) = findings_of(Diagnosis(compiled=True, graph_breaks=(GraphBreak(reason="told", location="a.py:1"),)))
+    assert (found.ailment, found.reason) == (Ailment.OTHER, "told")

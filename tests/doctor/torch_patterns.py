@@ -1,0 +1,260 @@
+"""Models that break in exactly one way each, and the same models after the cure that is printed for it.
+
+The line to be found ends with `# HERE`. Each function is a model for `--model`: `cured` gives the mended twin.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import random
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from autotune.ailment import Ailment
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Model(nn.Module):
+    """Something to compute before and after the break."""
+
+    def __init__(self, cured: bool) -> None:
+        super().__init__()
+        self.cured = cured
+
+
+def example(rows: int = 6) -> torch.Tensor:
+    return torch.linspace(-1.0, 2.0, rows * 4).reshape(rows, 4)
+
+
+class Branch(Model):
+    def forward(self, x):
+        y = x * 2
+        if self.cured:
+            return torch.where(y.sum() > 0, y + 1, y)
+        if y.sum() > 0:  # HERE
+            y = y + 1
+        return y
+
+
+class Item(Model):
+    def forward(self, x):
+        scale = x.mean() if self.cured else x.mean().item()  # HERE
+        return x * scale
+
+
+class ToList(Model):
+    def forward(self, x):
+        y = x * 2
+        if self.cured:
+            return y + y.sum(1)[0]
+        return y + y.sum(1).tolist()[0]  # HERE
+
+
+class Print(Model):
+    def forward(self, x):
+        y = x * 2
+        if not self.cured:
+            print("mean", y.shape)  # HERE # noqa: T201
+        return y + 1
+
+
+class Logging(Model):
+    def forward(self, x):
+        y = x * 2
+        if not self.cured:
+            LOGGER.warning("called with %s", y.shape)  # HERE
+        return y + 1
+
+
+class NumPy(Model):
+    def forward(self, x):
+        y = x * 2
+        if self.cured:
+            return y + torch.nanmean(y, 0)
+        return y + torch.from_numpy(np.nanmean(y.numpy(), 0))  # HERE
+
+
+class Clock(Model):
+    def forward(self, x):
+        y = x * 2
+        if not self.cured:
+            self.last = time.perf_counter()  # HERE
+        return y + 1
+
+
+class Random(Model):
+    def forward(self, x):
+        y = x * 2
+        draw = torch.rand(()) if self.cured else random.random()  # HERE
+        return y + 0 * draw
+
+
+class BooleanMask(Model):
+    def forward(self, x):
+        y = x * 2
+        if self.cured:
+            return torch.where(y > 0, y, 0.0).sum()
+        return y[y > 0].sum()  # HERE
+
+
+class NonZero(Model):
+    def forward(self, x):
+        y = x * 2
+        if self.cured:
+            return (y != 0).sum() + y
+        return torch.nonzero(y).shape[0] + y  # HERE
+
+
+class Hooks(Model):
+    def forward(self, x):
+        if self.cured:
+            return x * 2
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # HERE
+            return x * 2
+
+
+class FileSystem(Model):
+    def forward(self, x):
+        y = x * 2
+        if not self.cured:
+            os.stat(".")  # HERE
+        return y + 1
+
+
+class DeepCopy(Model):
+    def forward(self, x):
+        y = x * 2
+        kept = y.clone() if self.cured else copy.deepcopy(y)  # HERE
+        return kept + 1
+
+
+@torch.compiler.disable
+def _kept_out(x):
+    return x * 3
+
+
+class Disabled(Model):
+    def forward(self, x):
+        y = x * 2
+        y = y * 3 if self.cured else _kept_out(y)  # HERE
+        return y + 1
+
+
+@torch.library.custom_op("doctor::untold", mutates_args=())
+def _untold(x: torch.Tensor) -> torch.Tensor:
+    return x + 3
+
+
+@torch.library.custom_op("doctor::told", mutates_args=())
+def _told(x: torch.Tensor) -> torch.Tensor:
+    return x + 3
+
+
+@_told.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class CustomOp(Model):
+    def forward(self, x):
+        y = x * 2
+        y = _told(y) if self.cured else _untold(y)  # HERE
+        return y + 1
+
+
+class BreakInLoop(Model):
+    """Dynamo gives the whole function up."""
+
+    def forward(self, x):
+        for number in range(3):
+            x = torch.tanh(x)
+            if not self.cured:
+                print(number)  # HERE # noqa: T201
+        return x
+
+
+class Counter(Model):
+    def __init__(self, cured: bool) -> None:
+        super().__init__(cured)
+        self.calls = 0
+        self.register_buffer("counted", torch.zeros(()))
+
+    def forward(self, x):
+        if self.cured:
+            self.counted.add_(1)
+            return x * 2 + 0 * self.counted
+        self.calls += 1  # HERE
+        return x * 2 + 0 * self.calls
+
+
+class GrowingList(Model):
+    def __init__(self, cured: bool) -> None:
+        super().__init__(cured)
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, x):
+        y = x * 2
+        if self.cured:
+            return y, y.mean()
+        self.seen.append(y.mean())  # HERE
+        return y, y.mean()
+
+
+class Batches(Model):
+    def forward(self, x):  # HERE
+        return torch.tanh(x) * 2
+
+
+class Types(Model):
+    def forward(self, x):  # HERE
+        return torch.tanh(x) * 2
+
+
+def _inputs(name: str, cured: bool) -> list[torch.Tensor]:
+    """The example first; most are called with another sign too, which takes the other branch."""
+    if name == "Batches":
+        batches = [example(rows) for rows in (4, 6, 8)]
+        if cured:
+            for each in batches:
+                torch._dynamo.mark_dynamic(each, 0)
+        return batches
+    if name == "Types":
+        wide = example().double()
+        return [example(), wide.float() if cured else wide]
+    return [example(), -example(), example()]
+
+
+def pattern(name: str, cured: bool = False):
+    """A model and its inputs, as `--model` takes them."""
+    first, *more = _inputs(name, cured)
+    return globals()[name](cured).eval(), first, more
+
+
+PATTERNS: dict[str, Ailment] = {
+    "Branch": Ailment.BRANCH,
+    "Item": Ailment.SCALAR,
+    "ToList": Ailment.SCALAR,
+    "Print": Ailment.PRINT,
+    "Logging": Ailment.PRINT,
+    "NumPy": Ailment.NUMPY,
+    "Clock": Ailment.CLOCK_OR_RANDOM,
+    "Random": Ailment.CLOCK_OR_RANDOM,
+    "BooleanMask": Ailment.DATA_SHAPE,
+    "NonZero": Ailment.DATA_SHAPE,
+    "Hooks": Ailment.CONTEXT,
+    "FileSystem": Ailment.FOREIGN_CALL,
+    "DeepCopy": Ailment.CONTAINER,
+    "Disabled": Ailment.DISABLED,
+    "CustomOp": Ailment.CUSTOM_OP,
+    "BreakInLoop": Ailment.PRINT,
+    "Counter": Ailment.CHANGING_VALUE,
+    "GrowingList": Ailment.CHANGING_CONTAINER,
+    "Batches": Ailment.CHANGING_SHAPE,
+    "Types": Ailment.CHANGING_TYPE,
+}
