@@ -79,16 +79,17 @@ def write_tuned(name: str, path: Path) -> Path:
     framework = NEEDS[name][0]
     backend = load_backend(framework)
     backend.prepare("cpu", 0)
-    workload = make_workload(f"{EXAMPLES / name}.py:build", {}, framework, "cpu", 0)
+    task = "train" if name == "torch_training" else "infer"
+    workload = make_workload(f"{EXAMPLES / name}.py:build", {}, framework, "cpu", 0, task=task)
     subject = put_on_device(workload, backend)
     start = time.perf_counter()
-    subject.inputs[0].call(subject.model)
+    subject.inputs[0].call(subject.model if task == "infer" else functools.partial(subject.recipe.loss, subject.model))
     first_call_s = time.perf_counter() - start
     here = environment.describe(device=backend.device_name(), variables={}).model_dump()
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
     content.update(framework=framework, config=CONFIGS[framework], untuned=UNTUNED[framework])
     content["environment"] = {**here, "framework_version": framework_version(framework)}
-    content["workload"].update(model=workload.model, signature=subject.signature.model_dump(mode="json"))
+    content["workload"].update(task=task, model=workload.model, signature=subject.signature.model_dump(mode="json"))
     content["evidence"]["best"]["latency_s"] = dict.fromkeys(("p50", "p90", "p99"), first_call_s)
     path.write_text(yaml.safe_dump(content))
     return path
@@ -222,8 +223,8 @@ def built(name: str) -> tuple[Any, Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    pair: tuple[Any, Any] = module.build()
-    return pair
+    parts = module.build()
+    return (parts["model"], (parts["inputs"],)) if isinstance(parts, dict) else parts
 
 
 def accuracy(scores: Any, labels: Any) -> float:
