@@ -11,57 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from os import PathLike, fspath
-from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
-import psutil
-
-from autotune.backends import Backend, entry_of, framework_of, load_backend
-from autotune.changes import Changes
-from autotune.config import Config
-from autotune.errors import AutotuneError, InputError
-from autotune.guard import Applied, Guard, MismatchError, Terms
-from autotune.journal import CallTimes, Journal, keep_for
-from autotune.mismatch import differences, inputs_differ, retune_command
-from autotune.numerics import default_tolerance
-from autotune.subject import structure_sha256
-from autotune.tuned import TunedConfig, load_tuned
-from autotune.variants import compile_under, recalled, without_variants
-from autotune.warm_start import WarmStart, key_here, warm_start
-from autotune.workload import Apply, Arguments, Recipe, Variants
-
-OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
-MARGIN = 1.5
-"""Times the recorded latency that the first calls may take before the untuned model is tried."""
+from autotune.application import MARGIN, Answer, Application, OnMismatch, Policy
+from autotune.errors import InputError
+from autotune.tuned import load_tuned
+from autotune.workload import Recipe, Variants
 
 
 @dataclass(frozen=True)
-class Policy:
-    """How a job wants its tuned model. See `Loaded.apply`."""
-
-    on_mismatch: OnMismatch = "retune-hint"
-    check: bool = False
-    margin: float | None = MARGIN
-    monitor: bool = False
-    variants: Variants = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.on_mismatch not in get_args(OnMismatch):
-            raise InputError(
-                f"on_mismatch={self.on_mismatch!r}: unknown", tip=f"choose one of: {', '.join(get_args(OnMismatch))}"
-            )
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """The answer in a file. `answer` is None where the file cannot be used; `problem` then says why."""
-
-    path: str
-    answer: TunedConfig | None
-    problem: InputError | None = None
+class Loaded(Answer):
+    """The answer in a file, and its use."""
 
     def apply(
         self,
@@ -91,7 +53,7 @@ class Loaded:
         Never raises but for `on_mismatch="raise"`. A config that does not compile, or fails at a call that the untuned
         model takes, is given up: one warning, and the untuned model from then on.
         """
-        given, _ = _Application(self, model, Policy(on_mismatch, check, margin, monitor, variants or {})).given()
+        given, _ = Application(self, model, Policy(on_mismatch, check, margin, monitor, variants or {})).given()
         return given
 
     def training_step(
@@ -111,7 +73,7 @@ class Loaded:
         `check`: a step changes the weights. Raises InputError for a model or an optimizer of no framework.
         """
         policy = Policy(on_mismatch, margin=margin, monitor=monitor)
-        step, _ = _Application(self, model, policy, Recipe(loss, optimizer)).given()
+        step, _ = Application(self, model, policy, Recipe(loss, optimizer)).given()
         return cast("Callable[..., Any]", step)
 
     @contextmanager
@@ -120,7 +82,7 @@ class Loaded:
 
         Takes what `apply` takes. What MindSpore or the system take only once in a process stays.
         """
-        given, release = _Application(self, model, Policy(**policy)).given()
+        given, release = Application(self, model, Policy(**policy)).given()
         try:
             yield given
         finally:
@@ -133,176 +95,3 @@ def load(path: str | PathLike[str]) -> Loaded:
         return Loaded(fspath(path), load_tuned(path))
     except InputError as problem:
         return Loaded(fspath(path), None, problem)
-
-
-class _Application:
-    """One model under one policy."""
-
-    def __init__(self, loaded: Loaded, model: Any, policy: Policy, recipe: Recipe | None = None) -> None:
-        """`recipe`: what is applied is a training step of the model; None: the model's calls."""
-        self._loaded = loaded
-        self._model = model
-        self._policy = policy
-        self._recipe = recipe
-        self._journal = Journal()
-        self._changes = Changes()
-        self._backend: Backend | None = None
-
-    def given(self) -> tuple[Any, Callable[[], None]]:
-        """What the job holds from now on, and how to undo it all."""
-        try:
-            given, release = self._tuned_or_untouched()
-        except Exception as error:
-            if self._policy.on_mismatch == "raise":
-                raise
-            self._changes.undo()
-            self._note_refusal(error)
-            given, release = self._untouched()
-        for each in (self._model, given):
-            keep_for(each, self._journal)
-        return given, release
-
-    def _tuned_or_untouched(self) -> tuple[Any, Callable[[], None]]:
-        if self._loaded.problem is not None:
-            raise self._loaded.problem
-        tuned = self._loaded.answer
-        assert tuned is not None
-        if tuned.is_untuned and not self._policy.monitor:
-            return self._untouched()
-        backend = self._backend = load_backend(tuned.framework)
-        problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
-        if problem is not None:
-            raise MismatchError(f"this config was tuned for {tuned.tuned_for}; it was to be applied to {problem}")
-        backend.adopt(self._model)
-        self._watch(backend)
-        return self._untouched() if tuned.is_untuned else self._compiled(tuned, backend)
-
-    def _problem_of_recipe(self, backend: Backend) -> str | None:
-        return None if self._recipe is None else backend.check_optimizer(self._recipe.optimizer)
-
-    def _compiled(self, tuned: TunedConfig, backend: Backend) -> tuple[Any, Callable[[], None]]:
-        if self._recipe is not None and tuned.workload.task != "train":
-            raise MismatchError(f"{self._loaded.path} was tuned for inference", tip="tune with --task train")
-        differing = differences(tuned, backend, self._model)
-        if differing:
-            self._meet(tuned, differing)
-        # Before the model is changed: a cast would widen the tolerance.
-        start = self._warm_start(tuned, backend)
-        terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
-        untuned = self._untuned_call(backend, tuned.framework)
-        functions = recalled(tuned.config, tuned.variants, self._policy.variants)
-        step = self._step(backend, tuned.config, functions, self._changes)
-        applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes, start)
-        guard = Guard(applied, terms, self._journal)
-        self._journal.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
-        holding = Changes()
-        call = self._monitored(guard)
-        given = call if self._recipe else backend.stand_in(self._model, step, call, holding)
-
-        def release() -> None:
-            holding.undo()
-            guard.release()
-
-        return given, release
-
-    def _step(self, backend: Backend, config: Config, variants: list[Apply], changes: Changes) -> Any:
-        if self._recipe is None:
-            return compile_under(backend, self._model, config, variants, changes)
-        return backend.training_step(self._model, self._recipe.loss, self._recipe.optimizer, config, changes)
-
-    def _untuned_call(self, backend: Backend, framework: str) -> Callable[..., Any]:
-        if self._recipe is None:
-            return backend.direct(self._model)
-        step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), [], Changes())
-        return step
-
-    def _meet(self, tuned: TunedConfig, differing: list[str]) -> None:
-        """Policy: an exception ends the application, a return goes on with it."""
-        found = f"{self._loaded.path} was tuned for {'; '.join(differing)}"
-        if self._policy.on_mismatch != "apply":
-            raise MismatchError(found, tip=_hint(tuned))
-        self._journal.note("mismatch", f"{found}: applied all the same, the speed-up is not proven here")
-
-    def _warm_start(self, tuned: TunedConfig, backend: Backend) -> WarmStart | None:
-        """The artifact, ready for the first call; None, with one line, where it cannot be used."""
-        if tuned.artifact is None or not self._is_measured(tuned):
-            return None
-        if self._recipe is not None and tuned.artifact.check_first_call:
-            return None  # A step made twice, to compare, would train twice; none is exported either.
-        here = key_here(tuned.framework, backend, tuned.config, structure_sha256(backend.parameters(self._model)))
-        try:
-            return warm_start(backend, tuned.artifact, Path(self._loaded.path).parent, here)
-        except (InputError, OSError) as problem:
-            self._journal.note("artifact", f"{problem}; the first call compiles")
-            return None
-
-    def _is_measured(self, tuned: TunedConfig) -> bool:
-        """A training step's inputs, latency and code are not those of the model's call in it."""
-        return (self._recipe is not None) == (tuned.workload.task == "train")
-
-    def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool, unchecked_caches: bool) -> Terms:
-        is_measured = self._is_measured(tuned)
-        is_comparable = fits and is_measured and self._policy.margin is not None
-        return Terms(
-            misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
-            apply_to_misfits=self._policy.on_mismatch == "apply",
-            raises=self._policy.on_mismatch == "raise",
-            hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
-            tolerance=_tolerance(tuned, backend, self._model) if self._policy.check or unchecked_caches else None,
-            latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
-            margin=self._policy.margin or MARGIN,
-        )
-
-    def _misfit(self, tuned: TunedConfig, backend: Backend, arguments: Arguments) -> str | None:
-        found = inputs_differ(tuned, backend, arguments)
-        return None if found is None else f"{self._loaded.path} was tuned for {found}"
-
-    def _note_refusal(self, error: Exception) -> None:
-        """One line: what is wrong, that the model stays as it is, what to do."""
-        what = str(error) if isinstance(error, AutotuneError) else f"{type(error).__name__}: {error}"
-        tip = getattr(error, "tip", None) if self._policy.on_mismatch != "untuned" else None
-        kind: Literal["mismatch", "fallback"] = "mismatch" if isinstance(error, AutotuneError) else "fallback"
-        self._journal.note(kind, "; ".join(filter(None, [what, "the model stays untuned", tip])))
-
-    def _untouched(self) -> tuple[Any, Callable[[], None]]:
-        self._journal.state = "untuned"
-        if self._recipe is not None:
-            return self._untouched_step(), lambda: None
-        if not self._policy.monitor or self._backend is None:
-            return self._model, lambda: None
-        holding = Changes()
-        call = self._monitored(self._backend.direct(self._model))
-        return self._backend.stand_in(self._model, self._model, call, holding), holding.undo
-
-    def _untouched_step(self) -> Callable[..., Any]:
-        framework = framework_of(self._model)
-        if framework is None:
-            raise InputError(f"training_step() was given a {type(self._model).__name__}, which no framework can train")
-        backend = load_backend(framework)
-        problem = self._problem_of_recipe(backend)
-        if problem is not None:
-            raise InputError(f"training_step() was given {problem}")
-        if self._backend is None:
-            self._watch(backend)
-        return self._monitored(self._untuned_call(backend, framework))
-
-    def _watch(self, backend: Backend) -> None:
-        self._journal.memory_bytes = lambda: backend.peak_memory_bytes() or psutil.Process().memory_info().rss
-        if self._policy.monitor:
-            is_synchronous = backend.device_name().lower() == "cpu"
-            self._journal.calls = CallTimes(None if is_synchronous else backend.synchronise)
-
-    def _monitored(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        return call if self._journal.calls is None else self._journal.calls.around(call)
-
-
-def _hint(tuned: TunedConfig) -> str:
-    return f"to tune here: {retune_command(tuned.workload, tuned.framework)}"
-
-
-def _tolerance(tuned: TunedConfig, backend: Backend, model: Any) -> float:
-    """As in the trials: what the user allowed, else by the types of parameters and inputs."""
-    if tuned.workload.tolerance is not None:
-        return tuned.workload.tolerance
-    specs = [*(spec for _, spec in backend.parameters(model)), *tuned.workload.signature.inputs]
-    return default_tolerance(spec.dtype for spec in specs)

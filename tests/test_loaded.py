@@ -461,7 +461,7 @@ def test_prometheus_and_what_it_cannot_show(monkeypatch):
 
 def test_never_an_exception(write, monkeypatch, caplog):
     """Even a bug of the loader's own costs the job nothing but the speed-up."""
-    monkeypatch.setattr("autotune.loaded.differences", lambda *_: 1 / 0)
+    monkeypatch.setattr("autotune.application.differences", lambda *_: 1 / 0)
     model = Model()
     assert autotune.load(write()).apply(model) is model
     assert "ZeroDivisionError" in caplog.text
