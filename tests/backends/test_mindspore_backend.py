@@ -212,6 +212,8 @@ def test_every_way_of_compiling_compiles_the_whole_model_and_keeps_its_result(ru
         "recompiles": [],
         "cache_hits": None,
         "num_fused": 0,
+        "fused": None,
+        "unfused": None,
         "note": None,
     }
 
