@@ -6,6 +6,7 @@ of the compiled model, and one for each kind of graph break that the framework c
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,9 @@ class Examination:
             num_fused=diagnosis.num_fused,
             fused=diagnosis.fused,
             unfused=diagnosis.unfused,
-            refusal=compiled.error if isinstance(compiled, Failure) else None,
+            refusal=f"{compiled.error} (the whole story: {compiled.evidence})"
+            if isinstance(compiled, Failure)
+            else None,
             note=diagnosis.note,
             findings=tuple(ranked(findings)),
         )
@@ -143,6 +146,8 @@ class Examination:
         self._tell(f"compiled without breaks of kind {ailment.value}")
         without = self._attempt(f"without-{ailment.value}", self._config, without=(ailment,))
         if isinstance(without, Failure):
+            # No evidence of anything that is wrong with the model.
+            shutil.rmtree(self._folder / f"without-{ailment.value}", ignore_errors=True)
             return None
         left = [each for each in findings_of(without.diagnosis) if each.ailment is ailment]
         if any(each.kind == "graph_break" for each in left):
