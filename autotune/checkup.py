@@ -6,6 +6,7 @@ of the compiled model, and one for each kind of graph break that the framework c
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,9 @@ class Examination:
             num_fused=diagnosis.num_fused,
             fused=diagnosis.fused,
             unfused=diagnosis.unfused,
-            refusal=compiled.error if isinstance(compiled, Failure) else None,
+            refusal=f"{compiled.error} (the whole story: {compiled.evidence})"
+            if isinstance(compiled, Failure)
+            else None,
             note=diagnosis.note,
             findings=tuple(ranked(findings)),
         )
@@ -139,13 +142,14 @@ class Examination:
         return [each for each in entry_of(self._workload.framework).capturable if each in found]
 
     def _cost(self, ailment: Ailment, compiled: Measurement) -> Cost | None:
-        """Of all breaks of one kind, by a run in which they are captured; None unless they are gone there."""
+        """Of all breaks of one kind, by a run in which they are captured; None unless that is all that differs."""
         self._tell(f"compiled without breaks of kind {ailment.value}")
         without = self._attempt(f"without-{ailment.value}", self._config, without=(ailment,))
         if isinstance(without, Failure):
+            # No evidence of anything that is wrong with the model.
+            shutil.rmtree(self._folder / f"without-{ailment.value}", ignore_errors=True)
             return None
-        left = [each for each in findings_of(without.diagnosis) if each.ailment is ailment]
-        if any(each.kind == "graph_break" for each in left):
+        if not differ_in(ailment, compiled.diagnosis, without.diagnosis):
             return None
         saved_s = compiled.latency.p50 - without.latency.p50
         is_noise = abs(saved_s) < NOTABLE * compiled.latency.p50
@@ -159,6 +163,16 @@ class Examination:
     @property
     def _reports(self) -> Reports | None:
         return reports_of(self._workload.framework)
+
+
+def differ_in(ailment: Ailment, compiled: Diagnosis, without: Diagnosis) -> bool:
+    """The breaks of this kind are gone, and nothing else broke for it: a number that is captured can break what it is
+    handed to, and then the two runs do not differ by the number alone."""
+    before, after = (
+        {(each.location, each.ailment, each.gives_up) for each in findings_of(said) if each.kind == "graph_break"}
+        for said in (compiled, without)
+    )
+    return after <= before and not any(kind is ailment for _, kind, _ in after)
 
 
 def _with_cost(finding: Finding, findings: list[Finding], costs: dict[Ailment, Cost | None]) -> Finding:

@@ -49,18 +49,33 @@ def findings_of(diagnosis: Diagnosis) -> list[Finding]:
     """The ailments of a compiled model, each place once for each kind of ailment; graph breaks first."""
     broken = _merged(_of_break(each) for each in diagnosis.graph_breaks or ())
     again = _merged(_of_recompile(each) for each in diagnosis.recompiles or ())
+    return [*_by_their_better_name(broken), *again]
+
+
+def _by_their_better_name(broken: Sequence[Finding]) -> list[Finding]:
     named = {each.location for each in broken if each.ailment not in _VAGUE}
-    return [*(each for each in broken if each.ailment not in _VAGUE or each.location not in named), *again]
+    vague = [each for each in broken if each.ailment in _VAGUE and each.location in named]
+    lost = {each.location for each in vague if each.gives_up}
+    return [
+        each.model_copy(update={"gives_up": each.gives_up or each.location in lost})
+        for each in broken
+        if each not in vague
+    ]
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The dearest first: by seconds of every call, then by seconds of compiling again, then what was not measured; of
-    those first what gives a whole function up, and what breaks more often."""
+    """The dearest first: by seconds of every call, then by seconds of compiling again, then what was not measured (of
+    those first what gives a whole function up, and what breaks more often); what was measured to cost nothing is last."""
 
     def place(each: Finding) -> tuple[int, float, bool, int]:
+        seconds = 0.0 if each.cost is None else each.cost.seconds
         if each.cost is None:
-            return 2, 0.0, not each.gives_up, -each.count
-        return (0 if each.cost.kind == "per_call" else 1), -each.cost.seconds, not each.gives_up, -each.count
+            group = 2
+        elif seconds <= 0:
+            group = 3
+        else:
+            group = 0 if each.cost.kind == "per_call" else 1
+        return group, -seconds, not each.gives_up, -each.count
 
     return sorted(findings, key=place)
 

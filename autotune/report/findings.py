@@ -74,7 +74,7 @@ def one_line(finding: Finding) -> str:
 def cost_words(cost: Cost | None) -> str:
     """Seconds with what kind of seconds they are."""
     if cost is None:
-        return "not measured: the compiler cannot be told to do without it"
+        return "not measured: no setting takes it out and leaves all else as it is"
     if cost.kind == "once":
         return f"{seconds(cost.seconds)} of compiling again ({cost.how})"
     graphs = f"; graphs without it: {count(cost.num_graphs_without)}" if cost.num_graphs_without is not None else ""

@@ -166,3 +166,9 @@ def pattern(name: str, cured: bool):
     """A Cell and the tensors to call it with."""
     first = Tensor(np.linspace(-1, 2, 24, dtype=np.float32).reshape(6, 4))
     return globals()[f"{name}{'Cured' if cured else 'Broken'}"](), [first, -first, first]
+
+
+def broken(name: str):
+    """As `--model` takes it."""
+    model, (first, *more) = pattern(name, cured=False)
+    return model, first, more

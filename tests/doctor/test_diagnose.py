@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.ailment import Ailment
+from autotune.checkup import differ_in
 from autotune.finding import Cost, Finding, findings_of, ranked
 from autotune.measurement import Diagnosis, GraphBreak, Recompile
 from tests.conftest import REPOSITORY
@@ -60,6 +61,25 @@ def test_the_cured_planner_is_one_graph_with_the_same_outputs(cli):
 
 
 @pytest.mark.parametrize(
+    ("name", "ailment", "code"),
+    [("NumPy", "numpy", "return y + Tensor(np.sort"), ("Try", "exception", "try:")],
+)
+def test_mindspore_is_asked_for_its_reports(cli, name, ailment, code):
+    """What it leaves to the interpreter, and a model that it refuses: both are findings, and the exit status is 0."""
+    pytest.importorskip("mindspore")
+    patterns = Path(__file__).parent / "mindspore_patterns.py"
+    model = ("--model", f"{patterns}:broken", "--model-arg", f"name={name}", "--framework", "mindspore")
+    ended = cli("diagnose", *model, "--json")
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    (found,) = told["findings"]
+    assert found["ailment"] == ailment
+    assert found["source"].startswith(code)
+    assert found["cure"]["words"]
+    assert (told["refusal"] is not None) == (name == "Try")
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--knob", "no_such=1"), "not in the search space"),
@@ -82,7 +102,7 @@ def finding(ailment: Ailment, **fields: object) -> Finding:
 
 
 def test_the_dearest_comes_first():
-    """Seconds of every call, then seconds of compiling again, then what was not measured: whole functions first."""
+    """Seconds of every call, then seconds of compiling again, then what was not measured; no cost comes last."""
     per_call = [Cost(kind="per_call", seconds=s, how="") for s in (0.001, 0.002)]
     once = Cost(kind="once", seconds=9.0, how="")
     order = [
@@ -92,6 +112,7 @@ def test_the_dearest_comes_first():
         finding(Ailment.BRANCH, gives_up=True),
         finding(Ailment.NUMPY, count=3),
         finding(Ailment.CONTAINER, count=1),
+        finding(Ailment.DATA_SHAPE, cost=Cost(kind="per_call", seconds=0.0, how="")),
     ]
     assert ranked(reversed(order)) == order
 
@@ -118,3 +139,16 @@ def test_a_record_of_an_older_release_has_breaks_without_a_kind():
     """It is shown as it was told, and not guessed at."""
     (found,) = findings_of(Diagnosis(compiled=True, graph_breaks=(GraphBreak(reason="told", location="a.py:1"),)))
     assert (found.ailment, found.reason) == (Ailment.OTHER, "told")
+
+
+def test_a_cost_counts_only_if_nothing_else_broke():
+    """Captured, a number can break what it is handed to: such a run says nothing about the number."""
+
+    def said(*breaks: tuple[str, Ailment]) -> Diagnosis:
+        found = tuple(GraphBreak(reason="x", location=place, ailment=kind) for place, kind in breaks)
+        return Diagnosis(compiled=True, graph_breaks=found)
+
+    number, branch = ("a.py:1", Ailment.SCALAR), ("a.py:2", Ailment.BRANCH)
+    assert differ_in(Ailment.SCALAR, said(number, branch), said(branch))
+    assert not differ_in(Ailment.SCALAR, said(number, branch), said(number, branch))
+    assert not differ_in(Ailment.SCALAR, said(number), said(("a.py:3", Ailment.OTHER)))
