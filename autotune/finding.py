@@ -64,8 +64,8 @@ def _by_their_better_name(broken: Sequence[Finding]) -> list[Finding]:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The dearest first: by seconds of every call, then by seconds of compiling again, then what was not measured (of
-    those first what gives a whole function up, and what breaks more often); what was measured to cost nothing is last."""
+    """The dearest first: by seconds of every call, then by seconds of compiling again, then what was not measured, of
+    that first what gives a whole function up and what breaks more often; what was measured to cost nothing is last."""
 
     def place(each: Finding) -> tuple[int, float, bool, int]:
         seconds = 0.0 if each.cost is None else each.cost.seconds
