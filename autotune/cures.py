@@ -1,6 +1,6 @@
 """What to do about each `Ailment`: words, and a pattern of two lines before and after. Data only.
 
-Rule of this file: every cure here is shown to work by a test (`tests/doctor`), in the framework that it is for.
+The common ones are shown to work by a test each (`tests/doctor`), in the framework that they are for.
 """
 
 from __future__ import annotations
