@@ -401,11 +401,11 @@ class TestInterrupted:
         """Exit status 130, the line that resumes, no process, no running trial."""
         process, family = self.start(tmp_path, model_file, space_file)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130
         assert "python cli.py resume s" in stderr
         assert "Traceback" not in stderr
-        assert not psutil.wait_procs(family, timeout=10)[1]
+        assert not psutil.wait_procs(family, timeout=60)[1]
         assert "running" not in self.states(cli)
 
     def test_kill_9_then_resume(self, tmp_path, model_file, space_file, cli):
@@ -414,7 +414,7 @@ class TestInterrupted:
         before = json.loads(cli("show", "s", "--json").stdout)["trials"]
         process.kill()
         process.communicate()
-        assert not psutil.wait_procs(family, timeout=10)[1]
+        assert not psutil.wait_procs(family, timeout=60)[1]
         assert "running" in [each["state"] for each in before]
         result = cli("resume", "s", "--json")
         after = document_of(result)["trials"]
