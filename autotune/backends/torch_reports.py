@@ -38,6 +38,7 @@ _BY_TYPE: dict[str, Ailment] = {
     "RuntimeError when making fake tensor call": Ailment.OPERATOR,
     "TypeError when making fake tensor call": Ailment.OPERATOR,
     "Backend compiler exception": Ailment.OPERATOR,
+    "Attempted to wrap RNN, GRU, or LSTM": Ailment.OPERATOR,
     "Unsupported context manager": Ailment.CONTEXT,
     "Graph break under GenericContextWrappingVariable": Ailment.CONTEXT,
     "unsupported contextlib.* API": Ailment.CONTEXT,

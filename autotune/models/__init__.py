@@ -1,10 +1,10 @@
 """Table of the bundled models: what they are, and which frameworks each one is written for.
 
 Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`, or gives a dict with `model`,
-`inputs` and the `variants` that it declares: the model is in evaluation mode and filled with seeded weights, and the
-inputs are a tuple of tensors to call it with. Where a model exists in two frameworks, both builders take the same
-sizes and give the same function of the same weights. `training.py` has the builders for training steps: the same
-models with a loss, targets and an optimizer.
+`inputs` and what else it declares (`variants`, `regions`, `more_inputs`; see `autotune.workload`): the model is in
+evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a model
+exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
+`training.py` has the builders for training steps: the same models with a loss, targets and an optimizer.
 
 Importing this package imports no framework, so the models can be listed where a framework is not installed.
 """
@@ -29,6 +29,8 @@ class BundledModel:
     frameworks: tuple[str, ...]
     repeated: str | None = None
     """The region of its repeated blocks."""
+    regions: tuple[str, ...] | None = None
+    """The regions that it declares."""
     variants: Mapping[str, Mapping[str, Mapping[str, str | None]]] = field(default_factory=dict)
     """Framework -> what it declares there; values, and where their functions are."""
     trains: bool = False
@@ -56,7 +58,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             "encoder: 4 pre-norm blocks with gated feed-forward; declares variants",
             _BOTH,
             "blocks.*",
-            {
+            variants={
                 "torch": {
                     "activation": _swiglu("torch"),
                     "attention": {"sdpa": None, "math": f"{__name__}.torch.swiglu:use_math_attention"},
@@ -65,6 +67,14 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             },
         ),
         "planner": BundledModel("decision network that breaks graphs on purpose", ("torch",)),
+        "intersection": BundledModel(
+            "decides at an intersection: fixed rules, a scene with an eager middle, GRU trajectories",
+            ("torch",),
+            regions=("rules, scene.encode, scene.decode, predictor", "whole but scene"),
+        ),
+        "temporal_decision": BundledModel("decides at each tick on a history buffer that fills and rolls", ("torch",)),
+        "branching": BundledModel("branches on tensors, work on active ticks alone, dynamic pooling", ("torch",)),
+        "mixed_attention": BundledModel("attention, half PyNative and half under jit; ragged lengths", ("mindspore",)),
     }
 )
 
@@ -81,7 +91,7 @@ def names(framework: str | None = None, task: Literal["infer", "train"] = "infer
 def declared(name: str, framework: str) -> dict[str, Any]:
     """What a process that builds the model would find declared (see `autotune.declaration`), as plain data."""
     model = BUNDLED[name]
-    return {"repeated": model.repeated, "variants": model.variants.get(framework, {})}
+    return {"repeated": model.repeated, "regions": model.regions, "variants": model.variants.get(framework, {})}
 
 
 def reference(name: str, framework: str, task: Literal["infer", "train"] = "infer") -> str:

@@ -32,7 +32,7 @@ def value(name: str, shape: tuple[int, ...], seed: int, *, gain: float = 1.0) ->
         values = rng.uniform(1 - _SPREAD, 1 + _SPREAD, shape)
     elif role == "running_mean":
         values = _SPREAD * rng.standard_normal(shape)
-    elif role == "bias":
+    elif role.startswith("bias"):  # A recurrent layer has several.
         values = _BIAS_SCALE * rng.standard_normal(shape)
     elif len(shape) == 1:
         values = 1 + _SPREAD * rng.standard_normal(shape)

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import pkgutil
 import subprocess
@@ -30,6 +31,10 @@ SMALL: dict[str, dict[str, int]] = {
     "bert_small": {"seq": 16, "dim": 32, "depth": 2, "heads": 2, "vocab": 50, "batch": 3},
     "swiglu": {"length": 8, "dim": 32, "depth": 2, "heads": 2, "hidden": 48, "batch": 2},
     "planner": {"features": 8, "hidden": 16, "horizon": 3, "actions": 4, "batch": 2},
+    "intersection": {"agents": 5, "history": 4, "horizon": 3, "dim": 16, "batch": 2},
+    "temporal_decision": {"features": 8, "history": 6, "dim": 16, "depth": 1, "heads": 2, "actions": 3, "batch": 2},
+    "branching": {"length": 16, "features": 8, "dim": 16, "classes": 5, "batch": 2},
+    "mixed_attention": {"length": 8, "dim": 16, "heads": 2, "batch": 3},
 }
 OUTPUT_SHAPES: dict[str, list[tuple[int, ...]]] = {
     "vit": [(2, 10)],
@@ -39,12 +44,20 @@ OUTPUT_SHAPES: dict[str, list[tuple[int, ...]]] = {
     "bert_small": [(3, 16, 32), (3, 32)],
     "swiglu": [(2, 8, 32)],
     "planner": [(2, 3, 4)],
+    "intersection": [(2, 4), (2, 5, 3, 2)],
+    "temporal_decision": [(2, 3), (2, 6, 8)],
+    "branching": [(2, 5)],
+    "mixed_attention": [(3, 16)],
 }
+IN_PIECES = {"planner", "intersection", "branching", "mixed_attention"}
+"""Written so that no compiler takes them as one graph."""
 INDIVISIBLE = [
     ("vit", {"image": 30, "patch": 8}),
     ("vit", {"dim": 32, "heads": 3}),
     ("bert_small", {"dim": 32, "heads": 3}),
     ("yolo_tiny", {"image": 100}),
+    ("temporal_decision", {"dim": 32, "heads": 3}),
+    ("mixed_attention", {"dim": 32, "heads": 3}),
 ]
 
 torch_only = pytest.mark.torch
@@ -77,7 +90,9 @@ every_model = pytest.mark.parametrize(
         for framework in models.BUNDLED[name].frameworks
     ],
 )
-every_common_model = pytest.mark.parametrize("name", models.names("mindspore"))
+every_common_model = pytest.mark.parametrize(
+    "name", [name for name, model in models.BUNDLED.items() if set(model.frameworks) == {"torch", "mindspore"}]
+)
 
 
 def builder(name: str, framework: str) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
@@ -91,6 +106,12 @@ def builder(name: str, framework: str) -> Callable[..., tuple[Any, tuple[Any, ..
         return (built["model"], built["inputs"]) if isinstance(built, dict) else built
 
     return pair
+
+
+def further_inputs(name: str, framework: str, **sizes: int) -> list[tuple[Any, ...]]:
+    """The `more_inputs` of a builder, none where it gives none."""
+    built = builder(name, framework).__wrapped__(**sizes)  # type: ignore[attr-defined]
+    return list(built.get("more_inputs", [])) if isinstance(built, dict) else []
 
 
 def variant(name: str, framework: str, function: str, **sizes: int) -> tuple[Any, tuple[Any, ...]]:
@@ -164,8 +185,13 @@ def test_reference_to_an_absent_model_is_a_key_error(name: str, framework: str) 
 def test_names_are_filtered_by_framework() -> None:
     """`names` gives every model without argument, and only those of one framework with it."""
     assert models.names() == tuple(models.BUNDLED)
-    assert models.names("torch") == models.names()
-    assert set(models.names()) - set(models.names("mindspore")) == {"planner"}
+    assert set(models.names()) - set(models.names("torch")) == {"mixed_attention"}
+    assert set(models.names()) - set(models.names("mindspore")) == {
+        "planner",
+        "intersection",
+        "temporal_decision",
+        "branching",
+    }
     assert models.names("jax") == ()
 
 
@@ -318,9 +344,9 @@ def test_mindspore_compiles_the_whole_model(name: str) -> None:
 
 
 @torch_only
-@pytest.mark.parametrize("name", [name for name in models.names("torch") if name != "planner"])
+@pytest.mark.parametrize("name", [name for name in models.names("torch") if name not in IN_PIECES])
 def test_torch_captures_the_whole_model(name: str) -> None:
-    """Dynamo captures every model but the planner as one graph, and the outputs stay the same."""
+    """Dynamo captures every model that is not there for its breaks as one graph, and the outputs stay the same."""
     model, inputs = builder(name, "torch")(**SMALL[name])
     import torch
 
@@ -369,14 +395,172 @@ def test_the_planner_breaks_graphs() -> None:
 
 
 @torch_only
-def test_the_planner_is_no_full_graph() -> None:
-    """Asked for one graph, Dynamo refuses the planner."""
-    model, inputs = builder("planner", "torch")(**SMALL["planner"])
+@pytest.mark.parametrize("name", sorted(IN_PIECES & set(models.names("torch"))))
+def test_a_model_in_pieces_is_no_full_graph(name: str) -> None:
+    """Asked for one graph, Dynamo refuses a model that is there for its breaks."""
+    model, inputs = builder(name, "torch")(**SMALL[name])
     import torch
 
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported):
         call("torch", torch.compile(model, backend="eager", fullgraph=True), inputs)
+
+
+# The networks that break or recompile: each does so where it says, and computes the same compiled
+
+
+KINDS_OF_BREAKS = {
+    "intersection": {"disabled", "operator"},
+    "branching": {"tensor_branch", "data_shape", "scalar"},
+    "temporal_decision": set(),
+}
+
+
+@torch_only
+@pytest.mark.parametrize("name", KINDS_OF_BREAKS)
+def test_a_network_breaks_for_the_reasons_that_it_names(cli: Callable[..., Any], name: str) -> None:
+    """The doctor finds the kinds of breaks that the model's own text promises, in its own file, and no others."""
+    pytest.importorskip("torch")
+    sizes = [f"--model-arg={size}={value}" for size, value in SMALL[name].items()]
+    asked = ("--model", name, "--framework", "torch", "--knob", "backend=aot_eager", "--json", *sizes)
+    told = json.loads(cli("diagnose", *asked).stdout)
+    broken = [each for each in told["findings"] if each["kind"] == "graph_break"]
+    assert {each["ailment"] for each in broken} == KINDS_OF_BREAKS[name]
+    assert all(f"{name}.py:" in each["location"] for each in broken)
+
+
+@torch_only
+@pytest.mark.parametrize("name", KINDS_OF_BREAKS)
+def test_a_network_in_pieces_computes_the_same_on_every_path(name: str) -> None:
+    """Compiled once, it gives the untuned outputs for its example, the negated one and its further inputs."""
+    model, inputs = builder(name, "torch")(**SMALL[name])
+    import torch
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    for each in (inputs, tuple(-one for one in inputs), *further_inputs(name, "torch", **SMALL[name]), inputs):
+        assert relative_difference(call("torch", compiled, each), call("torch", model, each)) < 1e-5
+
+
+@torch_only
+def test_signals_of_the_other_sign_take_the_other_branch() -> None:
+    """`branching` at its default sizes runs one of its two paths, and pools to another number of windows."""
+    model, (signals,) = builder("branching", "torch")()
+    taken: list[str] = []
+    for path in ("calm", "alert"):
+        getattr(model, path).register_forward_hook(lambda *_, path=path: taken.append(path))
+    for each in (signals, -signals):
+        call("torch", model, (each,))
+    assert sorted(taken) == ["alert", "calm"]
+    windows = {1 + int((each[:, :, 0] > 0).sum()) // len(each) // 4 for each in (signals, -signals)}
+    assert len(windows) == 2
+
+
+@torch_only
+def test_the_table_lists_the_regions_that_a_model_declares() -> None:
+    """`tune` takes them from the table, without building the model: both say the same."""
+    built = builder("intersection", "torch").__wrapped__()  # type: ignore[attr-defined]
+    assert models.declared("intersection", "torch")["regions"] == tuple(built["regions"])
+
+
+@torch_only
+def test_an_agent_out_of_reach_is_not_heard() -> None:
+    """In `intersection` what one agent does changes what those near it know, and nothing for those far away."""
+    model, (tracks,) = builder("intersection", "torch")(**SMALL["intersection"])
+    import torch
+
+    tracks = tracks.clone()
+    tracks[:, :, :, 0] = torch.tensor([0.0, 0.5, 10.0, 20.0, 30.0]).unsqueeze(-1)
+    known = torch.randn(2, 5, 16)
+    louder = known.clone()
+    louder[:, 1] += 1
+    with torch.no_grad():
+        changed = (model.scene.hear(louder, tracks[:, :, -1, :2]) - model.scene.hear(known, tracks[:, :, -1, :2])).abs()
+    assert changed[:, :2].amax() > 0
+    assert changed[:, 2:].amax() == 0
+
+
+@torch_only
+def test_an_agent_gives_way_to_the_quarter_beside_it_alone() -> None:
+    """Of the four quarters, each gives way to exactly one, in a ring."""
+    torch = pytest.importorskip("torch")
+    model, _ = builder("intersection", "torch")(**SMALL["intersection"])
+    table = model.rules.gives_way
+    assert table.sum(dim=1).tolist() == [1, 1, 1, 1]
+    ring = torch.linalg.matrix_power(table.double(), 4)
+    assert torch.equal(ring, torch.eye(4, dtype=torch.double))
+
+
+@torch_only
+def test_the_history_fills_up_and_rolls_over() -> None:
+    """`temporal_decision` hands its buffer back one tick longer until it is full, then without its oldest tick."""
+    import torch
+
+    model, (observation, full) = builder("temporal_decision", "torch")(**SMALL["temporal_decision"])
+    buffer = full[:, :0]
+    for tick in range(8):
+        _, buffer = model(observation + tick, buffer)
+        assert buffer.shape[1] == min(tick + 1, 6)
+    assert torch.equal(buffer[:, 0], observation + 2)
+    assert torch.equal(buffer[:, -1], observation + 7)
+
+
+@torch_only
+def test_another_length_of_the_history_is_another_graph() -> None:
+    """With static shapes, each of the three lengths that `temporal_decision` is checked on is compiled by itself."""
+    model, inputs = builder("temporal_decision", "torch")(**SMALL["temporal_decision"])
+    import torch
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(model, backend="eager", dynamic=False)
+    for each in (inputs, *further_inputs("temporal_decision", "torch", **SMALL["temporal_decision"]), inputs):
+        call("torch", compiled, each)
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+@mindspore_only
+def test_mixed_attention_compiles_its_core_for_each_longest_row() -> None:
+    """Untuned, its core is compiled already: for the example, and again for inputs whose longest row is longer."""
+    sizes = SMALL["mixed_attention"] | {"length": 12}  # What other tests compile is found in the same table.
+    model, inputs = builder("mixed_attention", "mindspore")(**sizes)
+    from mindspore.graph import api
+
+    before = len(api.ms_compile_cache)
+    call("mindspore", model, inputs)
+    assert len(api.ms_compile_cache) == before + 1
+    for each in (*further_inputs("mixed_attention", "mindspore", **sizes), inputs):
+        call("mindspore", model, each)
+    assert len(api.ms_compile_cache) == before + 2
+
+
+@mindspore_only
+@pytest.mark.parametrize("capture_mode", ["ast", "bytecode"])
+def test_mixed_attention_compiled_computes_the_same(capture_mode: str) -> None:
+    """Compiled as a whole, both lengths give the untuned outputs."""
+    model, inputs = builder("mixed_attention", "mindspore")(**SMALL["mixed_attention"])
+    import mindspore
+
+    each_inputs = (inputs, *further_inputs("mixed_attention", "mindspore", **SMALL["mixed_attention"]))
+    references = [call("mindspore", model, each) for each in each_inputs]
+    compiled = mindspore.jit(model, capture_mode=capture_mode)
+    for each, reference in zip(each_inputs, references, strict=True):
+        assert relative_difference(call("mindspore", compiled, each), reference) < 1e-5
+
+
+@mindspore_only
+def test_padding_does_not_change_mixed_attention() -> None:
+    """What stands behind the end of a row has no part in its result."""
+    model, (tokens, lengths) = builder("mixed_attention", "mindspore")(**SMALL["mixed_attention"])
+    from mindspore import Tensor
+
+    padded = tokens.asnumpy().copy()
+    for row, length in enumerate(lengths.asnumpy()):
+        padded[row, length:] = 7
+    assert (padded != tokens.asnumpy()).any()
+    references = call("mindspore", model, (tokens, lengths))
+    assert relative_difference(call("mindspore", model, (Tensor(padded), lengths)), references) < 1e-6
 
 
 # Variants
