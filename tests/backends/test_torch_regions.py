@@ -107,14 +107,14 @@ print(len(set(programs)), programs[3] == programs[4], None in programs)
 
 
 def test_a_part_is_left_as_it_is(tmp_path):
-    """The compiler goes around it; a loop that it stands in is given up as a whole, which is said."""
+    """The compiler goes around it; a loop that it stands in is given up as a whole: said, and counted as a break."""
     code = """
 said, _, _, net = run(3, region="whole but head")
 print(said.num_graphs, said.num_graph_breaks, [name for name, part in net.named_modules() if "forward" in vars(part)])
 said, _, _, net = run(3, region="whole but blocks.1")
 print(said.num_graphs, said.num_graph_breaks, said.note.partition(":")[0].replace(" ", "_"))
 """
-    assert in_process(tmp_path, code) == ["1", "1", "[]", "1", "0", "ran_eagerly_in_part"]
+    assert in_process(tmp_path, code) == ["1", "1", "[]", "1", "1", "ran_eagerly_in_part"]
 
 
 def test_other_settings_hold_around_a_region(tmp_path):
