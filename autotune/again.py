@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from autotune.budget import Budget
 from autotune.measurement import Outcome
 from autotune.reuse import without_reuse
@@ -11,8 +13,12 @@ from autotune.trial import TrialFolder
 from autotune.workbench import trial_request
 
 
-def run_again(study: Study, number: int) -> tuple[Outcome, str]:
-    """The new outcome, and the plain command that repeats the run. Raises InputError for an unknown number."""
+def run_again(study: Study, number: int, *, profiled: bool = False, log: Path | None = None) -> tuple[Outcome, str]:
+    """The new outcome, and the plain command that repeats the run. Raises InputError for an unknown number.
+
+    What the trial prints goes to the file `log`, if given. `profiled`: a profile and its trace are left in the folder
+    of the recorded trial, where the study's reports find it.
+    """
     record = study.record(number)
     folder = TrialFolder((study.folder / "again" / f"{number:04d}").resolve())
     try:
@@ -23,6 +29,8 @@ def run_again(study: Study, number: int) -> tuple[Outcome, str]:
     except (OSError, ValueError):
         # The evidence was deleted; the study still knows the config.
         request = trial_request(study, number, record.config, folder, Budget())
+    if profiled:
+        request = request.model_copy(update={"profile_in": str(study.trial_folder(number).path.resolve())})
     framework = request.workload.framework
-    with Runner(framework, study.manifest.variables, preload=False, log=None) as runner:
+    with Runner(framework, study.manifest.variables, preload=False, log=log) as runner:
         return runner.run(folder, request, fresh=True), repeat_command(folder, request)

@@ -22,6 +22,7 @@ from autotune.measurement import Measurement
 from autotune.objective import Objective
 from autotune.outlook import Outlook
 from autotune.prewarm import prewarm
+from autotune.profile import HotSpots
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
 from autotune.runner import Trials
 from autotune.statistics import Speedup, Verdict, break_even_calls, verdict_of
@@ -64,6 +65,8 @@ class Answer:
     priors: list[priors.Use] = field(default_factory=list)
     artifact: Artifact | None = None
     """The best config's compile cache, as it was exported last."""
+    hot_spots: HotSpots | None = None
+    """Where the time of the untuned model and of the best config goes; None if neither was profiled."""
     near_best_after: int | None = None
     """Trials after which the search was within 2 % of what it ends with."""
 
@@ -140,6 +143,7 @@ def answer_of(study: Study) -> Answer:
         near_best_after=priors.near_best_after(study, records),
         early_stop=study.early_stop,
         artifact=None if best is None else _artifact_of(study, best.number),
+        hot_spots=_hot_spots(study, untuned, best),
     )
 
 
@@ -306,6 +310,15 @@ def _artifact_of(study: Study, trial: int) -> Artifact | None:
     if remembered is None or remembered["trial"] != trial:
         return None
     return Artifact.model_validate(remembered["artifact"])
+
+
+def _hot_spots(study: Study, untuned: TrialRecord | None, best: TrialRecord | None) -> HotSpots | None:
+    """As far as these trials were profiled. Where the best is the untuned model, there is one to show."""
+    first, second = (
+        None if record is None else study.trial_folder(record.number).read_profile()
+        for record in (untuned, None if best is untuned else best)
+    )
+    return HotSpots(first, second) if first or second else None
 
 
 def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:

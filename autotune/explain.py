@@ -17,6 +17,7 @@ from autotune.answer import Answer, answer_of
 from autotune.config import Config, Scalar
 from autotune.importance import Importance, importances
 from autotune.measurement import Failure, Measurement
+from autotune.profile import HotSpots
 from autotune.record import TrialRecord
 from autotune.space import SearchSpace
 from autotune.study import Study
@@ -84,6 +85,8 @@ class Explanation:
     """The largest first."""
     rivals: list[Rival]
     groups: list[Group]
+    hot_spots: HotSpots | None = None
+    """Of the untuned model and the winner, as far as they were profiled."""
 
 
 def explain(study: Study) -> Explanation | None:
@@ -103,6 +106,7 @@ def explain(study: Study) -> Explanation | None:
         effects=effects(space, measured, value),
         rivals=list(_rivals(answer, space, winner, value)),
         groups=groups(answer.records, winner, [each.knob for each in importance], value),
+        hot_spots=answer.hot_spots,
     )
 
 

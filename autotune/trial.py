@@ -22,11 +22,13 @@ from autotune.config import Config
 from autotune.files import write_whole
 from autotune.measurement import Measurement, Outcome, Record, Stage
 from autotune.numerics import ReferencePrecision, default_tolerance
+from autotune.profile import Profile
 from autotune.timing import SamplingPlan
 from autotune.workload import Workload
 
 REQUEST_FILE = "request.json"
 OUTCOME_FILE = "outcome.json"
+PROFILE_FILE, TRACE_FILE = "profile.json", "trace.json"
 KEPT_CACHES, KEY_FILE = "caches", "key.json"
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
@@ -94,6 +96,9 @@ class TrialRequest(Record):
     """Outputs are compared with the reference; a model that does not repeat itself fails."""
     incumbent_s: PositiveFloat | None = None
     """Best latency known so far: a config that is clearly slower is not sampled to the end."""
+    profile_in: str | None = None
+    """Folder of a trial, absolute: once all is measured, the model is called under a profiler, and what that says is
+    left there."""
     limits: Limits = Limits()
     variables: dict[str, str] = {}
     """Environment variables that stand before the child's Python starts."""
@@ -126,10 +131,25 @@ class TrialFolder:
     def outcome_file(self) -> Path:
         return self.path / OUTCOME_FILE
 
+    @property
+    def trace_file(self) -> Path:
+        """What the profiler saw, for chrome://tracing or Perfetto."""
+        return self.path / TRACE_FILE
+
+    def write_profile(self, profile: Profile) -> None:
+        write_whole(self._profile, profile.model_dump_json(indent=2))
+
+    def read_profile(self) -> Profile | None:
+        """None if the trial was not profiled."""
+        try:
+            return Profile.model_validate_json(self._profile.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
     def write_request(self, request: TrialRequest) -> None:
         """Start (again) from an empty record: an outcome of an earlier run must not be taken for this one's."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in (self.outcome_file, self._stage, self.stdout, self.stderr):
+        for stale in (self.outcome_file, self._stage, self.stdout, self.stderr, self._profile, self.trace_file):
             stale.unlink(missing_ok=True)
         write_whole(self._request, request.model_dump_json(by_alias=True, indent=2))
 
@@ -164,6 +184,10 @@ class TrialFolder:
     @property
     def _request(self) -> Path:
         return self.path / REQUEST_FILE
+
+    @property
+    def _profile(self) -> Path:
+        return self.path / PROFILE_FILE
 
     @property
     def _stage(self) -> Path:

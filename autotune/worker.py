@@ -44,6 +44,8 @@ TURN_FD_VARIABLE = "AUTOTUNE_TURN_FD"
 
 _STARTED_ANEW = "AUTOTUNE_STARTED_ANEW"
 
+PROFILED_CALLS = 5
+
 
 _REASONS: dict[type[BaseException], Reason] = {
     WrongResultError: Reason.WRONG_RESULT,
@@ -199,6 +201,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
             peak_bytes = memory.peak_bytes()
             exercise.require_sound(step)
         diagnosis = backend.diagnose(model, variants.without_variants(request.config))
+        if request.profile_in is not None:
+            _profile(_one_call(backend, step, inputs[0]), TrialFolder(Path(request.profile_in)), backend)
 
     own_compile_s = max(first_call_s - float(np.median(samples.latency_s)), 0.0)
     paid = request.compiled_before
@@ -218,6 +222,12 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         reused_from=None if mate is None else mate.number,
         compiled_from=None if paid is None else paid.trial,
     )
+
+
+def _profile(call: Callable[[], None], folder: TrialFolder, backend: Backend) -> None:
+    """After everything that is timed: a profiler slows down what it watches."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.write_profile(backend.profile(call, PROFILED_CALLS, folder.trace_file))
 
 
 def failure_of(

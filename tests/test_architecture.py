@@ -22,6 +22,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     (
         "files",
         "finding",
+        "profile",
         "workload",
         "regions",
         "objective",

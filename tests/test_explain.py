@@ -117,7 +117,7 @@ def test_the_command_prints_all_three_views_and_a_document(told, cli):
     for expected in ("the best config", "8.00x the cost in the untuned model", "latency_ms", "failed: wrong_result"):
         assert expected in shown.stdout
     document = json.loads(cli("explain", "s", "--json").stdout)
-    assert set(document) == {"winner", "is_untuned", "importances", "effects", "rivals", "groups"}
+    assert set(document) == {"winner", "is_untuned", "importances", "effects", "rivals", "groups", "hot_spots"}
 
 
 def test_nothing_measured_is_a_sentence(make_study, cli):

@@ -29,6 +29,7 @@ from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measurement import Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
 from autotune.numerics import WideType
+from autotune.profile import Profile
 from autotune.workload import Device
 
 
@@ -182,6 +183,13 @@ class Backend(Protocol):
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         """What the compiler did for all calls so far, from its own counters and reports."""
+
+    def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
+        """Make `num_calls` calls under the framework's profiler, and leave its Chrome trace in the file `trace`.
+
+        Where the framework has no profiler that can be read, a note says so, no operators are listed and there is no
+        trace. Called last: a profiler may leave the process slower than it was.
+        """
 
     def program(self, model: Any, config: Config) -> str | None:
         """A digest of what runs: the emitted code, and the settings under which it runs as read back in the process.

@@ -8,6 +8,7 @@ takes without its cache, which knows nothing of knob `threads`, and `program` na
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -29,6 +30,7 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measurement import Diagnosis, GraphBreak, Reason, TensorSpec
 from autotune.numerics import WideType
+from autotune.profile import Profile
 from autotune.regions import Region, fitting
 from autotune.workload import Device
 
@@ -200,6 +202,16 @@ class FakeBackend:
             recompiles=(),
             cache_hits=self._num_hits,
         )
+
+    def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
+        """The model is a function: one operator."""
+        start = time.perf_counter()
+        for _ in range(num_calls):
+            call()
+        self_s = time.perf_counter() - start
+        event = {"name": "function", "ph": "X", "ts": 0, "dur": self_s * 1e6, "pid": os.getpid(), "tid": 0}
+        trace.write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
+        return Profile.of({"function": (self_s, num_calls)}, num_calls)
 
     def program(self, model: Any, config: Config) -> str | None:
         """Knob `program` says it; without that knob each config is its own."""

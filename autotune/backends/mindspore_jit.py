@@ -30,6 +30,7 @@ from autotune.backends.mindspore_cache import compile_cache
 from autotune.backends.mindspore_diagnosis import diagnose
 from autotune.backends.mindspore_kernels import dump_variables
 from autotune.backends.mindspore_lookup import first
+from autotune.backends.mindspore_profile import profile
 from autotune.backends.mindspore_program import program
 from autotune.backends.mindspore_settings import TARGETS
 from autotune.changes import Changes
@@ -38,6 +39,7 @@ from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
+from autotune.profile import Profile
 from autotune.regions import Region
 from autotune.workload import Device
 
@@ -225,6 +227,9 @@ class MindSporeBackend:
         text = str(error).lower()
         exhausted = isinstance(error, RuntimeError) and any(sign in text for sign in _MEMORY_SIGNS)
         return Reason.OUT_OF_MEMORY if exhausted else None
+
+    def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
+        return profile(call, num_calls, trace, selected_device())
 
     def program(self, model: Any, config: Config) -> str | None:
         return program(compiled_cell(model), config)

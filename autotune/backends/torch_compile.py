@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from autotune.ailment import Ailment
 from autotune.backends import Found, python_random_state, torch_books, torch_regions, torch_training, variables_set
 from autotune.backends.torch_apply import apply, capture_despite, device_of
+from autotune.backends.torch_profile import profile
 from autotune.backends.torch_program import program
 from autotune.backends.torch_settings import settings_of
 from autotune.backends.torch_twin import twin
@@ -35,6 +36,7 @@ from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
 from autotune.measurement import Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
+from autotune.profile import Profile
 from autotune.regions import Region
 from autotune.workload import Device
 
@@ -220,6 +222,9 @@ class TorchBackend:
         said = torch_books.diagnosis()
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
         return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
+
+    def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
+        return profile(call, num_calls, trace, self._device.type)
 
     def program(self, model: Any, config: Config) -> str | None:
         return program(model, settings_of(config))

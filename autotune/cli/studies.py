@@ -29,6 +29,7 @@ def show(
 
     from autotune.answer import answer_of
     from autotune.report.goals import ratio_footnote
+    from autotune.report.hot_spots import hot_spots_table
     from autotune.report.pareto import front_table
     from autotune.report.terminal import summary, trials_table
     from autotune.study import open_study, studies_dir_flag
@@ -48,6 +49,8 @@ def show(
     front = front_table(answer)
     if front is not None:
         console.print(front)
+    if answer.hot_spots is not None:
+        console.print(hot_spots_table(answer.hot_spots))
     console.print(summary(answer, studies_dir_flag(studies_dir)))
 
 
@@ -84,20 +87,31 @@ def explain(
 def run(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     trial: Annotated[int, typer.Argument(help="Number of the trial.")],
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Then call it under the framework's profiler: the time of each operator.")
+    ] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> int:
     """Run one trial again, alone, its output shown; the study's record stays as it is."""
     from autotune.again import run_again
     from autotune.measurement import Measurement
+    from autotune.report.hot_spots import profile_lines
     from autotune.report.units import seconds
     from autotune.study import open_study
 
-    outcome, command = run_again(open_study(studies_dir, study), trial)
+    opened = open_study(studies_dir, study)
+    outcome, command = run_again(opened, trial, profiled=profile)
     if isinstance(outcome, Measurement):
         latency = outcome.latency
         typer.echo(
             f"median {seconds(latency.p50)}, p99 {seconds(latency.p99)}, first call {seconds(outcome.first_call_s)}"
         )
+        folder = opened.trial_folder(trial)
+        profiled = folder.read_profile() if profile else None
+        for line in () if profiled is None else profile_lines(profiled):
+            typer.echo(line)
+        if profiled is not None and folder.trace_file.exists():
+            typer.echo(f"the trace, for chrome://tracing or Perfetto: {folder.trace_file}")
     else:
         typer.echo(f"{outcome.reason} at {outcome.stage}: {outcome.error}")
     typer.echo(f"the plain command: {command}")

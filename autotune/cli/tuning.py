@@ -27,6 +27,7 @@ from autotune.cli.application import (
 from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
+    from autotune.answer import Answer
     from autotune.budget import Budget
     from autotune.priors import Source
     from autotune.study import Study
@@ -108,6 +109,9 @@ def tune(
     trial_timeout: Annotated[
         float | None, typer.Option("--trial-timeout", min=1, max=1e6, help="Seconds one trial may take in all. [900]")
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="In the end profile the untuned model and the best: operator by operator.")
+    ] = False,
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
@@ -141,7 +145,8 @@ def tune(
     )
     manifest = make_manifest(wish)
     sources = [read_prior(text, studies_dir) for text in dict.fromkeys(prior or ())]
-    return _tune(open_or_create(studies_dir, manifest), wanted, studies_dir, as_json, begun, sources)
+    opened = open_or_create(studies_dir, manifest)
+    return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile)
 
 
 @app.command()
@@ -170,13 +175,21 @@ def resume(
 
 
 def _tune(
-    study: Study, budget: Budget, studies_dir: Path, as_json: bool, begun: float, sources: Sequence[Source] = ()
+    study: Study,
+    budget: Budget,
+    studies_dir: Path,
+    as_json: bool,
+    begun: float,
+    sources: Sequence[Source] = (),
+    *,
+    profiled: bool = False,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
     from rich.console import Console
 
     from autotune.answer import answer_of
     from autotune.deadline import Deadline
+    from autotune.report.hot_spots import hot_spots_table
     from autotune.report.live import LiveDisplay
     from autotune.report.terminal import failure_lines, summary
     from autotune.runner import Runners
@@ -208,9 +221,27 @@ def _tune(
             print_document(study, answer)
         raise
     answer = answer_of(study)
+    if profiled:
+        _profile(study, answer)
+        answer = answer_of(study)
     if as_json:
         print_document(study, answer)
     else:
-        Console(soft_wrap=not sys.stdout.isatty()).print(summary(answer, studies_dir_flag(studies_dir)))
+        console = Console(soft_wrap=not sys.stdout.isatty())
+        if profiled and answer.hot_spots is not None:
+            console.print(hot_spots_table(answer.hot_spots))
+        console.print(summary(answer, studies_dir_flag(studies_dir)))
     study.close()
     return 0 if answer.best is not None else 1
+
+
+def _profile(study: Study, answer: Answer) -> None:
+    """The untuned model and the best config once more, each alone and then under the framework's profiler."""
+    from autotune.again import run_again
+    from autotune.measurement import Failure
+
+    compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
+    for number in dict.fromkeys(compared):
+        outcome, _ = run_again(study, number, profiled=True, log=study.folder / "supervisor.log")
+        if isinstance(outcome, Failure):
+            say(f"trial {number} was not profiled: {outcome.reason} at {outcome.stage}: {outcome.error}")

@@ -13,6 +13,7 @@ from rich.text import Text
 from autotune import explain
 from autotune.config import Scalar
 from autotune.explain import Contrast, Effect, Explanation
+from autotune.report.hot_spots import hot_spots_document, hot_spots_table
 from autotune.report.units import error, num_bytes, percent, seconds, times
 
 MAX_EFFECTS_SHOWN = 12
@@ -26,6 +27,7 @@ def explanation(told: Explanation, noise: float | None) -> RenderableType:
     return Group(
         Text(f"the best config: trial {told.winner.number}: {told.winner.config}", style="bold"),
         *_rivals(told),
+        *([Text(), hot_spots_table(told.hot_spots)] if told.hot_spots else []),
         Text(),
         *_importances(told),
         Text(),
@@ -44,6 +46,7 @@ def explanation_document(told: Explanation) -> dict[str, Any]:
         "effects": [{**asdict(each), "median": each.median} for each in told.effects],
         "rivals": [asdict(each) for each in told.rivals],
         "groups": [asdict(each) for each in told.groups],
+        "hot_spots": told.hot_spots and hot_spots_document(told.hot_spots),
     }
 
 

@@ -1,0 +1,88 @@
+"""`Profile`: where the time of a call goes, operator by operator, as the framework's own profiler says. Pure.
+
+A profiler slows down what it watches, and small operators more than large ones: shares are there to compare, and what
+a call takes is told by samples that were taken without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import NonNegativeFloat, PositiveInt
+
+from autotune.measurement import Record
+
+
+class OperatorTime(Record):
+    """What one operator takes in one call of the model, on average over the profiled calls."""
+
+    name: str
+    """As the framework writes it."""
+    self_s: NonNegativeFloat
+    """Seconds, without those of other operators that it calls."""
+    share: NonNegativeFloat
+    """Of the seconds of all operators."""
+    num_calls: NonNegativeFloat
+
+
+class Profile(Record):
+    """The operators of a call, the one that takes longest first."""
+
+    operators: tuple[OperatorTime, ...]
+    num_calls: PositiveInt
+    """Calls of the model that were profiled."""
+    note: str | None = None
+    """What the figures leave out, or why there are none."""
+
+    @classmethod
+    def of(cls, times: Mapping[str, tuple[float, int]], num_calls: int, note: str | None = None) -> Profile:
+        """From operator -> seconds and number of its calls, over all `num_calls` calls of the model."""
+        total_s = sum(self_s for self_s, _ in times.values())
+        operators = [
+            OperatorTime(
+                name=name,
+                self_s=self_s / num_calls,
+                share=self_s / total_s if total_s else 0.0,
+                num_calls=count / num_calls,
+            )
+            for name, (self_s, count) in times.items()
+        ]
+        return cls(operators=tuple(sorted(operators, key=lambda each: -each.self_s)), num_calls=num_calls, note=note)
+
+    def operator(self, name: str) -> OperatorTime | None:
+        return next((each for each in self.operators if each.name == name), None)
+
+
+NOTABLE_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class HotSpots:
+    """The profiles of the untuned model and of the best config, as far as they were made; one of them at least was."""
+
+    untuned: Profile | None
+    best: Profile | None
+
+    def largest(self, number: int) -> list[str]:
+        """The operators that take the largest share of either, at the most `number`."""
+        shares: dict[str, float] = {}
+        for profile in (self.untuned, self.best):
+            for each in profile.operators if profile else ():
+                shares[each.name] = max(each.share, shares.get(each.name, 0.0))
+        return sorted(shares, key=lambda name: -shares[name])[:number]
+
+    def gone(self) -> list[str]:
+        """Operators with a notable share of the untuned model's call that the best config does not have."""
+        return _only_in(self.untuned, self.best)
+
+    def new(self) -> list[str]:
+        """The other way round."""
+        return _only_in(self.best, self.untuned)
+
+
+def _only_in(one: Profile | None, other: Profile | None) -> list[str]:
+    if one is None or other is None:
+        return []
+    present = {each.name for each in other.operators}
+    return [each.name for each in one.operators if each.name not in present and each.share >= NOTABLE_SHARE]
