@@ -70,7 +70,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
         "intersection": BundledModel(
             "decides at an intersection: fixed rules, a scene with an eager middle, GRU trajectories",
             ("torch",),
-            regions=("rules, scene.encode, scene.decode, predictor", "whole but scene"),
+            regions=("rules, scene.encode, scene.decode, predictor.roll_out", "whole but scene"),
         ),
         "temporal_decision": BundledModel("decides at each tick on a history buffer that fills and rolls", ("torch",)),
         "branching": BundledModel("branches on tensors, work on active ticks alone, dynamic pooling", ("torch",)),

@@ -464,6 +464,24 @@ def test_the_table_lists_the_regions_that_a_model_declares() -> None:
 
 
 @torch_only
+def test_every_declared_part_is_a_graph() -> None:
+    """Each part that `intersection` names as a region is captured, alone, as one graph."""
+    model, inputs = builder("intersection", "torch")(**SMALL["intersection"])
+    import torch
+    from torch._dynamo.utils import counters
+
+    reference = call("torch", model, inputs)
+    parts, _ = models.declared("intersection", "torch")["regions"]
+    for part in parts.split(", "):
+        torch._dynamo.reset()
+        counters.clear()
+        compiled, _ = builder("intersection", "torch")(**SMALL["intersection"])
+        compiled.get_submodule(part).compile(backend="eager", fullgraph=True)
+        assert relative_difference(call("torch", compiled, inputs), reference) < 1e-5
+        assert counters["stats"]["unique_graphs"] == 1, part
+
+
+@torch_only
 def test_an_agent_out_of_reach_is_not_heard() -> None:
     """In `intersection` what one agent does changes what those near it know, and nothing for those far away."""
     model, (tracks,) = builder("intersection", "torch")(**SMALL["intersection"])

@@ -7,7 +7,8 @@ Three parts that a compiler takes in three ways, as such systems have them:
   (`torch.compiler.disable`): how many pairs are near each other depends on the positions, so that the tensors there
   have another shape at each call. A break stands before and after it.
 * `predictor`: a GRU reads each agent's track and a GRU cell goes on from there. PyTorch's compiler does not look into
-  `nn.GRU` by default (knob `allow_rnn`): another break. The cell, unrolled over the horizon, is captured.
+  `nn.GRU` by default (knob `allow_rnn`) and gives up the whole function around it. So the cell, unrolled over the
+  horizon, is a module of its own: that is captured.
 
 Tuning it is about what to compile: the whole in pieces, or parts of it by themselves, which its regions are.
 """
@@ -51,7 +52,7 @@ def intersection(
     return {
         "model": model,
         "inputs": (torch.from_numpy(weights.normal_input((batch, agents, history, _NUM_FEATURES), seed)),),
-        "regions": ["rules, scene.encode, scene.decode, predictor", "whole but scene"],
+        "regions": ["rules, scene.encode, scene.decode, predictor.roll_out", "whole but scene"],
     }
 
 
@@ -80,22 +81,32 @@ class _Rules(nn.Module):
         return torch.stack([distance, approach, (must * sooner).mean(dim=-1)], dim=-1)
 
 
+class _TwoLayers(nn.Module):
+    """(..., features) to (..., dim). No `nn.Sequential`, which PyTorch does not compile by itself."""
+
+    def __init__(self, features: int, dim: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(features, dim)
+        self.second = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.second(torch.tanh(self.first(x))))
+
+
 class _Scene(nn.Module):
     """Tracks and their rules to what each agent knows: (batch, agents, dim)."""
 
     def __init__(self, history: int, dim: int) -> None:
         super().__init__()
-        self.encode = nn.Sequential(
-            nn.Linear(history * _NUM_FEATURES + _NUM_RULES, dim), nn.Tanh(), nn.Linear(dim, dim)
-        )
+        self.encode = _TwoLayers(history * _NUM_FEATURES + _NUM_RULES, dim)
         self.speak = nn.Linear(dim, dim)
-        self.decode = nn.Sequential(nn.Linear(2 * dim, dim), nn.Tanh(), nn.Linear(dim, dim))
+        self.decode = _TwoLayers(2 * dim, dim)
 
     def forward(self, tracks: torch.Tensor, rules: torch.Tensor) -> torch.Tensor:
-        known = torch.tanh(self.encode(torch.cat([tracks.flatten(2), rules], dim=-1)))
+        known = self.encode(torch.cat([tracks.flatten(2), rules], dim=-1))
         heard = self.hear(known, tracks[:, :, -1, _POSITION_X_Y])
-        decoded: torch.Tensor = self.decode(torch.cat([known, heard], dim=-1))
-        return torch.tanh(decoded)
+        result: torch.Tensor = self.decode(torch.cat([known, heard], dim=-1))
+        return result
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def hear(self, known: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
@@ -110,28 +121,38 @@ class _Scene(nn.Module):
         return torch.zeros_like(known).index_put_((scene, hearer), said.to(known.dtype), accumulate=True)
 
 
-class _Predictor(nn.Module):
-    """Tracks to trajectories (batch, agents, horizon, 2), where each agent will be."""
+class _RollOut(nn.Module):
+    """Agents' states (num, dim) and positions (num, 2) to where they go from there, (num, horizon, 2)."""
 
     def __init__(self, horizon: int, dim: int) -> None:
         super().__init__()
         self.horizon = horizon
-        self.read = nn.GRU(_NUM_FEATURES, dim, batch_first=True)
         self.step = nn.GRUCell(2, dim)
         self.move = nn.Linear(dim, 2)
 
-    def forward(self, tracks: torch.Tensor) -> torch.Tensor:
-        batch, agents = tracks.shape[:2]
-        _, states = self.read(tracks.flatten(0, 1))
-        state = states[-1]
-        position = tracks[:, :, -1, _POSITION_X_Y].flatten(0, 1)
+    def forward(self, state: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         trajectory = []
         for _ in range(self.horizon):
             move = self.move(state)
             position = position + move
             state = self.step(move, state)
             trajectory.append(position)
-        return torch.stack(trajectory, dim=1).view(batch, agents, self.horizon, 2)
+        return torch.stack(trajectory, dim=1)
+
+
+class _Predictor(nn.Module):
+    """Tracks to trajectories (batch, agents, horizon, 2), where each agent will be."""
+
+    def __init__(self, horizon: int, dim: int) -> None:
+        super().__init__()
+        self.read = nn.GRU(_NUM_FEATURES, dim, batch_first=True)
+        self.roll_out = _RollOut(horizon, dim)
+
+    def forward(self, tracks: torch.Tensor) -> torch.Tensor:
+        batch, agents = tracks.shape[:2]
+        _, states = self.read(tracks.flatten(0, 1))
+        trajectories: torch.Tensor = self.roll_out(states[-1], tracks[:, :, -1, _POSITION_X_Y].flatten(0, 1))
+        return trajectories.view(batch, agents, -1, 2)
 
 
 class _Intersection(nn.Module):
