@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -121,7 +122,7 @@ class Bench:
         except InputError as problem:
             return Seen(self._case, problem=str(problem))
         seen = Seen(self._case, num_bytes=artifact.num_bytes)
-        ways = {
+        ways: dict[str, dict[str, Any]] = {
             "cold": {},
             "warm": {"cold": False},
             "artifact": {"shipped": Shipped(artifact=artifact, home=str(self._folder))},
