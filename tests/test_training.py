@@ -14,8 +14,9 @@ from autotune.backends.mindspore_settings import compile_arguments
 from autotune.backends.torch_settings import require_for_training, settings_of
 from autotune.check import WrongResultError
 from autotune.config import Config
-from autotune.errors import AutotuneError, InputError, InvalidConfigError
+from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
+from autotune.loaded import Loaded
 from autotune.measurement import Failure, Measurement, Reason, Stage
 from autotune.plan import bundled_space
 from autotune.runner import Runner
@@ -319,12 +320,12 @@ def test_what_is_for_inference_only_is_invalid_in_training(setting, words):
 # In a job.
 
 
-def exported(framework: str, config: dict[str, object], task: str, verdict: str = "faster") -> TunedConfig:
-    """An export as of a study, with this config for the answer."""
+def exported(framework: str, config: dict[str, object], task: str, verdict: str = "faster") -> Loaded:
+    """An export as of a study, with this config for the answer, as a job has it."""
     content = read_yaml(REPOSITORY / "tests" / "best.yaml")
     content |= {"framework": framework, "config": config, "verdict": verdict, "untuned": {"execution": "eager"}}
     content["workload"] = {**content["workload"], "task": task}
-    return TunedConfig.model_validate(content)
+    return Loaded("best.yaml", TunedConfig.model_validate(content))
 
 
 @pytest.mark.torch
@@ -354,15 +355,9 @@ def test_a_job_gets_the_step_that_was_tuned(verdict):
         return step
 
     tuned = exported("torch", {"execution": "eager", "optimizer_impl": "fused"}, "train", verdict)
-    losses, fused = train(lambda model, optimizer: tuned.training_step(model, loss, optimizer))
+    losses, fused = train(lambda model, optimizer: tuned.training_step(model, loss, optimizer, on_mismatch="apply"))
     assert losses == pytest.approx(train(plainly)[0])
     assert bool(fused) is (verdict == "faster")
-
-
-def test_a_config_of_inference_trains_nothing():
-    """`training_step` of a config that was tuned for calls is a sentence."""
-    with pytest.raises(InputError, match="tuned for inference"):
-        exported("torch", {"execution": "eager"}, "infer").training_step(None, None, None)
 
 
 @pytest.mark.torch
