@@ -6,6 +6,7 @@ processes may go on in sessions of their own, beside the next trial; whoever not
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -21,10 +22,22 @@ def mark_of(folder: Path) -> str:
     return str(folder.resolve())
 
 
+_SETTLING_S = 0.2
+"""Between fork and exec a process carries its parent's environment, and not yet the mark: they are looked for twice."""
+
+
 def kill_marked(folder: Path, among: Iterable[psutil.Process] | None = None) -> None:
     """Kill every process of this user (or of those in `among`) that carries the mark of the trial in `folder`."""
-    mark = mark_of(folder)
-    for process in psutil.process_iter() if among is None else among:
+    if among is not None:
+        _kill(mark_of(folder), among)
+        return
+    _kill(mark_of(folder), psutil.process_iter())
+    time.sleep(_SETTLING_S)
+    _kill(mark_of(folder), psutil.process_iter())
+
+
+def _kill(mark: str, processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
         with suppress(psutil.Error, OSError):
             if process.environ().get(MARK_VARIABLE) == mark:
                 process.kill()

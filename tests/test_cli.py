@@ -377,7 +377,7 @@ class TestInterrupted:
         process = subprocess.Popen(
             cli_command(
                 "tune", "--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
-                "--space", str(space_file), "--study", "s", "--trials", "6", "--compile-timeout", "10",
+                "--space", str(space_file), "--study", "s", "--trials", "6", "--compile-timeout", "30",
             ),
             cwd=tmp_path, env=cli_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip

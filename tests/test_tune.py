@@ -19,6 +19,7 @@ from autotune.events import (
     TrialEnded,
     TrialStarted,
 )
+from autotune.loaded import Loaded
 from autotune.measurement import Measurement, Stage
 from autotune.record import DRIFTING
 from autotune.report.terminal import summary
@@ -77,7 +78,7 @@ def test_when_nothing_is_faster_the_untuned_model_is_kept(make_study, tmp_path):
     assert tuned.config == study.manifest.space.untuned()
     assert tuned.is_untuned
     model = object()
-    assert tuned.apply(model) is model
+    assert Loaded("best.yaml", tuned).apply(model) is model
 
 
 def test_equal_configs_are_a_tie_or_keep_untuned_and_never_faster(make_study, tmp_path):
