@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -9,9 +10,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from autotune.budget import Budget
 from autotune.config import Config
@@ -248,6 +251,20 @@ def budget_file(tmp_path: Path) -> Path:
     path = tmp_path / "quick_budget.yaml"
     path.write_text(QUICK_BUDGET.model_dump_json(exclude={"num_trials", "limits"}))
     return path
+
+
+@pytest.fixture
+def write(tmp_path: Path, exported: dict[str, Any]) -> Callable[..., Path]:
+    """Write the test file's own export with changes applied by a function, and return its path."""
+
+    def write(change: Callable[[dict[str, Any]], object] = lambda content: None) -> Path:
+        content = copy.deepcopy(exported)
+        change(content)
+        path = tmp_path / "best.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return write
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import subprocess
 import sys
@@ -32,20 +31,6 @@ def exported() -> dict[str, object]:
     content["config"] = {"execution": "compile", "latency_ms": 1}
     content["environment"]["device"] = "fake"
     return content
-
-
-@pytest.fixture
-def write(tmp_path, exported):
-    """Write the export with changes applied by a function, and return its path."""
-
-    def write(change=lambda content: None):
-        content = copy.deepcopy(exported)
-        change(content)
-        path = tmp_path / "best.yaml"
-        path.write_text(yaml.safe_dump(content))
-        return path
-
-    return write
 
 
 class Model:

@@ -320,11 +320,11 @@ def test_what_is_for_inference_only_is_invalid_in_training(setting, words):
 # In a job.
 
 
-def exported(framework: str, config: dict[str, object], task: str, verdict: str = "faster") -> Loaded:
+def exported(config: dict[str, object], verdict: str) -> Loaded:
     """An export as of a study, with this config for the answer, as a job has it."""
     content = read_yaml(REPOSITORY / "tests" / "best.yaml")
-    content |= {"framework": framework, "config": config, "verdict": verdict, "untuned": {"execution": "eager"}}
-    content["workload"] = {**content["workload"], "task": task}
+    content |= {"framework": "torch", "config": config, "verdict": verdict, "untuned": {"execution": "eager"}}
+    content["workload"] = {**content["workload"], "task": "train"}
     return Loaded("best.yaml", TunedConfig.model_validate(content))
 
 
@@ -354,7 +354,7 @@ def test_a_job_gets_the_step_that_was_tuned(verdict):
 
         return step
 
-    tuned = exported("torch", {"execution": "eager", "optimizer_impl": "fused"}, "train", verdict)
+    tuned = exported({"execution": "eager", "optimizer_impl": "fused"}, verdict)
     losses, fused = train(lambda model, optimizer: tuned.training_step(model, loss, optimizer, on_mismatch="apply"))
     assert losses == pytest.approx(train(plainly)[0])
     assert bool(fused) is (verdict == "faster")

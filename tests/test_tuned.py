@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 import sys
@@ -22,20 +21,6 @@ SCHEMA_FILE = REPOSITORY / "docs" / "best.schema.json"
 def exported() -> dict[str, object]:
     """A real export, recorded from a study of the fake framework."""
     return yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-
-
-@pytest.fixture
-def write(tmp_path, exported):
-    """Write the export with changes applied by a function, and return its path."""
-
-    def write(change=lambda content: None):
-        content = copy.deepcopy(exported)
-        change(content)
-        path = tmp_path / "best.yaml"
-        path.write_text(yaml.safe_dump(content))
-        return path
-
-    return write
 
 
 def test_the_published_schema_is_the_models_own():
