@@ -13,7 +13,7 @@ import psutil
 from autotune.backends import Backend, entry_of, framework_of, load_backend
 from autotune.changes import Changes
 from autotune.config import Config
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError, InputError, quoted
 from autotune.guard import Applied, Guard, MismatchError, Terms
 from autotune.journal import CallTimes, Journal, keep_for
 from autotune.mismatch import differences, inputs_differ, retune_command
@@ -179,7 +179,7 @@ class Application:
 
     def _note_refusal(self, error: Exception) -> None:
         """One line: what is wrong, that the model stays as it is, what to do."""
-        what = str(error) if isinstance(error, AutotuneError) else f"{type(error).__name__}: {error}"
+        what = str(error) if isinstance(error, AutotuneError) else quoted(error)
         tip = getattr(error, "tip", None) if self._policy.on_mismatch != "untuned" else None
         kind: Literal["mismatch", "fallback"] = "mismatch" if isinstance(error, AutotuneError) else "fallback"
         self._journal.note(kind, "; ".join(filter(None, [what, "the model stays untuned", tip])))

@@ -49,3 +49,13 @@ class NoUsableTrialError(AutotuneError):
 
 class InvalidConfigError(AutotuneError):
     """A config asks for something that the installed framework does not accept (found in the child)."""
+
+
+def quoted(error: BaseException, *, max_lines: int = 1, max_chars: int = 200) -> str:
+    """An exception as a person would quote it: its type and the first lines that say something, in one line. A
+    compiler's message can be pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:max_lines])[:max_chars]
+    # A message can hold an undecodable file name, which JSON cannot.
+    text = text.encode(errors="backslashreplace").decode()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

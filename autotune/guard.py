@@ -20,7 +20,7 @@ from typing import Any, Literal
 from autotune import numerics
 from autotune.backends import Backend, output_arrays
 from autotune.changes import Changes
-from autotune.errors import InputError
+from autotune.errors import InputError, quoted
 from autotune.journal import Journal
 from autotune.warm_start import WarmStart
 from autotune.workload import Arguments
@@ -104,7 +104,7 @@ class Guard:
             return self._passed_by(misfit, args, kwargs)
         if misfit is not None:
             self._note_misfit(f"{misfit}; applied all the same")
-        result = self._protected(args, kwargs)
+        result = self._settled(*args, **kwargs)
         if self._is_settling and self._terms.tolerance is not None:
             result = self._checked(result, self._terms.tolerance, args, kwargs)
         if self._is_settling:
@@ -145,7 +145,7 @@ class Guard:
         return expected
 
     def _time_tuned(self, args: _Args, kwargs: _Kwargs) -> Any:
-        result, median_s = self._timed(self._protected, args, kwargs)
+        result, median_s = self._timed(self._settled, args, kwargs)
         if self._is_settling and median_s is not None:
             self._judge(median_s)
         return result
@@ -161,7 +161,7 @@ class Guard:
         self._phase = self._time_untuned
 
     def _time_untuned(self, args: _Args, kwargs: _Kwargs) -> Any:
-        result, median_s = self._timed(lambda a, k: self._untuned(*a, **k), args, kwargs)
+        result, median_s = self._timed(self._untuned, args, kwargs)
         if median_s is None:
             return result
         seen = f"{self._tuned_s:.3g} s a call, recorded {self._terms.latency_s:.3g}; untuned here {median_s:.3g}"
@@ -175,12 +175,12 @@ class Guard:
             self._settle()
         return result
 
-    def _timed(self, call: _Phase, args: _Args, kwargs: _Kwargs) -> tuple[Any, float | None]:
+    def _timed(self, call: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> tuple[Any, float | None]:
         """The call's result, and the median once enough calls are timed. Calls with other inputs are not counted."""
         fits = self._terms.misfit(Arguments(args, kwargs)) is None
         self._backend.synchronise()
         start = time.perf_counter()
-        result = call(args, kwargs)
+        result = call(*args, **kwargs)
         self._backend.synchronise()
         if fits:
             self._seconds.append(time.perf_counter() - start)
@@ -204,9 +204,6 @@ class Guard:
         except Exception as error:
             return self._repeated(error, args, kwargs)
 
-    def _protected(self, args: _Args, kwargs: _Kwargs) -> Any:
-        return self._settled(*args, **kwargs)
-
     def _from_artifact(self, *args: Any, **kwargs: Any) -> Any:
         """The first tuned call, with the artifact's caches if they are for these inputs; without them if not."""
         self._tuned = self._applied.tuned
@@ -229,7 +226,7 @@ class Guard:
             except Exception as own:
                 self._changes.redo()
                 raise own from None
-            self._give_up(f"the tuned model failed: {_in_words(error)}")
+            self._give_up(f"the tuned model failed: {quoted(error)}")
             return result
 
     def _give_up(self, why: str) -> None:
@@ -247,9 +244,3 @@ class Guard:
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]
 _Phase = Callable[[_Args, _Kwargs], Any]
-
-
-def _in_words(error: Exception, max_chars: int = 200) -> str:
-    """One line of a compiler's message, which can be pages."""
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"[:max_chars]

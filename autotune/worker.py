@@ -26,7 +26,7 @@ from autotune.backends import Backend, load_backend
 from autotune.changes import Changes
 from autotune.check import WrongResultError, check
 from autotune.classmate import find_classmate
-from autotune.errors import AutotuneError, InvalidConfigError
+from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.exercise import exercise_for
 from autotune.files import write_whole
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Samples, Stage
@@ -257,15 +257,10 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
     return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR
 
 
-def _in_words(error: BaseException, max_lines: int = 4, max_chars: int = 600) -> str:
-    """The exception as a person would quote it: its type and the first lines that say something."""
+def _in_words(error: BaseException) -> str:
     if isinstance(error, AutotuneError):
         return f"{error} ({error.tip})" if error.tip else str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:max_lines])[:max_chars]
-    # A message can hold an undecodable file name, which JSON cannot.
-    text = text.encode(errors="backslashreplace").decode()
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return quoted(error, max_lines=4, max_chars=600)
 
 
 def _finite(value: float | None) -> float | None:
