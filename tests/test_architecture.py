@@ -19,7 +19,9 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes", "ailment"),
     ("config", "measurement", "cures"),
+    ("traffic",),
     (
+        "shapes",
         "files",
         "finding",
         "profile",
