@@ -9,7 +9,10 @@ import re
 import pytest
 import yaml
 
-from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET
+from autotune.mismatch import retune_command
+from autotune.traffic import parse_shapes
+from autotune.tuned import load_tuned
+from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET, REPOSITORY
 
 SPACE = """
 schema: 1
@@ -100,6 +103,18 @@ def test_a_study_of_shapes(tune_shapes, cli, tmp_path, budget_file):
     assert "this answer is for many shapes" in refused.stderr
     another = tune_shapes("--shapes", "rows=1..3")
     assert "shapes: rows=1:40%,2:30%,3:20%,5:10% -> rows=1..3" in another.stderr
+
+
+def test_the_hint_to_tune_again_asks_for_the_traffic(tmp_path):
+    """Its dimensions are no arguments of their own there."""
+    shapes = {"traffic": parse_shapes(["rows=1:40%,2:60%"]).model_dump(mode="json"), "inputs": [], "outputs": []}
+    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+    content["workload"]["arguments"] = {"rows": 2, "width": 3}
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump({**content, "shapes": shapes}))
+    command = retune_command(load_tuned(tmp_path / "best.yaml"))
+    assert "--shapes rows=1:40%,2:60%" in command
+    assert "--model-arg width=3" in command
+    assert "--model-arg rows" not in command
 
 
 def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
