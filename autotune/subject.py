@@ -14,6 +14,7 @@ from autotune.backends import Backend
 from autotune.errors import AutotuneError
 from autotune.measurement import Signature, TensorSpec
 from autotune.numerics import WideType
+from autotune.shapes import Shapes
 from autotune.workload import Arguments, Recipe, Variants, Workload, build
 
 
@@ -32,6 +33,8 @@ class Subject:
     """Other implementations of parts of the model, as its author declared them."""
     recipe: Recipe | None = None
     """How it is trained; None: it is not."""
+    shapes: Shapes | None = None
+    """What traffic it is tuned for; None: one shape."""
 
 
 def put_on_device(workload: Workload, backend: Backend) -> Subject:

@@ -17,6 +17,7 @@ from autotune.files import parse_as, read_yaml, write_yaml
 from autotune.measurement import Latency, Record, Signature
 from autotune.numerics import ReferencePrecision
 from autotune.objective import GOAL_PATTERN
+from autotune.shapes import Shapes
 from autotune.statistics import COMPILED, Speedup, Verdict
 from autotune.workload import Device, Task
 
@@ -113,6 +114,8 @@ class TunedConfig(Record):
     evidence: Evidence
     artifact: Artifact | None = None
     """The config's compile cache in a file beside this one; None: the first call compiles."""
+    shapes: Shapes | None = None
+    """What traffic it was tuned for; None: one shape."""
 
     @property
     def is_untuned(self) -> bool:

@@ -115,6 +115,8 @@ class Built:
     """Of each the model as it is first (see `variants`)."""
     recipe: Recipe | None = None
     """Given if and only if the task is to train."""
+    padding: Mapping[str, float] = field(default_factory=dict)
+    """Dimension of the traffic -> what may be appended along it (see `Shapes`)."""
 
 
 def split_reference(model: str) -> tuple[str, str]:
@@ -164,7 +166,7 @@ def build(workload: Workload) -> Built:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """What a tuple holds."""
-_KEYS = (*_POSITIONS, "regions", "variants", "targets", "loss", "optimizer")
+_KEYS = (*_POSITIONS, "regions", "variants", "padding", "targets", "loss", "optimizer")
 _FOR_TRAINING = (
     'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
 )
@@ -234,12 +236,24 @@ def _variants(value: object, workload: Workload) -> Variants:
     return value
 
 
+def _padding(value: object, workload: Workload) -> Mapping[str, float]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InputError(
+            f"{workload.model} returned {_kind(value)} as padding; it must be a dict such as {{'batch': 0}}"
+        )
+    for name, number in value.items():
+        if not isinstance(number, (int, float)) or isinstance(number, bool):
+            raise InputError(f"{workload.model}: the padding of {name} is {_kind(number)} and not a number")
+    return value
+
+
 _VARIANTS = "{NAME: {'plain': None, 'other': FUNCTION}}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READ: dict[str, Callable[[object, Workload], Any]] = {
     "more_inputs": _more_inputs,
     "regions": _regions,
     "variants": _variants,
+    "padding": _padding,
 }
 """Key -> what makes its value part of `Built`, or says what is wrong with it."""
 

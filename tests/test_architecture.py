@@ -35,8 +35,10 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "leftovers",
         "caches",
         "artifact",
+        "buckets",
     ),
     ("space", "trial", "backends", "record"),
+    ("strategy",),
     ("variants",),
     (
         "joint",

@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.ailment import Ailment
-from autotune.backends import Found, python_random_state, variables_set
+from autotune.backends import Found, Varying, python_random_state, variables_set
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
@@ -32,7 +32,7 @@ from autotune.measurement import Diagnosis, GraphBreak, Reason, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.regions import Region, fitting
-from autotune.workload import Device
+from autotune.workload import Arguments, Device
 
 
 class FakeOutOfMemoryError(Exception):
@@ -47,6 +47,8 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self._num_hits = 0
+        self.is_compiling = True
+        self.marked: list[tuple[Varying, ...]] = []
 
     def find(self) -> Found:
         return Found(version="0", devices={"cpu": "fake"}, compilers={})
@@ -85,7 +87,7 @@ class FakeBackend:
 
         def step(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_compiled
-            if not is_compiled:
+            if self.is_compiling and not is_compiled:
                 self._compile_or_load(config)
                 is_compiled = True
             time.sleep(latency_s)
@@ -95,6 +97,32 @@ class FakeBackend:
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         pass
+
+    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+        """Notes what it is told, so that a test can see it."""
+
+        def mark(arguments: Arguments) -> None:
+            self.marked.append(tuple(varying))
+
+        return mark
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        self.is_compiling = False
+        try:
+            yield
+        finally:
+            self.is_compiling = True
+
+    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
+        widths = [(0, size - tensor.shape[axis] if each == axis else 0) for each in range(tensor.ndim)]
+        return np.pad(tensor, widths, constant_values=fill)
+
+    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
+        return tensor.take(range(start, stop), axis)
+
+    def join(self, tensors: Sequence[Any], axis: int) -> Any:
+        return np.concatenate(tensors, axis)
 
     def direct(self, step: Any) -> Callable[..., Any]:
         called: Callable[..., Any] = step
