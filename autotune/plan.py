@@ -29,10 +29,12 @@ from autotune.manifest import Manifest, Target
 from autotune.measurement import Record
 from autotune.models import hub
 from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
-from autotune.objective import Constraint, parse_objectives
+from autotune.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.probe import find_devices, read_declaration
 from autotune.space import Circumstances, Preset, SearchSpace, load_space
-from autotune.workload import Device, Task, Workload, file_reference, split_reference
+from autotune.strategy import known_of
+from autotune.traffic import Traffic, parse_shapes, read_traffic
+from autotune.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
 PREFERRED: dict[str, tuple[str, ...]] = {
     "cpu": ("torch", "mindspore"),
@@ -53,6 +55,8 @@ class Wish(Record):
     framework: str | None = None
     device: str = "auto"
     task: Task = "infer"
+    shapes: tuple[str, ...] = ()
+    traffic: Path | None = None
     study: str | None = None
     spaces: tuple[Path, ...] = ()
     objectives: tuple[str, ...] = ()
@@ -74,14 +78,18 @@ def make_manifest(wish: Wish) -> Manifest:
             "what their optimizers keep of a gradient cannot be compared",
             tip="make a study for each",
         )
-    base, *others = _targets(wish, frameworks, device)
+    traffic = _traffic_of(wish)
+    objectives = parse_objectives(wish.objectives or (() if traffic is None else (UNDER_TRAFFIC,)))
+    constraints = tuple(Constraint.parse(text) for text in wish.constraints)
+    _require_fit_for(traffic, objectives, constraints)
+    base, *others = _targets(wish, frameworks, device, traffic, stream_calls(objectives))
     variables = _pairs("--env", wish.variables)
     declared = [_declaration_of(each.workload, variables) for each in (base, *others)]
     spaces = [_space_of(each, wish, said) for each, said in zip((base, *others), declared, strict=True)]
     return Manifest(
         schema=3,
         id=uuid.uuid4().hex,
-        name=wish.study or "-".join([_short_name(base.workload.model), *_named_task(wish.task), *frameworks, device]),
+        name=wish.study or "-".join([_short_name(base.workload.model), *_named_kind(wish), *frameworks, device]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         autotune_version=autotune.__version__,
         optuna_version=optuna.__version__,
@@ -90,8 +98,8 @@ def make_manifest(wish: Wish) -> Manifest:
         space_file=base.space_file,
         others=tuple(others),
         space=join(spaces) if others else spaces[0],
-        objectives=parse_objectives(wish.objectives),
-        constraints=tuple(Constraint.parse(text) for text in wish.constraints),
+        objectives=objectives,
+        constraints=constraints,
         tolerance=wish.tolerance,
         reference_precision=wish.reference_precision,
         variables=variables,
@@ -133,13 +141,65 @@ def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
     return config
 
 
-def _targets(wish: Wish, frameworks: tuple[str, ...], device: Device) -> list[Target]:
-    """The model in each framework. All take the same arguments and the same seed."""
+def stream_calls(objectives: Iterable[Objective]) -> int:
+    """Calls of the stream that a trial replays under traffic: no more than the job has that is to be made short."""
+    return min([STREAM_CALLS, *(each.num_calls for each in objectives if each.num_calls is not None)])
+
+
+def _traffic_of(wish: Wish) -> Traffic | None:
+    """None: the model is called with one shape. Raises InputError."""
+    if wish.shapes and wish.traffic is not None:
+        raise InputError("--shapes and --traffic: give one of them", tip="a file has the shapes in it")
+    if not wish.shapes and wish.traffic is None:
+        return None
+    if wish.task == "train":
+        flag = "--shapes" if wish.shapes else "--traffic"
+        raise InputError(
+            f"--task train {flag}: a training step is tuned for one shape, because where its steps lead is compared",
+            tip="tune it for the most frequent shape",
+        )
+    return parse_shapes(wish.shapes) if wish.traffic is None else read_traffic(wish.traffic)
+
+
+def _require_fit_for(
+    traffic: Traffic | None, objectives: Iterable[Objective], constraints: Iterable[Constraint]
+) -> None:
+    """Some quantities there are under traffic only, and one there is not."""
+    flags = [f"--objective {each.name}" for each in objectives if each.quantity == "throughput"]
+    flags += [f"--constraint {each.text!r}" for each in constraints if each.quantity == "throughput"]
+    if traffic is not None and flags:
+        raise InputError(
+            f"{flags[0]}: calls of many shapes hold different numbers of items", tip="use latency or total:CALLS"
+        )
+    alone = next((each for each in constraints if each.quantity in OF_TRAFFIC), None)
+    if traffic is None and alone is not None:
+        raise InputError(
+            f"--constraint {alone.text!r}: {alone.quantity} are counted over many shapes",
+            tip="give them with --shapes or --traffic; for one shape there is `recompiles`",
+        )
+
+
+def _arguments_of(wish: Wish, traffic: Traffic | None) -> dict[str, Scalar]:
+    """What the model's function is called with: each dimension of the traffic at its largest size."""
     arguments = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
+    largest = {} if traffic is None else traffic.largest
+    twice = next((name for name in largest if name in arguments), None)
+    if twice is not None:
+        raise InputError(f"--model-arg {twice}: the traffic says its sizes", tip="leave one of the two out")
+    return {**arguments, **largest}
+
+
+def _targets(
+    wish: Wish, frameworks: tuple[str, ...], device: Device, traffic: Traffic | None, num_calls: int
+) -> list[Target]:
+    """The model in each framework. All take the same arguments, the same seed and the same traffic."""
+    arguments = _arguments_of(wish, traffic)
     wanted, files = models_of(wish.models, frameworks), spaces_of(wish.spaces, frameworks)
     return [
         Target(
-            workload=make_workload(wanted[name], arguments, name, device, wish.seed, task=wish.task),
+            workload=make_workload(
+                wanted[name], arguments, name, device, wish.seed, task=wish.task, traffic=traffic, num_calls=num_calls
+            ),
             framework_version=framework_version(name),
             space_file=str(files.get(name) or bundled_space(name)),
         )
@@ -148,10 +208,11 @@ def _targets(wish: Wish, frameworks: tuple[str, ...], device: Device) -> list[Ta
 
 
 def _declaration_of(workload: Workload, variables: dict[str, str]) -> Declaration:
-    """What the model declares, for inference. That of a bundled one is known without building it."""
+    """What the model declares, for inference. That of a bundled one is known without building it, but for what may be
+    padded: that depends on its arguments."""
     if workload.task == "train":
         return Declaration()
-    if workload.model in models.names():
+    if workload.model in models.names() and workload.traffic is None:
         return Declaration.model_validate(models.declared(workload.model, workload.framework))
     return read_declaration(workload, variables)
 
@@ -159,7 +220,7 @@ def _declaration_of(workload: Workload, variables: dict[str, str]) -> Declaratio
 def _space_of(target: Target, wish: Wish, declared: Declaration) -> SearchSpace:
     """The space of one framework as it holds here, with the knobs of what the model declares."""
     workload = target.workload
-    circumstances = _circumstances(wish, target.framework_version, workload.device)
+    circumstances = _circumstances(wish, target, declared)
     space = load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
@@ -167,23 +228,33 @@ def _space_of(target: Target, wish: Wish, declared: Declaration) -> SearchSpace:
     return with_declared(space, declared, dict(entry.compiled), found_too=found_too)
 
 
-def _circumstances(wish: Wish, version: str, device: Device) -> Circumstances:
+def _circumstances(wish: Wish, target: Target, declared: Declaration) -> Circumstances:
     """Without `--tolerance` a model is taken for a float32 one, which no half-precision setting leaves as right."""
     tolerance = wish.tolerance or DEFAULT_TOLERANCES["float32"]
     return Circumstances(
-        version=version,
-        device=device,
+        version=target.framework_version,
+        device=target.workload.device,
         task=wish.task,
         preset=wish.preset,
         tolerance=0.0 if wish.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
+        known=known_of(target.workload.traffic, declared.padding),
     )
 
 
 def make_workload(
-    model: str, arguments: dict[str, Scalar], framework: str, device: Device, seed: int, *, task: Task = "infer"
+    model: str,
+    arguments: dict[str, Scalar],
+    framework: str,
+    device: Device,
+    seed: int,
+    *,
+    task: Task = "infer",
+    traffic: Traffic | None = None,
+    num_calls: int = STREAM_CALLS,
 ) -> Workload:
-    """The workload as it is seen from the current folder. Raises InputError for a model that is not there."""
+    """The workload as it is seen from the current folder; `num_calls` of its traffic are replayed in a trial. Raises
+    InputError for a model that is not there."""
     search_path = Path.cwd()
     reference, digest = _resolve_model(model, framework, task, search_path)
     if model.startswith(hub.SCHEME):
@@ -195,6 +266,8 @@ def make_workload(
         framework=framework,
         device=device,
         task=task,
+        traffic=traffic,
+        stream_calls=num_calls,
         seed=seed,
         search_path=str(search_path),
         source_sha256=digest,
@@ -409,9 +482,9 @@ def _digest(module: str, search_path: Path) -> str | None:
     return hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin and Path(origin).is_file() else None
 
 
-def _named_task(task: Task) -> list[str]:
-    """What the task adds to a study's name: inference goes without saying."""
-    return [] if task == "infer" else [task]
+def _named_kind(wish: Wish) -> list[str]:
+    """What the task and the traffic add to a study's name: inference and one shape go without saying."""
+    return [*([] if wish.task == "infer" else [wish.task]), *(["traffic"] if wish.shapes or wish.traffic else [])]
 
 
 def _short_name(model: str) -> str:

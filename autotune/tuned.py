@@ -112,10 +112,10 @@ class TunedConfig(Record):
     workload: TunedWorkload
     environment: TunedEnvironment
     evidence: Evidence
-    artifact: Artifact | None = None
-    """The config's compile cache in a file beside this one; None: the first call compiles."""
     shapes: Shapes | None = None
     """What traffic it was tuned for; None: one shape."""
+    artifact: Artifact | None = None
+    """The config's compile cache in a file beside this one; None: the first call compiles."""
 
     @property
     def is_untuned(self) -> bool:

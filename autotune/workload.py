@@ -23,13 +23,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from pydantic import PositiveInt
+
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.measurement import Record
+from autotune.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
 Task = Literal["infer", "train"]
 """What is done with a model: it is called, or it takes a training step."""
+
+STREAM_CALLS = 64
+"""Calls of a stream unless a job has fewer: enough for a shape of 2 % to be in it, few enough for a search."""
 
 MODEL_FILE = "_autotune_model_"
 """What the name of a model's file begins with where it is imported for a trial: a job knows no such module."""
@@ -46,6 +52,10 @@ class Workload(Record):
     framework: str
     device: Device
     task: Task = "infer"
+    traffic: Traffic | None = None
+    """The shapes that it is called with; `arguments` then hold the largest size of each dimension. None: one shape."""
+    stream_calls: PositiveInt = STREAM_CALLS
+    """Calls of the stream that a trial replays where there is traffic."""
     seed: int = 0
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""
@@ -293,8 +303,10 @@ def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, An
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [name for name in workload.arguments if name not in parameters and not takes_any]
     if unknown:
+        dimensions = () if workload.traffic is None else workload.traffic.dimensions
+        flag = "--shapes" if unknown[0] in dimensions else "--model-arg"
         raise InputError(
-            f"--model-arg {unknown[0]}: {workload.model} has no such argument",
+            f"{flag} {unknown[0]}: {workload.model} has no such argument",
             tip=f"it takes: {', '.join(parameters) or 'none'}",
         )
     given: dict[str, Any] = dict(workload.arguments)

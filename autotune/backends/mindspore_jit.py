@@ -35,7 +35,7 @@ from autotune.backends import (
 )
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
 from autotune.backends.mindspore_cache import compile_cache
-from autotune.backends.mindspore_diagnosis import diagnose
+from autotune.backends.mindspore_diagnosis import compilations, diagnose
 from autotune.backends.mindspore_kernels import dump_variables
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_profile import profile
@@ -45,7 +45,7 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
-from autotune.measurement import Diagnosis, Reason, TensorSpec
+from autotune.measurement import Compilations, Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.regions import Region
@@ -260,6 +260,9 @@ class MindSporeBackend:
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         return diagnose(compiled_cell(model), config)
+
+    def compilations(self, model: Any, config: Config) -> Compilations | None:
+        return compilations(compiled_cell(model), config)
 
 
 _MEMORY_SIGNS = ("allocate memory failed", "memory isn't enough", "out of memory", "std::bad_alloc")

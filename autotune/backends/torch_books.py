@@ -15,10 +15,12 @@ from typing import Any
 from autotune.ailment import Ailment
 from autotune.backends.torch_code import calls_device_from_cpp, emitted_code, num_launches
 from autotune.backends.torch_reports import ailment_of, ailment_of_guard, guard_of, hint_of
-from autotune.measurement import Diagnosis, GraphBreak, Recompile
+from autotune.measurement import Compilations, Diagnosis, GraphBreak, Recompile
 
 _STACK_LINE = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
 _PYTHON = sysconfig.get_paths()["stdlib"]
+_LIMIT = re.compile(r"(recompile|cache_size)_limit")
+_MOST_METRICS = 10_000
 
 
 def book(name: str) -> Any:
@@ -44,6 +46,25 @@ def diagnosis() -> Diagnosis:
         num_fused=num_fused,
         note=_note(num_graphs, metrics),
     )
+
+
+def compilations() -> Compilations | None:
+    """What was compiled in this process since `clear`, and where dynamo gave up. Dynamo keeps its records of 64
+    compilations, fewer than a stream of shapes may cause: from the first call on it keeps more."""
+    keep_more = book("set_compilation_metrics_limit")
+    if keep_more is not None:
+        keep_more(_MOST_METRICS)
+    counters, metrics = book("counters"), _compilation_metrics()
+    if counters is None:
+        return None
+    given_up = None if metrics is None else sum(map(_is_over_the_limit, metrics))
+    return Compilations(num_graphs=int(counters["stats"]["unique_graphs"]), num_given_up=given_up)
+
+
+def _is_over_the_limit(metric: Any) -> bool:
+    """Dynamo tried to compile a function once more than it may; from then on it leaves what it has no code for alone,
+    without another record of it."""
+    return bool(_LIMIT.search(str(getattr(metric, "fail_reason", None) or "")))
 
 
 def clear() -> None:
