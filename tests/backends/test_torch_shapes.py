@@ -5,13 +5,17 @@ from __future__ import annotations
 import copy
 
 import pytest
+import yaml
 
-from autotune import variants
+import autotune
+from autotune import environment, variants
 from autotune.backends import load_backend
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.shapes import Axis, Shapes
+from autotune.subject import structure_sha256
 from autotune.traffic import Load, Traffic
+from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -135,3 +139,49 @@ def test_rare_shapes_run_in_the_precision_of_the_config():
         given = [step(torch.randn(batch, seq, 8))["rows"].dtype for batch, seq in STREAM[:2]]
     changes.undo()
     assert given == [torch.bfloat16] * 2
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """An export for `Rows` under the traffic, measured on this machine."""
+
+    def export(known, **knobs):
+        content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+        config = {"execution": "compile", "backend": "aot_eager", **knobs}
+        here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
+        content |= {"framework": "torch", "config": config, "shapes": known.model_dump(mode="json")}
+        content["environment"] = {**here, "framework_version": str(torch.__version__)}
+        content["workload"]["signature"].update(
+            structure_sha256=structure_sha256(load_backend("torch").parameters(Rows())),
+            inputs=[{"shape": [3, 5, 8], "dtype": "float32"}],
+        )
+        (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+        return tmp_path / "best.yaml"
+
+    return export
+
+
+@pytest.mark.parametrize(
+    ("knobs", "padding"),
+    [
+        ({"shapes": "static"}, {}),
+        ({"shapes": "marked"}, {}),
+        ({"shapes": "bucketed", "num_buckets": 2}, {"batch": 0, "seq": 0}),
+        ({"shapes": "eager_rare", "num_compiled": 5}, {}),
+    ],
+    ids=str,
+)
+def test_a_job_compiles_as_often_as_the_trial(streamed, exported, knobs, padding):
+    """`apply` of an exported answer on the same stream: the same outputs, the same number of compilations."""
+    known = shapes(**padding)
+    in_trial = streamed(known, stream=STREAM, **knobs).num_graphs
+    load_backend("torch").prepare("cpu", 0)
+    torch._dynamo.reset()
+    model = Rows().eval()
+    plain = copy.deepcopy(model)
+    with torch.no_grad(), autotune.load(exported(known, **knobs)).applied(model) as tuned:
+        for batch, seq in (*STREAM, *STREAM):
+            x = torch.randn(batch, seq, 8)
+            torch.testing.assert_close(tuned(x)["rows"], plain(x)["rows"])
+        stats = autotune.stats(tuned)
+    assert (stats.state, stats.num_compiles) == ("tuned", in_trial)
