@@ -19,12 +19,11 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes", "ailment"),
     ("config", "measurement", "cures"),
-    ("traffic",),
+    ("traffic", "profile"),
     (
         "shapes",
         "files",
         "finding",
-        "profile",
         "workload",
         "regions",
         "objective",

@@ -304,6 +304,9 @@ def _select(device: Device) -> None:
         else:
             ms.set_context(device_target=TARGETS[device])
     except (RuntimeError, ValueError) as error:
+        # A process that has computed something is refused even the device that it is on.
+        if selected_device() == device:
+            return
         reason = str(error).strip().partition("\n")[0]
         raise MissingDeviceError(f"{device}: MindSpore cannot use it: {reason}", tip=f"see {_INSTALL}") from error
 

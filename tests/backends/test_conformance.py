@@ -113,6 +113,7 @@ print(json.dumps({
     "device": backend.device_name(),
     "compiled": diagnosis.compiled,
     "num_graphs": diagnosis.num_graphs,
+    "compilations": backend.compilations(model, untuned).model_dump(),
     "states_differ": [one != other for one, other in zip(states, states[1:])],
     "dropout": dropout(eval(expressions["training"])),
     "brought_to_a_size": brought_to_a_size(inputs[0], backend.place(eval(expressions["integers"]))),
@@ -153,6 +154,7 @@ def test_the_untuned_model_runs_uncompiled(said):
     name, answers = said
     assert answers["output_shape"] == [2, 3]
     assert answers["compiled"] is False
+    assert answers["compilations"] == {"num_graphs": 0, "num_given_up": 0}
     assert answers["same_object"] or name == "fake"
 
 
