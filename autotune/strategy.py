@@ -9,7 +9,11 @@ is, so that a job with other arguments gets what it would have got without a str
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -98,7 +102,35 @@ def dimension_to_split(shapes: Shapes) -> str | None:
     return None
 
 
-class _Strategy:
+class _Uncompiled:
+    """`Backend.uncompiled`, which holds for the process, for calls of several threads: entered by the first of them,
+    left by the last. What others call meanwhile is right, but not compiled either."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_inside = 0
+        self._entered = ExitStack()
+
+    @contextmanager
+    def within(self, backend: Backend) -> Iterator[None]:
+        with self._lock:
+            if self._num_inside == 0:
+                self._entered.enter_context(backend.uncompiled())
+            self._num_inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_inside -= 1
+                if self._num_inside == 0:
+                    self._entered.close()
+
+
+_UNCOMPILED: defaultdict[type[Any], _Uncompiled] = defaultdict(_Uncompiled)
+"""By class of the backend: each model that is loaded has a backend of its own, and all share the process."""
+
+
+class _Strategy(ABC):
     """A callable in the place of a step."""
 
     def __init__(self, place: Place) -> None:
@@ -111,8 +143,13 @@ class _Strategy:
         sizes = sizes_in(arguments.leaves(), self._shapes.inputs)
         return arguments.call(self._step) if sizes is None else self._called(arguments, sizes)
 
+    @abstractmethod
     def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
-        raise NotImplementedError
+        """A call of these sizes."""
+
+    def _called_uncompiled(self, arguments: Arguments) -> Any:
+        with _UNCOMPILED[type(self._backend)].within(self._backend):
+            return arguments.call(self._step)
 
     def _padded(self, arguments: Arguments, wanted: dict[str, int]) -> Any:
         """What the step gives for a call with these dimensions brought to a size by what may be appended, and the
@@ -157,8 +194,7 @@ class _Marked(_Strategy):
 
     def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
         if any(not low <= sizes[name] <= high for name, (low, high) in self._bounds.items() if name in sizes):
-            with self._backend.uncompiled():
-                return arguments.call(self._step)
+            return self._called_uncompiled(arguments)
         self._mark(arguments)
         return arguments.call(self._step)
 
@@ -246,10 +282,7 @@ class _EagerRare(_Strategy):
         ]
 
     def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
-        if sizes in self._compiled:
-            return arguments.call(self._step)
-        with self._backend.uncompiled():
-            return arguments.call(self._step)
+        return arguments.call(self._step) if sizes in self._compiled else self._called_uncompiled(arguments)
 
 
 _AROUND: dict[str, Callable[[Place, Config], Step]] = {

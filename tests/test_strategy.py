@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -175,6 +176,28 @@ def test_the_most_frequent_shapes_are_compiled() -> None:
         step(*call(batch, seq))
     step(*call(1, 5))
     assert states == [(1, 2), (1, 5)]
+
+
+def test_rare_calls_of_several_threads_overlap() -> None:
+    """Nothing is compiled until the last of them is done, and then compiling goes on."""
+    backend = FakeBackend()
+    both, seen = threading.Barrier(2), []
+    leave = {2: threading.Event(), 3: threading.Event()}
+
+    def model(x: np.ndarray, _: np.ndarray) -> np.ndarray:
+        both.wait(10)
+        assert leave[len(x)].wait(10)
+        seen.append(backend.is_compiling)
+        return x
+
+    step = stepped({"shapes": "eager_rare", "num_compiled": 1}, shapes(), backend, model)
+    threads = {batch: threading.Thread(target=step, args=call(batch, 5)) for batch in leave}
+    for thread in threads.values():
+        thread.start()
+    for batch, thread in threads.items():
+        leave[batch].set()
+        thread.join()
+    assert (seen, backend.is_compiling) == ([False, False], True)
 
 
 def test_sizes_that_vary_are_marked() -> None:

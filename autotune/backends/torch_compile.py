@@ -130,7 +130,7 @@ class TorchBackend:
         return torch_shapes.pad(tensor, axis, size, fill)
 
     def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
-        return tensor.narrow(axis, start, stop - start)
+        return torch_shapes.cut(tensor, axis, start, stop)
 
     def join(self, tensors: Sequence[Any], axis: int) -> Any:
         return torch.cat(list(tensors), axis)

@@ -37,3 +37,10 @@ def pad(tensor: torch.Tensor, axis: int, size: int, fill: float) -> torch.Tensor
     shape = [size - length if number == axis else length for number, length in enumerate(tensor.shape)]
     appended: Any = tensor.new_full(shape, fill)
     return torch.cat([tensor, appended], axis)
+
+
+def cut(tensor: torch.Tensor, axis: int, start: int, stop: int) -> torch.Tensor:
+    """See `Backend.cut`. Along the first axis a view is as dense as the tensor; elsewhere it would have gaps, and a job
+    that calls `view` on its outputs would fail."""
+    part = tensor.narrow(axis, start, stop - start)
+    return part if axis == 0 else part.clone(memory_format=torch.preserve_format)

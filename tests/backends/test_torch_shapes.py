@@ -72,6 +72,7 @@ def streamed():
                 x = torch.randn(batch, seq, 8)
                 got, expected = step(x), plain(x)
                 assert got["more"][1] == 3
+                assert got["rows"].is_contiguous()
                 torch.testing.assert_close(got["rows"], expected["rows"])
                 torch.testing.assert_close(got["more"][0], expected["more"][0])
         return backend.diagnose(model, variants.without_variants(config))
