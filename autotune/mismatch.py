@@ -18,7 +18,7 @@ from autotune.measurement import TensorSpec
 from autotune.shapes import Shapes
 from autotune.strategy import sizes_in
 from autotune.subject import structure_sha256
-from autotune.tuned import TunedConfig, TunedWorkload
+from autotune.tuned import TunedConfig
 from autotune.workload import Arguments
 
 _COMPILERS = ("triton", "torch-npu")
@@ -81,15 +81,17 @@ def _without(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) -> li
     return [each for each in changed if each.shape]
 
 
-def retune_command(workload: TunedWorkload, framework: str) -> str:
+def retune_command(tuned: TunedConfig) -> str:
     """What a user types to tune the same model here."""
-    words = ["python", "cli.py", "tune", "--model", workload.model, "--framework", framework]
+    workload, traffic = tuned.workload, None if tuned.shapes is None else tuned.shapes.traffic
+    words = ["python", "cli.py", "tune", "--model", workload.model, "--framework", tuned.framework]
     words += ["--device", workload.device]
     if workload.task != "infer":
         words += ["--task", workload.task]
     for name, value in workload.arguments.items():
-        words += ["--model-arg", f"{name}={value}"]
-    return shlex.join(words)
+        if traffic is None or name not in traffic.dimensions:
+            words += ["--model-arg", f"{name}={value}"]
+    return shlex.join([*words, *([] if traffic is None else traffic.flags)])
 
 
 def _of_the_device(then: Environment, here: Environment) -> list[str | None]:

@@ -60,6 +60,16 @@ class Traffic(Record):
         """Each dimension at its largest size."""
         return {name: max(self.sizes_of(name)) for name in self.dimensions}
 
+    @property
+    def flags(self) -> list[str]:
+        """What asks for it on a command line; where the shapes are too many or not independent, a file has to."""
+        text = str(self)
+        try:
+            is_written = parse_shapes([text]) == self
+        except InputError:
+            is_written = False
+        return ["--shapes", text] if is_written else ["--traffic", "FILE"]
+
     def sizes_of(self, dimension: str) -> dict[int, float]:
         """Each size of one dimension, ascending -> its share of all calls."""
         shares: dict[int, float] = {}

@@ -143,6 +143,15 @@ def test_traffic_in_its_own_words() -> None:
     assert str(parse_shapes(["seq=2,4,8,16,32,64,128"])) == "seq=7 sizes from 2 to 128"
 
 
+def test_a_command_line_that_asks_for_it() -> None:
+    """Its own words where they say all of it; else it takes a file: sizes too many to name, or that go together."""
+    for text in ("batch=1:60%,4:30%,8:10%", "seq=16..128", "batch=1,4; seq=16..18"):
+        assert parse_shapes([text]).flags == ["--shapes", text]
+    assert parse_shapes(["seq=2,4,8,16,32,64,128"]).flags == ["--traffic", "FILE"]
+    together = Traffic(loads=tuple(Load(sizes={"a": size, "b": size}, share=0.5) for size in (1, 2)))
+    assert together.flags == ["--traffic", "FILE"]
+
+
 def test_traffic_holds_together() -> None:
     """Shapes with other dimensions, or shares that do not add up, are no traffic; JSON gives back the same."""
     traffic = parse_shapes(["batch=1:60%,4:40%"])

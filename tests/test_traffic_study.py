@@ -9,7 +9,12 @@ import re
 import pytest
 import yaml
 
-from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET
+from autotune.errors import InputError
+from autotune.mismatch import retune_command
+from autotune.plan import Wish, make_manifest
+from autotune.traffic import parse_shapes
+from autotune.tuned import load_tuned
+from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET, REPOSITORY
 
 SPACE = """
 schema: 1
@@ -102,6 +107,18 @@ def test_a_study_of_shapes(tune_shapes, cli, tmp_path, budget_file):
     assert "shapes: rows=1:40%,2:30%,3:20%,5:10% -> rows=1..3" in another.stderr
 
 
+def test_the_hint_to_tune_again_asks_for_the_traffic(tmp_path):
+    """Its dimensions are no arguments of their own there."""
+    shapes = {"traffic": parse_shapes(["rows=1:40%,2:60%"]).model_dump(mode="json"), "inputs": [], "outputs": []}
+    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+    content["workload"]["arguments"] = {"rows": 2, "width": 3}
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump({**content, "shapes": shapes}))
+    command = retune_command(load_tuned(tmp_path / "best.yaml"))
+    assert "--shapes rows=1:40%,2:60%" in command
+    assert "--model-arg width=3" in command
+    assert "--model-arg rows" not in command
+
+
 def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
     """`--traffic FILE` asks the same; a config that leaves shapes to eager execution, or compiles too often, can be
     ruled out; the stream is no longer than the job; there may be several objectives."""
@@ -118,22 +135,32 @@ def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("wish", "words"),
     [
-        ((*SHAPES, "--traffic", "log.jsonl"), "--shapes and --traffic: give one of them"),
-        ((*SHAPES, "--model-arg", "rows=3"), "--model-arg rows: the traffic says its sizes"),
-        ((*SHAPES, "--task", "train"), "--task train --shapes: a training step is tuned for one shape"),
-        ((*SHAPES, "--objective", "throughput"), "--objective throughput: calls of many shapes hold different numbers"),
-        ((*SHAPES, "--constraint", "throughput >= 5"), "--constraint 'throughput >= 5': calls of many shapes"),
-        (("--constraint", "fallbacks == 0"), "fallbacks are counted over many shapes"),
-        (("--shapes", "columns=1..3"), "--shapes columns: "),
-        (("--shapes", "seed=1..3"), "--shapes seed: the inputs of "),
-        (("--traffic", "no.jsonl"), "--traffic no.jsonl: cannot be read"),
+        ({"traffic": "log.jsonl"}, "--shapes and --traffic: give one of them"),
+        ({"model_arguments": ("rows=3",)}, "--model-arg rows: the traffic says its sizes"),
+        ({"task": "train"}, "--task train --shapes: a training step is tuned for one shape"),
+        ({"objectives": ("throughput",)}, "--objective throughput: calls of many shapes hold different numbers"),
+        ({"constraints": ("throughput >= 5",)}, "--constraint 'throughput >= 5': calls of many shapes"),
+        ({"shapes": (), "constraints": ("fallbacks == 0",)}, "fallbacks are counted over many shapes"),
+        ({"shapes": (), "traffic": "no.jsonl"}, "--traffic no.jsonl: cannot be read"),
     ],
 )
-def test_what_does_not_go_together_is_a_sentence(tune_shapes, arguments, words):
-    """Refused before anything is measured, with exit status 2."""
-    result = tune_shapes(*arguments)
+def test_what_does_not_go_together_is_a_sentence(model_file, wish, words):
+    """Refused before anything is looked at."""
+    plain = {"models": (f"{model_file}:tiny",), "framework": "fake", "device": "cpu", "shapes": ("rows=1..3",)}
+    with pytest.raises(InputError) as caught:
+        make_manifest(Wish.model_validate({**plain, **wish}))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [("columns=1..3", "--shapes columns: "), ("seed=1..3", "--shapes seed: the inputs of ")],
+)
+def test_a_dimension_must_be_one_of_the_models(tune_shapes, shapes, words):
+    """What its function does not take, or does not show in its inputs, ends the study with a sentence."""
+    result = tune_shapes("--shapes", shapes)
     assert result.returncode == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr

@@ -90,7 +90,7 @@ def tune(
         typer.Option(
             "--objective",
             help="latency (the median), p90, p99, throughput, memory, compile or total:CALLS; repeatable: the verdict "
-            "is about the first, a Pareto front about all. [latency]",
+            "is about the first, a Pareto front about all. [latency; with shapes total:1000]",
         ),
     ] = None,
     constraint: Annotated[

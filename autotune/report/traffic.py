@@ -21,8 +21,7 @@ def traffic_table(answer: Answer) -> RenderableType | None:
     compared = _compared(answer)
     if answer.traffic is None or not compared:
         return None
-    replay = compared["untuned"].replay
-    assert replay is not None
+    replay = _replay(next(iter(compared.values())))
     table = Table("shape", box=None, header_style="bold", pad_edge=False)
     for name in ("share", "calls", *compared, *(["x"] if len(compared) > 1 else []), "compiled"):
         table.add_column(name, justify="right")
@@ -37,8 +36,7 @@ def traffic_table(answer: Answer) -> RenderableType | None:
 
 def pass_line(measurement: Measurement) -> str:
     """What the stream cost, e.g. `first pass 21.3 s, then 1.27 s; 8 graphs compiled; 1 function left to eager`."""
-    replay = measurement.replay
-    assert replay is not None
+    replay = _replay(measurement)
     steady_s = len(replay.stream) * measurement.steady_call_s
     told = [f"first pass {seconds(sum(replay.cold_s))}, then {seconds(steady_s)}"]
     if replay.num_compilations is not None:
@@ -54,8 +52,7 @@ def traffic_document(answer: Answer) -> dict[str, Any] | None:
     if answer.traffic is None:
         return None
     compared = _compared(answer)
-    first = next(iter(compared.values()), None)
-    replay = None if first is None else first.replay
+    replay = next(map(_replay, compared.values()), None)
     return {
         "asked": str(answer.traffic),
         "num_calls": replay and len(replay.stream),

@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
-from autotune.backends import BACKENDS, Backend, framework_version
+from autotune.backends import BACKENDS, Backend, framework_names, framework_version
 from autotune.errors import MissingFrameworkError
+from autotune.plan import bundled_space
+from autotune.space import Circumstances, load_space
 from tests.conftest import REPOSITORY
 
 FRAMEWORKS = [
@@ -235,3 +237,13 @@ def test_the_class_has_the_whole_contract(name):
 
 def _methods():
     return sorted(name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_the_table_calls_untuned_what_the_search_space_calls_so(name):
+    """A job leaves a model as it is by the table, a study compares with what its space calls untuned: the same way."""
+    for version in ("2.10.0", "2.13.0"):
+        for device in ("cpu", "gpu", "ascend"):
+            here = Circumstances(version=version, device=device)
+            space = load_space(bundled_space(name), framework=name, circumstances=here)
+            assert space.untuned().matches(BACKENDS[name].untuned)
