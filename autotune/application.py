@@ -127,7 +127,8 @@ class Application:
 
     def _step(self, backend: Backend, config: Config, variants: list[Apply], changes: Changes) -> Any:
         if self._recipe is None:
-            return compile_under(backend, self._model, config, variants, changes)
+            shapes = None if self._loaded.answer is None else self._loaded.answer.shapes
+            return compile_under(backend, self._model, config, variants, changes, shapes=shapes)
         return backend.training_step(self._model, self._recipe.loss, self._recipe.optimizer, config, changes)
 
     def _untuned_call(self, backend: Backend, framework: str) -> Callable[..., Any]:
@@ -162,7 +163,8 @@ class Application:
 
     def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool, unchecked_caches: bool) -> Terms:
         is_measured = self._is_measured(tuned)
-        is_comparable = fits and is_measured and self._policy.margin is not None
+        # Under traffic the recorded latency is that of a mixture of shapes, and the first calls are another one.
+        is_comparable = fits and is_measured and self._policy.margin is not None and tuned.shapes is None
         return Terms(
             misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",

@@ -1,4 +1,5 @@
-"""`Declaration`: the regions and variants that a model's author declared, as names; and the knobs that they become."""
+"""`Declaration`: the regions and variants that a model's author declared, as names, and the knobs that they become; and
+what may be padded."""
 
 from __future__ import annotations
 
@@ -22,6 +23,9 @@ class Declaration(Record):
     variants: dict[str, dict[str, str | None]] = {}
     """Variant -> its values, the model as it is first -> `package.module:function` that makes it (None: none, or not to
     be imported by that name)."""
+
+    padding: tuple[str, ...] = ()
+    """Dimensions of the traffic that may be padded."""
 
     def regions_to_try(self, *, found_too: bool) -> tuple[str, ...]:
         """What there is to compile instead of the whole: what was declared; else, if wanted, what was found."""

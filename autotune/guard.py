@@ -47,7 +47,7 @@ class Terms:
     tolerance: float | None
     """Largest relative error of the first call's outputs; None: they are not checked."""
     latency_s: float | None
-    """Recorded median latency; None: the job's calls cannot be compared with it."""
+    """Recorded median latency; None: the job's calls cannot be compared with it, as under traffic."""
     margin: float
     """Times the recorded latency that the first calls may take."""
 

@@ -29,7 +29,9 @@ class Inference:
 
     def compile(self, config: Config, changes: Changes) -> Callable[..., Any]:
         functions = declared(config, self._subject.variants)
-        return compile_under(self._backend, self._subject.model, config, functions, changes)
+        return compile_under(
+            self._backend, self._subject.model, config, functions, changes, shapes=self._subject.shapes
+        )
 
     def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
         """The outputs for each of the subject's inputs."""

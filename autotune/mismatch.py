@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autotune import environment
 from autotune.backends import Backend, framework_version
 from autotune.environment import Environment
+from autotune.measurement import TensorSpec
+from autotune.shapes import Shapes
+from autotune.strategy import sizes_in
 from autotune.subject import structure_sha256
 from autotune.tuned import TunedConfig
 from autotune.workload import Arguments
@@ -36,11 +40,45 @@ def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
 def inputs_differ(tuned: TunedConfig, backend: Backend, arguments: Arguments) -> str | None:
     """Whether a call's tensors have other shapes or types than the measured call's, in whatever order they come.
 
-    Tensors of a single number are left out: trainers pass such counts along, and they change no shape.
+    Tensors of a single number are left out: trainers pass such counts along, and they change no shape. Under traffic a
+    dimension may have any size from its smallest to its largest.
     """
-    specs = [spec for leaf in arguments.leaves() if (spec := backend.spec(leaf)) is not None and spec.shape]
-    then = [spec for spec in tuned.workload.signature.inputs if spec.shape]
-    return None if Counter(specs) == Counter(then) else f"inputs {_shapes(then)}, here {_shapes(specs)}"
+    leaves = arguments.leaves()
+    numbered = [(number, spec) for number, leaf in enumerate(leaves) if (spec := backend.spec(leaf)) is not None]
+    specs, then = [spec for _, spec in numbered], tuned.workload.signature.inputs
+    open_axes: list[tuple[int, int]] = []
+    if tuned.shapes is not None:
+        outside = _outside(tuned.shapes, leaves)
+        if outside is not None:
+            return outside
+        # What was no tensor has no place among the recorded inputs.
+        places = {number: place for place, (number, _) in enumerate(numbered)}
+        open_axes = [(places[each.leaf], each.axis) for each in tuned.shapes.inputs if each.leaf in places]
+    if Counter(_without(specs, open_axes)) == Counter(_without(then, open_axes)):
+        return None
+    return (
+        f"inputs {_shapes(each for each in then if each.shape)}, here {_shapes(each for each in specs if each.shape)}"
+    )
+
+
+def _outside(shapes: Shapes, leaves: Sequence[Any]) -> str | None:
+    """The first dimension whose size none of the traffic had, or what lies between its sizes."""
+    for dimension, size in (sizes_in(leaves, shapes.inputs) or {}).items():
+        sizes = list(shapes.traffic.sizes_of(dimension))
+        smallest, largest = sizes[0], sizes[-1]
+        if not smallest <= size <= largest:
+            return f"calls with {dimension} from {smallest} to {largest}, here {size}"
+    return None
+
+
+def _without(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) -> list[TensorSpec]:
+    """Those with a shape, the sizes of these axes (number of the spec, axis) left out."""
+    shapes = [list(each.shape) for each in specs]
+    for number, axis in axes:
+        if number < len(shapes) and axis < len(shapes[number]):
+            shapes[number][axis] = 0
+    changed = (each.model_copy(update={"shape": tuple(shape)}) for each, shape in zip(specs, shapes, strict=True))
+    return [each for each in changed if each.shape]
 
 
 def retune_command(tuned: TunedConfig) -> str:

@@ -32,6 +32,7 @@ from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.probe import find_devices, read_declaration
 from autotune.space import Circumstances, Preset, SearchSpace, load_space
+from autotune.strategy import known_of
 from autotune.traffic import Traffic, parse_shapes, read_traffic
 from autotune.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
@@ -207,10 +208,11 @@ def _targets(
 
 
 def _declaration_of(workload: Workload, variables: dict[str, str]) -> Declaration:
-    """What the model declares, for inference. That of a bundled one is known without building it."""
+    """What the model declares, for inference. That of a bundled one is known without building it, but for what may be
+    padded: that depends on its arguments."""
     if workload.task == "train":
         return Declaration()
-    if workload.model in models.names():
+    if workload.model in models.names() and workload.traffic is None:
         return Declaration.model_validate(models.declared(workload.model, workload.framework))
     return read_declaration(workload, variables)
 
@@ -218,7 +220,7 @@ def _declaration_of(workload: Workload, variables: dict[str, str]) -> Declaratio
 def _space_of(target: Target, wish: Wish, declared: Declaration) -> SearchSpace:
     """The space of one framework as it holds here, with the knobs of what the model declares."""
     workload = target.workload
-    circumstances = _circumstances(wish, target.framework_version, workload.device)
+    circumstances = _circumstances(wish, target, declared)
     space = load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
@@ -226,16 +228,17 @@ def _space_of(target: Target, wish: Wish, declared: Declaration) -> SearchSpace:
     return with_declared(space, declared, dict(entry.compiled), found_too=found_too)
 
 
-def _circumstances(wish: Wish, version: str, device: Device) -> Circumstances:
+def _circumstances(wish: Wish, target: Target, declared: Declaration) -> Circumstances:
     """Without `--tolerance` a model is taken for a float32 one, which no half-precision setting leaves as right."""
     tolerance = wish.tolerance or DEFAULT_TOLERANCES["float32"]
     return Circumstances(
-        version=version,
-        device=device,
+        version=target.framework_version,
+        device=target.workload.device,
         task=wish.task,
         preset=wish.preset,
         tolerance=0.0 if wish.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
+        known=known_of(target.workload.traffic, declared.padding),
     )
 
 

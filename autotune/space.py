@@ -45,6 +45,11 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 """How deep a space is searched: each preset has all of those before it."""
 
 
+Need = Literal["one shape", "traffic", "padding", "batch"]
+"""What must be so of the shapes that a model is called with: there is one, or there are several; one of their
+dimensions may be padded, or is a batch (see `strategy.known_of`)."""
+
+
 class Conditions(Record):
     """Where a knob, or one of its values, is on offer."""
 
@@ -59,6 +64,7 @@ class Conditions(Record):
     """Fewest cores that a process must be allowed to use."""
     error: NonNegativeFloat = 0.0
     """Relative error of outputs to be expected: it is offered where the study tolerates so much. 0: same numerics."""
+    needs: list[Need] = []
 
 
 class ValueEntry(Conditions):
@@ -115,6 +121,8 @@ class Circumstances:
     tolerance: float = math.inf
     """Relative error of outputs that the study accepts; 0: whatever changes numerics is left out."""
     num_cores: int = 1
+    known: frozenset[Need] = frozenset({"one shape"})
+    """Of the shapes that the model is called with."""
 
     def holds_for(self, rule: ForbidEntry) -> bool:
         """The rule says something here."""
@@ -130,6 +138,7 @@ class Circumstances:
             and all(package_version(name) is not None for name in conditions.packages)
             and conditions.cores <= self.num_cores
             and conditions.error <= self.tolerance
+            and self.known.issuperset(conditions.needs)
         )
 
 

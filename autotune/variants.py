@@ -1,5 +1,7 @@
 """Variants: other implementations of parts of a model that compute the same, and the model under a config.
 
+The model under a config is its variants, what the backend compiles, and around that the config's shape strategy.
+
 A variant is a function that changes a model in place. It sets attributes of its modules (a layer, a method, a flag);
 what it sets is put back when the config's other changes are. Backends know nothing of variants.
 """
@@ -12,10 +14,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from autotune import strategy
 from autotune.backends import Backend
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
+from autotune.shapes import Shapes
+from autotune.strategy import Place
 from autotune.workload import MODEL_FILE, Apply, Variants
 
 PREFIX = "variant."
@@ -26,8 +31,9 @@ Places = Mapping[str, str | None]
 
 
 def without_variants(config: Config) -> Config:
-    """What a backend is asked for."""
-    return Config({name: value for name, value in config.root.items() if not name.startswith(PREFIX)})
+    """What a backend is asked for: the numbers of a shape strategy are none of its knobs either."""
+    kept = {name: value for name, value in config.root.items() if name not in strategy.NUMBERS}
+    return Config({name: value for name, value in kept.items() if not name.startswith(PREFIX)})
 
 
 def asked(config: Config) -> dict[str, str]:
@@ -36,24 +42,34 @@ def asked(config: Config) -> dict[str, str]:
 
 
 def compile_under(
-    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
+    backend: Backend,
+    model: Any,
+    config: Config,
+    variants: Iterable[Apply],
+    changes: Changes,
+    *,
+    shapes: Shapes | None = None,
 ) -> Callable[..., Any]:
     """The model under `config`, its variants first: what a trial runs, and what a job gets. See `Backend.compile`.
 
-    `variants` are the functions that the config asks for (`declared` or `recalled`).
+    `variants` are the functions that the config asks for (`declared` or `recalled`), `shapes` is the traffic that its
+    shape strategy goes by. Raises InvalidConfigError.
     """
     for apply in variants:
         changes.rewrite(backend.modules(model).values(), lambda apply=apply: apply(model))  # type: ignore[misc]
-    return backend.compile(model, without_variants(config), changes)
+    step = backend.compile(model, without_variants(config), changes)
+    return strategy.around(Place(backend, model, step, changes, shapes), config)
 
 
 def program(backend: Backend, model: Any, config: Config) -> str | None:
-    """`Backend.program` with the variants as asked for: in what is not compiled they do not show."""
+    """`Backend.program` with the variants as asked for, which in what is not compiled do not show, and the knobs of a
+    shape strategy, which say what becomes of the calls that are still to come."""
     digest = backend.program(model, without_variants(config))
-    variants = asked(config)
-    if digest is None or not variants:
+    unseen = {name: value for name, value in config.root.items() if name in strategy.KNOBS}
+    parts = [digest, asked(config), *([unseen] if unseen else [])]
+    if digest is None or not any(parts[1:]):
         return digest
-    return hashlib.sha256(json.dumps([digest, variants], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def declared(config: Config, variants: Variants) -> list[Apply]:

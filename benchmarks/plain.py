@@ -105,7 +105,8 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
 def build(name: str, seed: int) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """A bundled model and its inputs."""
     module = importlib.import_module(f"autotune.models.torch.{name}")
-    model, inputs = getattr(module, name)(seed=seed)
+    built = getattr(module, name)(seed=seed)
+    model, inputs = (built["model"], built["inputs"]) if isinstance(built, dict) else built
     return model, inputs
 
 

@@ -56,7 +56,8 @@ def measure(model_name: str, config: dict[str, Any], tolerance: float) -> float:
         libc.mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
         libc.mallopt(-4, 0)  # M_MMAP_MAX
     module = importlib.import_module(f"autotune.models.torch.{model_name}")
-    model, inputs = getattr(module, model_name)()
+    built = getattr(module, model_name)()
+    model, inputs = (built["model"], built["inputs"]) if isinstance(built, dict) else built
     with torch.no_grad():
         reference = model(*inputs)
         torch.set_float32_matmul_precision(config.get("matmul_precision") or "highest")

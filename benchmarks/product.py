@@ -50,11 +50,13 @@ class Product:
         space: Path | None = None,
         model_arguments: Mapping[str, int] | None = None,
         budget: Path | None = None,
+        shapes: str | None = None,
     ) -> Document:
         """The study's document; its verdict is None where the model itself failed. Raises ProductError without one."""
         options = [] if space is None else ["--space", str(space)]
         options += [] if trials is None else ["--trials", str(trials)]
         options += [] if budget is None else ["--budget", str(budget)]
+        options += [] if shapes is None else ["--shapes", shapes]
         for name, value in (model_arguments or {}).items():
             options += ["--model-arg", f"{name}={value}"]
         return self._json(

@@ -34,9 +34,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "leftovers",
         "caches",
         "artifact",
+        "buckets",
     ),
     ("space", "trial", "backends", "record", "passes"),
-    ("variants", "shaped"),
+    ("strategy", "shaped"),
+    ("variants",),
     (
         "joint",
         "declaration",

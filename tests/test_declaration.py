@@ -160,6 +160,22 @@ def test_where_repeated_blocks_are_tried_unasked(framework, preset, tried):
     assert ("region" in names(space)) is tried
 
 
+@pytest.mark.torch
+def test_strategies_that_are_tried_under_traffic():
+    """A bundled model is asked what may be padded, since its arguments decide; the batch is known by its name."""
+    pytest.importorskip("torch")
+
+    def strategies(*arguments, shapes):
+        asked = Wish(
+            models=("bert_small",), framework="torch", device="cpu", model_arguments=arguments, shapes=(shapes,)
+        )
+        return {each.name: set(each.values) for each in make_manifest(asked).space.knobs}.get("shapes")
+
+    assert strategies(shapes="seq=4..9").isdisjoint({"bucketed", "chunked"})
+    assert strategies("masked=true", shapes="seq=4..9") >= {"automatic", "bucketed"}
+    assert strategies(shapes="batch=1..4") >= {"static", "bucketed", "chunked"}
+
+
 class TestAsked:
     def test_of_a_file(self, net):
         """The model is built in a child; what a job could not import has no place."""

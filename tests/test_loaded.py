@@ -214,6 +214,67 @@ def test_a_number_that_comes_along_is_no_other_input(write, caplog):
     assert lines(caplog) == []
 
 
+def under_traffic(content):
+    """The export of a study with batches of 1 to 8, padded to 3 and 8."""
+    axis = {"dimension": "batch", "leaf": 0, "axis": 0}
+    loads = [{"sizes": {"batch": batch}, "share": share} for batch, share in ((1, 0.2), (3, 0.5), (8, 0.3))]
+    content["shapes"] = {
+        "traffic": {"loads": loads}, "inputs": [axis], "outputs": [axis], "padding": {"batch": 0.0},
+    }  # fmt: skip
+    content["config"] |= {"shapes": "bucketed", "num_buckets": 2, "latency_ms": 30}
+
+
+class Noting(Model):
+    """Notes the shapes that it is called with."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __call__(self, x):
+        self.shapes.append(x.shape)
+        return super().__call__(x)
+
+
+def test_a_jobs_calls_go_by_the_strategy(write, caplog):
+    """Calls of all sizes between those of the traffic are its calls, and the recorded latency, which is that of a
+    mixture, is compared with none of them."""
+    inner = Noting()
+    model = autotune.load(write(under_traffic)).apply(inner)
+    for batch in (1, 3, 5, 8, 2):
+        assert (model(np.ones((batch, 8))) == np.full((batch, 8), 2.0)).all()
+    assert inner.shapes == [(3, 8), (3, 8), (8, 8), (8, 8), (3, 8)]
+    assert autotune.stats(model).state == "tuned"
+    assert not lines(caplog)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((9, 8), "was tuned for calls with batch from 1 to 8, here 9"),
+        ((4, 7), "was tuned for inputs float64[4, 8], here float64[4, 7]"),
+        ((4, 8, 1), "was tuned for inputs float64[4, 8], here float64[4, 8, 1]"),
+    ],
+)
+def test_calls_outside_the_traffic(write, caplog, shape, words):
+    """What no call of the traffic was like is a mismatch, as other inputs are."""
+    inner = Noting()
+    model = autotune.load(write(under_traffic)).apply(inner)
+    model(np.ones(shape))
+    assert words in caplog.text
+    assert inner.shapes == [shape]
+    model(np.ones((2, 8)))
+    assert inner.shapes == [shape, (3, 8)]
+
+
+def test_a_strategy_that_nothing_is_known_for(write, caplog):
+    """A file without its traffic is of no use: the model stays untuned, with one line."""
+    model = Model()
+    path = write(lambda content: content["config"].update(shapes="marked"))
+    assert (autotune.load(path).apply(model)(INPUT) == INPUT * 2).all()
+    assert "goes by the traffic, and none is known" in caplog.text
+
+
 def test_other_inputs_and_the_policies(write):
     """`raise` raises at the call; `apply` compiles for what comes."""
     with pytest.raises(MismatchError, match=r"here float64\[2, 8\]"):

@@ -76,7 +76,8 @@ def test_planner_on_torch(cli, tmp_path):
 TORCH_JOB = """
 import json, sys, torch, autotune
 from autotune.models.torch.bert_small import bert_small
-model, inputs = bert_small(depth=1, seq=8)
+built = bert_small(depth=1, seq=8)
+model, inputs = built["model"], built["inputs"]
 tuned = autotune.load(sys.argv[1])
 with torch.no_grad():
     expected, got = model(*inputs), tuned.apply(model)(*inputs)

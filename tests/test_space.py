@@ -8,6 +8,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +18,7 @@ from autotune.backends import entry_of
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.files import read_yaml
-from autotune.space import Circumstances, SearchSpace, load_space
+from autotune.space import Circumstances, Need, SearchSpace, load_space
 from autotune.workload import Device, Task
 
 Entry = dict[str, Any]
@@ -110,10 +111,14 @@ def test_every_bundled_value_comes_up_somewhere(path: Path, monkeypatch: pytest.
     seen: set[tuple[str, str]] = set()
     for version, device, task in itertools.product(versions_of(path.stem), DEVICES, get_args(Task)):
         here = Circumstances(version=version, device=device, task=task, preset="exhaustive", num_cores=1024)
-        space = load_space(path, framework=path.stem, circumstances=here)
+        spaces = [
+            load_space(path, framework=path.stem, circumstances=replace(here, known=known))
+            for known in (here.known, frozenset[Need]({"traffic", "padding", "batch"}))
+        ]
         # The deep space is too large to enumerate.
-        drawn = (space.walk(lambda _, values: generator.choice(values)) for _ in range(1000))
-        allowed = [config for config in (*drawn, space.untuned(), space.default()) if space.forbidden(config) is None]
+        drawn = [space.walk(lambda _, values: generator.choice(values)) for _ in range(1000) for space in spaces]
+        allowed = [config for config in drawn if all(space.forbidden(config) is None for space in spaces)]
+        allowed += [config for space in spaces for config in (space.untuned(), space.default())]
         seen |= {(name, json.dumps(value)) for config in allowed for name, value in config.root.items()}
     for name, entry in read_yaml(path)["knobs"].items():
         for value in entry["values"]:
@@ -202,6 +207,8 @@ CONDITIONS: list[tuple[Entry, Entry, Entry]] = [
     ({"cores": 4}, {"num_cores": 4}, {"num_cores": 3}),
     ({"error": 2e-3}, {"tolerance": 2e-3}, {"tolerance": 1e-3}),
     ({"error": 1e-6}, {"tolerance": 1e-3}, {"tolerance": 0.0}),
+    ({"needs": ["traffic", "batch"]}, {"known": {"traffic", "padding", "batch"}}, {"known": {"traffic", "padding"}}),
+    ({"needs": ["one shape"]}, {}, {"known": {"traffic"}}),
     ({"packages": ["pytest"]}, {}, {}),
     ({"packages": ["pytest", "no-such-package-anywhere"]}, {}, {}),
 ]

@@ -30,7 +30,7 @@ from autotune.errors import InputError, MissingFrameworkError
 from autotune.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
-from autotune.workload import Device
+from autotune.workload import Arguments, Device
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,17 @@ class Found:
     compilers: dict[str, str]
     """Compilers and runtimes that the framework's backends need -> version or where found."""
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Varying:
+    """An axis of an argument whose size differs from call to call. None: any size."""
+
+    leaf: int
+    """Which of `Arguments.leaves`."""
+    axis: int
+    smallest: int | None = None
+    largest: int | None = None
 
 
 class Backend(Protocol):
@@ -93,6 +104,22 @@ class Backend(Protocol):
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         """Before `compile`: let the compiler capture code of this kind, which it breaks at by default. Nothing happens
         where the framework has no safe way (`BackendEntry.capturable` lists those that have one)."""
+
+    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+        """What is called before each call of what `compile` gave for `model`: from the first one on the compiler takes
+        these sizes as open. A size that it cannot take so, such as a 1, it may still take as fixed."""
+
+    def uncompiled(self) -> AbstractContextManager[Any]:
+        """Within: what `compile` gave runs as it is written, in its precision and formats, and nothing is compiled."""
+
+    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
+        """A tensor that is longer along an axis, with `fill` appended, in the same type and on the same device."""
+
+    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
+        """What lies from `start` to `stop` along an axis."""
+
+    def join(self, tensors: Sequence[Any], axis: int) -> Any:
+        """One tensor of several, one after the other along an axis."""
 
     def direct(self, step: Any) -> Callable[..., Any]:
         """Calls what `compile` gave, or the model, also once a job's calls of it go elsewhere: see `stand_in`."""

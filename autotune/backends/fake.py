@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.ailment import Ailment
-from autotune.backends import Found, python_random_state, variables_set
+from autotune.backends import Found, Varying, python_random_state, variables_set
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
@@ -33,7 +33,7 @@ from autotune.measurement import Compilations, Diagnosis, GraphBreak, Reason, Re
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.regions import Region, fitting
-from autotune.workload import Device
+from autotune.workload import Arguments, Device
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the arguments of a call."""
@@ -51,6 +51,8 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self._num_hits = 0
+        self.is_compiling = True
+        self.marked: list[tuple[Varying, ...]] = []
         self._compiled: set[Shapes] = set()
         """What was compiled for: shapes, or none where code serves them all."""
         self._has_given_up = False
@@ -95,18 +97,45 @@ class FakeBackend:
 
         def step(*args: Any, **kwargs: Any) -> Any:
             wanted: Shapes = () if most_graphs is None else tuple(np.shape(each) for each in args)
-            if wanted not in compiled and len(compiled) == most_graphs:
-                self._has_given_up = True
-            elif wanted not in compiled:
-                self._compile_or_load(config, wanted)
-                compiled.add(wanted)
-            time.sleep(latency_s if wanted in compiled else eager_s)
+            if self.is_compiling and wanted not in compiled:
+                if len(compiled) == most_graphs:
+                    self._has_given_up = True
+                else:
+                    self._compile_or_load(config, wanted)
+                    compiled.add(wanted)
+            time.sleep(latency_s if self.is_compiling and wanted in compiled else eager_s)
             return _BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         pass
+
+    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+        """Notes what it is told, so that a test can see it."""
+
+        def mark(arguments: Arguments) -> None:
+            self.marked.append(tuple(varying))
+
+        return mark
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        self.is_compiling = False
+        try:
+            yield
+        finally:
+            self.is_compiling = True
+
+    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
+        widths = [(0, size - tensor.shape[axis] if each == axis else 0) for each in range(tensor.ndim)]
+        return np.pad(tensor, widths, constant_values=fill)
+
+    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
+        return tensor.take(range(start, stop), axis)
+
+    def join(self, tensors: Sequence[Any], axis: int) -> Any:
+        return np.concatenate(tensors, axis)
 
     def direct(self, step: Any) -> Callable[..., Any]:
         called: Callable[..., Any] = step

@@ -24,7 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.ailment import Ailment
-from autotune.backends import Found, mindspore_regions, mindspore_training, python_random_state
+from autotune.backends import (
+    Found,
+    Varying,
+    mindspore_regions,
+    mindspore_shapes,
+    mindspore_training,
+    python_random_state,
+    variables_set,
+)
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
 from autotune.backends.mindspore_cache import compile_cache
 from autotune.backends.mindspore_diagnosis import compilations, diagnose
@@ -41,7 +49,7 @@ from autotune.measurement import Compilations, Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.regions import Region
-from autotune.workload import Device
+from autotune.workload import Arguments, Device
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
 _SYNCHRONISE = first(
@@ -113,6 +121,22 @@ class MindSporeBackend:
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         """MindSpore has no such setting."""
+
+    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+        return mindspore_shapes.Marker(compiled_cell(model), varying, changes)
+
+    def uncompiled(self) -> AbstractContextManager[Any]:
+        """MindSpore looks at the variable at each call of what it compiled, in graph mode too (measured)."""
+        return variables_set({"MS_JIT": "0"})
+
+    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
+        return mindspore_shapes.pad(tensor, axis, size, fill)
+
+    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
+        return ms.ops.narrow(tensor, axis, start, stop - start)
+
+    def join(self, tensors: Sequence[Any], axis: int) -> Any:
+        return ms.ops.cat(tuple(tensors), axis)
 
     def direct(self, step: Any) -> Callable[..., Any]:
         return partial(type(step).__call__, step)

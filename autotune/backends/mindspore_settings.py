@@ -26,6 +26,7 @@ _VALUES: dict[str, tuple[Scalar, ...]] = {
     "execution": ("pynative", "graph", "jit"),
     "onednn_isa": (None, "SSE41", "AVX", "AVX2", "AVX512_CORE"),
     "capture": ("ast", "bytecode", "trace"),
+    "shapes": ("static", "automatic", "marked", "bounded", "bucketed", "chunked", "eager_rare"),
     "jit_level": ("O0", "O1", "O2"),
     "fullgraph": (False, True),
     "graph_pipeline": (False, True),
@@ -96,6 +97,15 @@ def _all_but(knob: str, first: Scalar, because: str, devices: tuple[Device, ...]
 # https://www.mindspore.cn/docs/en/r2.10.0/api_python/mindspore/mindspore.jit.html and the same page of r2.5 to r2.8.
 _REFUSED = (
     _Refused({"capture": "trace"}, "capture trace came with MindSpore 2.6", versions="<2.6"),
+    _Refused(
+        {"shapes": list(_VALUES["shapes"]), "execution": "pynative"}, "without a graph there is no code for a shape"
+    ),
+    _Refused({"shapes": "automatic", "execution": "graph"}, "dynamic is a setting of ms.jit"),
+    _Refused({"shapes": "automatic"}, "ms.jit knows dynamic since 2.6", versions="<2.6"),
+    _Refused(
+        {"shapes": ["automatic", "marked", "bounded"], "capture": ["bytecode", "trace"]},
+        "this capture compiles for each shape, whatever it is told (measured)",
+    ),
     _Refused({"capture": "trace", "fullgraph": True}, "fullgraph means nothing to capture trace"),
     _Refused(
         {"execution": "jit", "jit_level": "O2"}, "ms.jit takes O0 and O1; O2 needs execution graph", versions=">=2.6"
@@ -267,6 +277,8 @@ def _device_settings(config: Config) -> dict[str, Any]:
 
 def _jit_options(config: Config) -> dict[str, Any]:
     options: dict[str, Any] = {}
+    if config.get("shapes") == "automatic":
+        options["dynamic"] = 1
     if config.get("exec_order", "bfs") != "bfs":
         options["exec_order"] = config["exec_order"]
     if not config.get("format_transform", True):

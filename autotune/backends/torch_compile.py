@@ -24,7 +24,16 @@ import torch
 from numpy.typing import NDArray
 
 from autotune.ailment import Ailment
-from autotune.backends import Found, python_random_state, torch_books, torch_regions, torch_training, variables_set
+from autotune.backends import (
+    Found,
+    Varying,
+    python_random_state,
+    torch_books,
+    torch_regions,
+    torch_shapes,
+    torch_training,
+    variables_set,
+)
 from autotune.backends.torch_apply import apply, capture_despite, device_of
 from autotune.backends.torch_profile import profile
 from autotune.backends.torch_program import program
@@ -38,7 +47,7 @@ from autotune.measurement import Compilations, Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.regions import Region
-from autotune.workload import Device
+from autotune.workload import Arguments, Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
 _INSTALL = "https://pytorch.org/get-started/locally/"
@@ -109,6 +118,22 @@ class TorchBackend:
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         capture_despite(ailment, changes)
+
+    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+        return torch_shapes.marker(varying)
+
+    def uncompiled(self) -> AbstractContextManager[Any]:
+        eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return eager
+
+    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
+        return torch_shapes.pad(tensor, axis, size, fill)
+
+    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
+        return torch_shapes.cut(tensor, axis, start, stop)
+
+    def join(self, tensors: Sequence[Any], axis: int) -> Any:
+        return torch.cat(list(tensors), axis)
 
     def direct(self, step: Any) -> Callable[..., Any]:
         called: Callable[..., Any] = step

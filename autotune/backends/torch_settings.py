@@ -34,17 +34,40 @@ OPTIONS: dict[str, tuple[str, Scalar]] = {
 PROCESS_OPTIONS: dict[str, tuple[str, Scalar]] = {"freezing": ("freezing", False)}
 """The same, for entries of torch._inductor.config that have to be set in the process."""
 
-DYNAMO_OPTIONS: dict[str, tuple[str, Scalar]] = {"allow_rnn": ("allow_rnn", False)}
+DYNAMO_OPTIONS: dict[str, tuple[str, Scalar]] = {
+    "allow_rnn": ("allow_rnn", False),
+    "recompile_limit": ("recompile_limit", 8),
+}
 """The same, for entries of torch._dynamo.config, set in the process."""
 
 FUNCTORCH_OPTIONS: dict[str, tuple[str, Scalar]] = {"activation_memory_budget": ("activation_memory_budget", 1.0)}
 """The same, for entries of torch._functorch.config, set in the process: what AOTAutograd goes by."""
 
+SHAPES = "shapes"
+"""The knob that says what is done about calls of many shapes; it stands in for `dynamic`."""
+
+DYNAMIC: dict[str, bool | None] = {
+    "automatic": None,
+    "static": False,
+    "dynamic": True,
+    "marked": None,
+    "bounded": None,
+    "bucketed": False,
+    "chunked": None,
+    "eager_rare": False,
+}
+"""Value of the knob `shapes` -> torch.compile's `dynamic`. What else a strategy does is not torch's: `strategy`."""
+
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 CASTS = {"bf16_cast": "bfloat16", "fp16_cast": "float16"}
 """Value of the knob `precision` -> torch's name of the element type."""
 
+_LIMITS: dict[str, Scalar] = {"bucketed": 64, "eager_rare": 64}
+"""Value of the knob `shapes` -> the limit of compilations that it needs: they mean to compile so often."""
+
 _CHOICES: dict[str, tuple[Scalar, ...]] = {
+    SHAPES: tuple(DYNAMIC),
+    "recompile_limit": (8, 64),
     "precision": (None, *AUTOCASTS, *CASTS),
     "matmul_precision": (None, "highest", "high", "medium"),
     "memory_format": (None, "channels_last"),
@@ -57,7 +80,8 @@ _CHOICES: dict[str, tuple[Scalar, ...]] = {
 """Knobs with a fixed choice, and what they take; `threads` takes a number or null."""
 
 _OF_THE_COMPILER = (
-    KNOB, *COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, *FUNCTORCH_OPTIONS, "torchair_mode", "scope",
+    KNOB, SHAPES, *COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, *FUNCTORCH_OPTIONS, "torchair_mode",
+    "scope",
 )  # fmt: skip
 
 
@@ -116,10 +140,10 @@ def settings_of(config: Config) -> Settings:
     return Settings(
         compiled=execution == "compile",
         region=_region(config),
-        **{name: config[name] for name in COMPILE_KNOBS if name in config.root},  # type: ignore[arg-type]
+        **_compile_knobs(config),
         options=_entries(config, OPTIONS),
         process_options=_entries(config, PROCESS_OPTIONS),
-        dynamo_options=_entries(config, DYNAMO_OPTIONS),
+        dynamo_options={**_limit(config), **_entries(config, DYNAMO_OPTIONS)},
         torchair_mode=_text(config, "torchair_mode"),
         autocast=AUTOCASTS.get(str(precision)),
         cast=CASTS.get(str(precision)),
@@ -188,6 +212,20 @@ def _region(config: Config) -> Region:
             f"knob {KNOB}: a part that is left out breaks the graph, and fullgraph=true refuses that"
         )
     return region
+
+
+def _compile_knobs(config: Config) -> dict[str, Any]:
+    knobs = {name: config[name] for name in COMPILE_KNOBS if name in config.root}
+    if SHAPES not in config.root:
+        return knobs
+    if "dynamic" in knobs:
+        raise InvalidConfigError(f"knob dynamic: {SHAPES} says it already")
+    return {**knobs, "dynamic": DYNAMIC[str(config[SHAPES])]}
+
+
+def _limit(config: Config) -> dict[str, Scalar]:
+    limit = _LIMITS.get(str(config.get(SHAPES)))
+    return {} if limit is None else {DYNAMO_OPTIONS["recompile_limit"][0]: limit}
 
 
 def _entries(config: Config, names: dict[str, tuple[str, Scalar]]) -> dict[str, Scalar]:

@@ -1,9 +1,9 @@
 """Table of the bundled models: what they are, and which frameworks each one is written for.
 
 Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`, or gives a dict with `model`,
-`inputs` and what else it declares (`variants`, `regions`, `more_inputs`; see `autotune.workload`): the model is in
-evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a model
-exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
+`inputs` and what else it declares (`variants`, `regions`, `padding`, `more_inputs`; see `autotune.workload`): the model
+is in evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a
+model exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
 `training.py` has the builders for training steps: the same models with a loss, targets and an optimizer.
 
 Importing this package imports no framework, so the models can be listed where a framework is not installed.
@@ -33,6 +33,8 @@ class BundledModel:
     """The regions that it declares."""
     variants: Mapping[str, Mapping[str, Mapping[str, str | None]]] = field(default_factory=dict)
     """Framework -> what it declares there; values, and where their functions are."""
+    padding: tuple[str, ...] = ()
+    """Dimensions that may be padded, by its default arguments."""
     trains: bool = False
 
 
@@ -46,13 +48,23 @@ def _swiglu(framework: str) -> dict[str, str | None]:
 BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
     {
         "vit": BundledModel(
-            "Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks", _BOTH, "blocks.*", trains=True
+            "Vision Transformer: patch 16 on a 224 px image, 6 pre-norm blocks",
+            _BOTH,
+            "blocks.*",
+            padding=("batch",),
+            trains=True,
         ),
         "tanh_matmul": BundledModel("100 times a 512 x 512 matrix product followed by tanh", _BOTH),
-        "resnet18": BundledModel("ResNet-18 with batch norm", _BOTH, trains=True),
-        "yolo_tiny": BundledModel("one-stage detector: CSP backbone, feature pyramid, three heads", _BOTH),
+        "resnet18": BundledModel("ResNet-18 with batch norm", _BOTH, padding=("batch",), trains=True),
+        "yolo_tiny": BundledModel(
+            "one-stage detector: CSP backbone, feature pyramid, three heads", _BOTH, padding=("batch",)
+        ),
         "bert_small": BundledModel(
-            "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH, "blocks.*", trains=True
+            "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler",
+            _BOTH,
+            "blocks.*",
+            padding=("batch",),
+            trains=True,
         ),
         "swiglu": BundledModel(
             "encoder: 4 pre-norm blocks with gated feed-forward; declares variants",
@@ -91,7 +103,12 @@ def names(framework: str | None = None, task: Literal["infer", "train"] = "infer
 def declared(name: str, framework: str) -> dict[str, Any]:
     """What a process that builds the model would find declared (see `autotune.declaration`), as plain data."""
     model = BUNDLED[name]
-    return {"repeated": model.repeated, "regions": model.regions, "variants": model.variants.get(framework, {})}
+    return {
+        "repeated": model.repeated,
+        "regions": model.regions,
+        "variants": model.variants.get(framework, {}),
+        "padding": model.padding,
+    }
 
 
 def reference(name: str, framework: str, task: Literal["infer", "train"] = "infer") -> str:

@@ -73,6 +73,15 @@ def widened(dtype):
         "text": text,
         "error": float(np.abs(output - output_arrays(backend, outputs)[0]).max()),
     }
+def brought_to_a_size(matrix, integers):
+    padded = backend.pad(matrix, 1, 6, 7)
+    parts = [backend.cut(padded, 1, start, stop) for start, stop in ((0, 4), (4, 6))]
+    longer = backend.pad(integers, 0, 5, 0)
+    with backend.uncompiled():
+        joined = backend.join(parts, 1)
+    same = backend.spec(matrix).dtype == backend.spec(padded).dtype
+    same &= backend.spec(integers).dtype == backend.spec(longer).dtype
+    return [same, *(backend.to_array(each).tolist() for each in (*parts, joined, longer))]
 model, inputs = eval(expressions["model"])
 model = backend.place(model)
 inputs = tuple(backend.place(each) for each in inputs)
@@ -109,6 +118,7 @@ print(json.dumps({
     "compilations": backend.compilations(model, untuned).model_dump(),
     "states_differ": [one != other for one, other in zip(states, states[1:])],
     "dropout": dropout(eval(expressions["training"])),
+    "brought_to_a_size": brought_to_a_size(inputs[0], backend.place(eval(expressions["integers"]))),
     "wide": {dtype: widened(dtype) for dtype in ("float32", "float64")},
 }))
 """
@@ -181,6 +191,13 @@ def test_models_and_parameters(said):
     name, answers = said
     assert answers["model_ok"] is None
     assert len(answers["parameters"]) == (0 if name == "fake" else 2)
+
+
+def test_tensors_are_brought_to_a_size(said):
+    """Padded, cut and joined along an axis: with the values asked for, in the same type."""
+    ones, sevens = [1.0] * 4, [7.0] * 2
+    rows = [[each] * 2 for each in (ones, sevens, ones + sevens)]
+    assert said[1]["brought_to_a_size"] == [True, *rows, [0, 1, 2, 0, 0]]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -9,12 +9,14 @@ import random
 from dataclasses import asdict
 
 import pytest
+from packaging.version import Version
 
 from autotune.backends.mindspore_settings import compile_arguments
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_spaces
 from autotune.space import Circumstances, load_space
+from autotune.variants import without_variants
 
 PYNATIVE = {"execution": "pynative"}
 GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}
@@ -88,6 +90,10 @@ def test_what_a_config_hands_to_mindspore(config, version, device, context, jit,
         (GRAPH | {"jit_level": "O2"}, "2.8.0", "cpu", "CANN"),
         (GRAPH | {"jit_level": "O2"}, "2.10.0", "ascend", "deprecated since 2.9"),
         (TRACE | {"fullgraph": True}, "2.10.0", "cpu", "means nothing"),
+        (PYNATIVE | {"shapes": "static"}, "2.10.0", "cpu", "no code for a shape"),
+        (GRAPH | {"shapes": "automatic"}, "2.10.0", "cpu", "a setting of ms.jit"),
+        (AST | {"shapes": "automatic"}, "2.5.0", "cpu", "knows dynamic since 2.6"),
+        (BYTECODE | {"shapes": "marked"}, "2.10.0", "cpu", "compiles for each shape"),
         (PYNATIVE | {"enable_graph_kernel": True}, "2.10.0", "cpu", "nothing to fuse"),
         (PYNATIVE | {"kernel_threads": 0}, "2.10.0", "cpu", "0 is neither null nor a whole number"),
         (PYNATIVE | {"kernel_threads": True}, "2.10.0", "cpu", "True is neither null nor a whole number"),
@@ -214,6 +220,19 @@ def test_the_space_offers_only_what_the_backend_takes(version, device):
     assert 50 <= len(configs) < 1500
     for config in configs:
         compile_arguments(config, version, device)
+
+
+@each_place
+def test_every_strategy_on_offer_is_taken(version, device):
+    """Under traffic, with all that can be known of it, there are shape strategies, and each means something."""
+    space = space_of(version, device, known=frozenset({"traffic", "padding", "batch"}), preset="quick")
+    taken = set()
+    for config in map(without_variants, space.configs()):
+        options = compile_arguments(config, version, device).jit or {}
+        assert options.get("dynamic") == (1 if config.get("shapes") == "automatic" else None)
+        taken.add(config.get("shapes"))
+    assert {None, "static", "marked", "bucketed", "chunked", "eager_rare"} <= taken
+    assert ("automatic" in taken) == (Version(version) >= Version("2.6"))
 
 
 @each_place

@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 
-from autotune.backends.torch_settings import OPTIONS, Settings, compile_arguments, settings_of
+from autotune.backends.torch_settings import DYNAMIC, OPTIONS, Settings, compile_arguments, settings_of
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_space
 from autotune.space import Circumstances, load_space
+from autotune.variants import without_variants
 
 EAGER, COMPILE = {"execution": "eager"}, {"execution": "compile"}
 
@@ -31,6 +32,26 @@ def test_every_config_on_offer_means_something(device, version, preset, toleranc
     """No config of any device, release or preset is refused, and only eager ones leave the model uncompiled."""
     for config in space_for(device, version, preset, tolerance).configs():
         assert settings_of(config).compiled == (config["execution"] == "compile")
+
+
+@pytest.mark.parametrize("preset", ["quick", "standard"])
+def test_every_strategy_on_offer_means_something(preset):
+    """Under traffic `shapes` stands in for `dynamic`: torch.compile is told what the strategy needs, and no more."""
+    here = Circumstances(
+        version="2.13.0", device="cpu", preset=preset, known=frozenset({"traffic", "padding", "batch"})
+    )
+    space = load_space(bundled_space("torch"), framework="torch", circumstances=here)
+    seen = {}
+    for config in space.configs():
+        settings = settings_of(without_variants(config))
+        seen[config.get("shapes")] = settings.dynamic
+        assert "dynamic" not in config.root
+        limit = (
+            64 if config.get("shapes") in {"bucketed", "eager_rare"} or config.get("recompile_limit") == 64 else None
+        )
+        assert settings.dynamo_options.get("recompile_limit") == limit
+    assert seen.pop(None) is None
+    assert seen == {name: dynamic for name, dynamic in DYNAMIC.items() if preset != "quick" or name != "bounded"}
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "ascend"])
@@ -100,6 +121,10 @@ REFUSED = [
     ({**EAGER, "memory_format": "channels_first"}, "knob memory_format"),
     ({**EAGER, "inference_mode": "yes"}, "knob inference_mode"),
     ({**EAGER, "inference_mode": 1}, "knob inference_mode"),
+    ({**EAGER, "shapes": "static"}, "knob shapes: is for execution=compile only"),
+    ({**COMPILE, "shapes": "some"}, "knob shapes: 'some' is none of automatic, static"),
+    ({**COMPILE, "shapes": "static", "dynamic": False}, "knob dynamic: shapes says it already"),
+    ({**COMPILE, "recompile_limit": 9}, "knob recompile_limit: 9 is none of 8, 64"),
     ({**EAGER, "allocator": "jemalloc"}, "knob allocator"),
     ({**EAGER, "threads": 0}, "knob threads: 0 is no number of threads"),
     ({**EAGER, "threads": True}, "knob threads: True is no number of threads"),

@@ -19,6 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune import models
+from autotune.backends import load_backend
 from autotune.models import weights
 
 os.environ.setdefault("GLOG_v", "3")  # MindSpore reads its log level once, when it is imported
@@ -620,3 +621,30 @@ def test_the_custom_operator_is_registered_in_full() -> None:
     from autotune.models.torch.swiglu import fused_swish
 
     torch.library.opcheck(fused_swish, (torch.randn(4, 8, requires_grad=True),))
+
+
+PADDED: dict[str, dict[str, int]] = {
+    **{name: SMALL[name] for name in ("vit", "resnet18", "yolo_tiny", "bert_small")},
+    "bert_small masked": {**SMALL["bert_small"], "masked": True},
+}
+AXES = {"batch": 0, "seq": 1}
+
+
+@pytest.mark.parametrize("framework", [pytest.param(f, marks=mark(f)) for f in ("torch", "mindspore")])
+@pytest.mark.parametrize("case", PADDED)
+def test_what_may_be_appended_changes_nothing(case: str, framework: str) -> None:
+    """Inputs that are longer by what a model declares give the same outputs, with more behind them."""
+    name = case.partition(" ")[0]
+    sizes = {**PADDED[case], "seq": 16} if name == "bert_small" else PADDED[case]
+    built = builder(name, framework).__wrapped__(**sizes)  # type: ignore[attr-defined]
+    assert set(built["padding"]) == ({"batch", "seq"} if "masked" in case else {"batch"})
+    backend = load_backend(framework)
+    # Shorter than the positions that the model has: what is appended must not be what is left of them.
+    inputs = [backend.cut(each, 1, 0, 11) if name == "bert_small" else each for each in built["inputs"]]
+    outputs = call(framework, built["model"], tuple(inputs))
+    for dimension, fill in built["padding"].items():
+        axis = AXES[dimension]
+        longer = tuple(backend.pad(each, axis, each.shape[axis] + 3, fill) for each in inputs)
+        for got, expected in zip(call(framework, built["model"], longer), outputs, strict=True):
+            cut = got[tuple(slice(size) for size in expected.shape)]
+            assert relative_difference([cut], [expected]) < 1e-5, dimension

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mindspore import Tensor, nn, ops
 
 from autotune.models import weights
@@ -10,16 +12,18 @@ from autotune.models.mindspore.filling import fill
 __all__ = ["resnet18"]
 
 
-def resnet18(
-    *, image: int = 96, width: int = 64, classes: int = 1000, batch: int = 1, seed: int = 0
-) -> tuple[nn.Cell, tuple[Tensor, ...]]:
+def resnet18(*, image: int = 96, width: int = 64, classes: int = 1000, batch: int = 1, seed: int = 0) -> dict[str, Any]:
     """ResNet-18 (the paper's at width 64), and one input of (batch, 3, image, image).
 
     The default image is smaller than the paper's 224 px, at which a call takes seconds on a CPU.
     """
     model = _ResNet18(width, classes).set_train(False)
     fill(model, seed)
-    return model, (Tensor(weights.normal_input((batch, 3, image, image), seed)),)
+    return {
+        "model": model,
+        "inputs": (Tensor(weights.normal_input((batch, 3, image, image), seed)),),
+        "padding": {"batch": 0},
+    }
 
 
 class _BasicBlock(nn.Cell):

@@ -39,7 +39,8 @@ def mean_square(model: nn.Cell, ids: Tensor, wanted: Tensor) -> Tensor:
 def _classifier(build: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     @functools.wraps(build)
     def with_recipe(**sizes: Any) -> dict[str, Any]:
-        model, (images,) = build(**{"batch": _BATCH, **sizes})
+        built = build(**{"batch": _BATCH, **sizes})
+        model, (images,) = built["model"], built["inputs"]
         labels = weights.labels(len(images), model.head.out_channels, sizes.get("seed", 0))
         return _parts(model, images, Tensor(labels.astype(np.int32)), cross_entropy)
 
@@ -49,7 +50,8 @@ def _classifier(build: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 def _encoder(build: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     @functools.wraps(build)
     def with_recipe(**sizes: Any) -> dict[str, Any]:
-        model, (ids,) = build(**{"batch": _BATCH, **sizes})
+        built = build(**{"batch": _BATCH, **sizes})
+        model, (ids, *_) = built["model"], built["inputs"]
         wanted = weights.normal_input((len(ids), model.pooler.out_channels), sizes.get("seed", 0))
         return _parts(model, ids, Tensor(wanted), mean_square)
 

@@ -6,9 +6,15 @@ from mindspore import Tensor, nn, ops
 
 __all__ = ["FeedForward", "SelfAttention"]
 
+_HIDDEN = -1e9
+"""A score whose softmax is 0."""
+
 
 class SelfAttention(nn.Cell):
-    """Multi-head self-attention without mask: (batch, length, dim) to the same shape."""
+    """Multi-head self-attention: (batch, length, dim) to the same shape.
+
+    `visible`, of (batch, 1, 1, length), says which tokens the others may look at; None: all.
+    """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -19,12 +25,14 @@ class SelfAttention(nn.Cell):
         self.qkv = nn.Dense(dim, 3 * dim)
         self.out = nn.Dense(dim, dim)
 
-    def construct(self, tokens: Tensor) -> Tensor:
+    def construct(self, tokens: Tensor, visible: Tensor | None = None) -> Tensor:
         query, key, value = ops.chunk(self.qkv(tokens), 3, axis=-1)
         query = self._split_heads(query)
         key = self._split_heads(key)
         value = self._split_heads(value)
         scores = ops.matmul(query, key.swapaxes(-2, -1)) * self.scale
+        if visible is not None:
+            scores = ops.masked_fill(scores, ops.logical_not(visible), _HIDDEN)
         mixed = ops.matmul(ops.softmax(scores, axis=-1), value)
         return self.out(mixed.swapaxes(1, 2).reshape(tokens.shape))
 

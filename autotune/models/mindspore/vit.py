@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -25,13 +27,17 @@ def vit(
     classes: int = 1000,
     batch: int = 1,
     seed: int = 0,
-) -> tuple[nn.Cell, tuple[Tensor, ...]]:
+) -> dict[str, Any]:
     """A ViT of the width of ViT-Ti and half its depth, and one input of (batch, 3, image, image)."""
     model = _ViT(
         image=image, patch=patch, dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, classes=classes
     ).set_train(False)
     fill(model, seed)
-    return model, (Tensor(weights.normal_input((batch, 3, image, image), seed)),)
+    return {
+        "model": model,
+        "inputs": (Tensor(weights.normal_input((batch, 3, image, image), seed)),),
+        "padding": {"batch": 0},
+    }
 
 
 class _Block(nn.Cell):

@@ -7,6 +7,8 @@ left out.
 
 from __future__ import annotations
 
+from typing import Any
+
 from mindspore import Tensor, nn, ops
 
 from autotune.models import weights
@@ -26,7 +28,7 @@ _GAIN = 1.3
 
 def yolo_tiny(
     *, image: int = 128, width: int = 16, depth: int = 1, classes: int = 80, batch: int = 1, seed: int = 0
-) -> tuple[nn.Cell, tuple[Tensor, ...]]:
+) -> dict[str, Any]:
     """The detector, and one input of (batch, 3, image, image).
 
     `width` is the number of channels of the stem, `depth` the number of bottlenecks in a block.
@@ -35,7 +37,11 @@ def yolo_tiny(
         raise ValueError(f"image={image} is not a multiple of {_COARSEST_STRIDE}")
     model = _YoloTiny(width, depth, classes).set_train(False)
     fill(model, seed, gain=_GAIN)
-    return model, (Tensor(weights.normal_input((batch, 3, image, image), seed)),)
+    return {
+        "model": model,
+        "inputs": (Tensor(weights.normal_input((batch, 3, image, image), seed)),),
+        "padding": {"batch": 0},
+    }
 
 
 class _ConvUnit(nn.Cell):

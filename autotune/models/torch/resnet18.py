@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -12,9 +14,7 @@ from autotune.models.torch.filling import fill
 __all__ = ["resnet18"]
 
 
-def resnet18(
-    *, image: int = 96, width: int = 64, classes: int = 1000, batch: int = 1, seed: int = 0
-) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+def resnet18(*, image: int = 96, width: int = 64, classes: int = 1000, batch: int = 1, seed: int = 0) -> dict[str, Any]:
     """ResNet-18 (the paper's at width 64), and one input of (batch, 3, image, image).
 
     The default image is smaller than the paper's 224 px because a call of the MindSpore model, which has the
@@ -22,7 +22,11 @@ def resnet18(
     """
     model = _ResNet18(width, classes).eval()
     fill(model, seed)
-    return model, (torch.from_numpy(weights.normal_input((batch, 3, image, image), seed)),)
+    return {
+        "model": model,
+        "inputs": (torch.from_numpy(weights.normal_input((batch, 3, image, image), seed)),),
+        "padding": {"batch": 0},
+    }
 
 
 class _BasicBlock(nn.Module):

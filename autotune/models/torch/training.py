@@ -40,7 +40,8 @@ def mean_square(model: nn.Module, ids: torch.Tensor, wanted: torch.Tensor) -> to
 def _classifier(build: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     @functools.wraps(build)
     def with_recipe(**sizes: Any) -> dict[str, Any]:
-        model, (images,) = build(**{"batch": _BATCH, **sizes})
+        built = build(**{"batch": _BATCH, **sizes})
+        model, (images,) = built["model"], built["inputs"]
         labels = weights.labels(len(images), model.head.out_features, sizes.get("seed", 0))
         return _parts(model, images, torch.from_numpy(labels), cross_entropy)
 
@@ -50,7 +51,8 @@ def _classifier(build: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 def _encoder(build: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     @functools.wraps(build)
     def with_recipe(**sizes: Any) -> dict[str, Any]:
-        model, (ids,) = build(**{"batch": _BATCH, **sizes})
+        built = build(**{"batch": _BATCH, **sizes})
+        model, (ids, *_) = built["model"], built["inputs"]
         wanted = weights.normal_input((len(ids), model.pooler.out_features), sizes.get("seed", 0))
         return _parts(model, ids, torch.from_numpy(wanted), mean_square)
 

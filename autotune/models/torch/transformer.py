@@ -12,7 +12,10 @@ __all__ = ["FeedForward", "SelfAttention"]
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention without mask: (batch, length, dim) to the same shape."""
+    """Multi-head self-attention: (batch, length, dim) to the same shape.
+
+    `visible`, of (batch, 1, 1, length), says which tokens the others may look at; None: all.
+    """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -23,9 +26,9 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
         self.attend: Callable[..., torch.Tensor] = functional.scaled_dot_product_attention
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
         query, key, value = (self._split_heads(part) for part in self.qkv(tokens).chunk(3, dim=-1))
-        mixed = self.attend(query, key, value)
+        mixed = self.attend(query, key, value) if visible is None else self.attend(query, key, value, visible)
         result: torch.Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 

@@ -7,6 +7,8 @@ left out.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -28,7 +30,7 @@ _GAIN = 1.3
 
 def yolo_tiny(
     *, image: int = 128, width: int = 16, depth: int = 1, classes: int = 80, batch: int = 1, seed: int = 0
-) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+) -> dict[str, Any]:
     """The detector, and one input of (batch, 3, image, image).
 
     `width` is the number of channels of the stem, `depth` the number of bottlenecks in a block.
@@ -37,7 +39,11 @@ def yolo_tiny(
         raise ValueError(f"image={image} is not a multiple of {_COARSEST_STRIDE}")
     model = _YoloTiny(width, depth, classes).eval()
     fill(model, seed, gain=_GAIN)
-    return model, (torch.from_numpy(weights.normal_input((batch, 3, image, image), seed)),)
+    return {
+        "model": model,
+        "inputs": (torch.from_numpy(weights.normal_input((batch, 3, image, image), seed)),),
+        "padding": {"batch": 0},
+    }
 
 
 class _ConvUnit(nn.Module):

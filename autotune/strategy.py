@@ -1,0 +1,340 @@
+"""Shape strategies: what stands around a compiled model whose calls have many shapes. The same in a trial and in a job.
+
+The knob `shapes` chooses one, further knobs give its numbers, and the traffic says what these come to: which sizes are
+buckets, how large a chunk is, which shapes are rare. What a compiler does by itself (static, automatic, dynamic) needs
+nothing around the model; that is the backend's to ask for. A call that is none of the traffic's form goes through as it
+is, so that a job with other arguments gets what it would have got without a strategy.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from autotune.backends import Backend, Varying, flatten
+from autotune.buckets import best_buckets, next_bucket, size_at
+from autotune.changes import Changes
+from autotune.config import Config
+from autotune.errors import InvalidConfigError
+from autotune.measurement import Axis
+from autotune.shapes import Shapes
+from autotune.space import Need
+from autotune.traffic import Traffic
+from autotune.workload import Arguments
+
+KNOB = "shapes"
+NUMBERS = ("num_buckets", "num_compiled", "chunk_at")
+"""Knobs that only this file knows."""
+KNOBS = (KNOB, *NUMBERS, "recompile_limit")
+"""All that decides what becomes of a call of a shape that was not seen before."""
+
+Step = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a strategy is put to use: on what `backend.compile` gave for `model`."""
+
+    backend: Backend
+    model: Any
+    step: Step
+    changes: Changes
+    shapes: Shapes | None
+
+    @property
+    def traffic(self) -> Shapes:
+        """Raises InvalidConfigError where none is known."""
+        if self.shapes is None:
+            raise InvalidConfigError(f"knob {KNOB}: goes by the traffic, and none is known", tip="tune with --shapes")
+        return self.shapes
+
+
+def around(place: Place, config: Config) -> Step:
+    """The place's step with the config's shape strategy; itself where nothing stands around it.
+
+    Raises InvalidConfigError for a strategy that this traffic, or this model, does not allow.
+    """
+    make = _AROUND.get(str(config.get(KNOB)))
+    return place.step if make is None else make(place, config)
+
+
+def known_of(traffic: Traffic | None, padded: Iterable[str]) -> frozenset[Need]:
+    """What decides which strategies a search space offers. `padded` are the dimensions that may be padded, as the model
+    declares them. A dimension that varies and whose name begins with `batch` is taken for a batch: whether calls can be
+    split along it shows in a trial."""
+    if traffic is None:
+        return frozenset({"one shape"})
+    varying = [name for name in traffic.dimensions if len(traffic.sizes_of(name)) > 1]
+    known: set[Need] = {"traffic"}
+    if set(padded).intersection(varying):
+        known.add("padding")
+    if any(name.startswith("batch") for name in varying):
+        known.add("batch")
+    return frozenset(known)
+
+
+def sizes_in(leaves: Sequence[Any], axes: Iterable[Axis]) -> dict[str, int] | None:
+    """Dimension -> its size in a call. None where an argument is missing or no tensor, or a dimension has two sizes."""
+    sizes: dict[str, int] = {}
+    for each in axes:
+        shape = getattr(leaves[each.leaf], "shape", None) if each.leaf < len(leaves) else None
+        if shape is None or each.axis >= len(shape):
+            return None
+        size = int(shape[each.axis])
+        if sizes.setdefault(each.dimension, size) != size:
+            return None
+    return sizes
+
+
+def dimension_to_split(shapes: Shapes) -> str | None:
+    """The dimension that comes in several sizes and is the first axis of all inputs that have it; None without one."""
+    for dimension in shapes.traffic.dimensions:
+        axes = [each.axis for each in shapes.inputs if each.dimension == dimension]
+        if axes and not any(axes) and len(shapes.traffic.sizes_of(dimension)) > 1:
+            return dimension
+    return None
+
+
+class _Uncompiled:
+    """`Backend.uncompiled`, which holds for the process, for calls of several threads: entered by the first of them,
+    left by the last. What others call meanwhile is right, but not compiled either."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_inside = 0
+        self._entered = ExitStack()
+
+    @contextmanager
+    def within(self, backend: Backend) -> Iterator[None]:
+        with self._lock:
+            if self._num_inside == 0:
+                self._entered.enter_context(backend.uncompiled())
+            self._num_inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_inside -= 1
+                if self._num_inside == 0:
+                    self._entered.close()
+
+
+_UNCOMPILED: defaultdict[type[Any], _Uncompiled] = defaultdict(_Uncompiled)
+"""By class of the backend: each model that is loaded has a backend of its own, and all share the process."""
+
+
+class _Strategy(ABC):
+    """A callable in the place of a step."""
+
+    def __init__(self, place: Place) -> None:
+        self._backend = place.backend
+        self._step = place.backend.direct(place.step)
+        self._shapes = place.traffic
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = Arguments(args, kwargs)
+        sizes = sizes_in(arguments.leaves(), self._shapes.inputs)
+        return arguments.call(self._step) if sizes is None else self._called(arguments, sizes)
+
+    @abstractmethod
+    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
+        """A call of these sizes."""
+
+    def _called_uncompiled(self, arguments: Arguments) -> Any:
+        with _UNCOMPILED[type(self._backend)].within(self._backend):
+            return arguments.call(self._step)
+
+    def _padded(self, arguments: Arguments, wanted: dict[str, int]) -> Any:
+        """What the step gives for a call with these dimensions brought to a size by what may be appended, and the
+        outputs cut back."""
+        leaves = arguments.leaves()
+        sizes = {}
+        for each in self._shapes.inputs:
+            if each.dimension in wanted:
+                tensor, fill = leaves[each.leaf], self._shapes.padding[each.dimension]
+                sizes[each.dimension] = int(tensor.shape[each.axis])
+                leaves[each.leaf] = self._backend.pad(tensor, each.axis, wanted[each.dimension], fill)
+        outputs = arguments.with_leaves(leaves).call(self._step)
+        axes = [each for each in self._shapes.outputs if each.dimension in wanted]
+
+        def cut(number: int, tensor: Any) -> Any:
+            for each in axes:
+                if each.leaf == number:
+                    tensor = self._backend.cut(tensor, each.axis, 0, sizes[each.dimension])
+            return tensor
+
+        return _changed(self._backend, outputs, cut)
+
+
+class _Marked(_Strategy):
+    """Tells the compiler before each call which sizes differ from call to call, so that it compiles for any at once.
+
+    With bounds it compiles for the traffic's sizes, and what lies outside runs uncompiled.
+    """
+
+    def __init__(self, place: Place, config: Config) -> None:
+        super().__init__(place)
+        traffic = self._shapes.traffic
+        ranges = {name: tuple(traffic.sizes_of(name)) for name in traffic.dimensions}
+        bounds = {name: (sizes[0], sizes[-1]) for name, sizes in ranges.items()}
+        self._bounds = bounds if config.matches({KNOB: "bounded"}) else {}
+        varying = [
+            Varying(each.leaf, each.axis, *self._bounds.get(each.dimension, (None, None)))
+            for each in self._shapes.inputs
+            if len(ranges[each.dimension]) > 1
+        ]
+        self._mark = place.backend.marker(place.model, varying, place.changes)
+
+    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
+        if any(not low <= sizes[name] <= high for name, (low, high) in self._bounds.items() if name in sizes):
+            return self._called_uncompiled(arguments)
+        self._mark(arguments)
+        return arguments.call(self._step)
+
+
+class _Bucketed(_Strategy):
+    """Pads what may be padded up to the next bucket, and cuts the outputs back. Sizes above all buckets stay."""
+
+    def __init__(self, place: Place, config: Config) -> None:
+        super().__init__(place)
+        traffic, num_buckets = self._shapes.traffic, _count(config, "num_buckets")
+        padded = [name for name in traffic.dimensions if name in self._shapes.padding]
+        if not padded:
+            raise InvalidConfigError(
+                f"knob {KNOB}: bucketed needs a dimension that may be padded, and the model declares none",
+                tip='declare it: "padding": {DIMENSION: VALUE}',
+            )
+        self._buckets = {name: best_buckets(traffic.sizes_of(name), num_buckets) for name in padded}
+
+    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
+        targets = {name: next_bucket(buckets, sizes[name]) for name, buckets in self._buckets.items() if name in sizes}
+        wanted = {name: bucket for name, bucket in targets.items() if bucket != sizes[name]}
+        return self._padded(arguments, wanted) if wanted else arguments.call(self._step)
+
+
+class _Chunked(_Strategy):
+    """Splits calls along a dimension, and joins what the parts give. What is left is padded to a chunk, where that is
+    declared; else it is a call of its own size."""
+
+    def __init__(self, place: Place, config: Config) -> None:
+        super().__init__(place)
+        dimension = dimension_to_split(self._shapes)
+        if dimension is None:
+            raise InvalidConfigError(
+                f"knob {KNOB}: chunked needs a dimension that is the first axis of the inputs, such as a batch"
+            )
+        self._dimension = dimension
+        self._chunk = size_at(self._shapes.traffic.sizes_of(dimension), _share(config, "chunk_at"))
+        self._pads = dimension in self._shapes.padding
+        self._leaves = [each.leaf for each in self._shapes.inputs if each.dimension == dimension]
+
+    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
+        size = sizes[self._dimension]
+        if size <= self._chunk:
+            return self._part(arguments, size)
+        ends = list(pairwise([*range(0, size, self._chunk), size]))
+        parts = [self._part(self._from(arguments, start, stop), stop - start) for start, stop in ends]
+        return self._joined(parts, [stop - start for start, stop in ends])
+
+    def _from(self, arguments: Arguments, start: int, stop: int) -> Arguments:
+        leaves = arguments.leaves()
+        for leaf in self._leaves:
+            leaves[leaf] = self._backend.cut(leaves[leaf], 0, start, stop)
+        return arguments.with_leaves(leaves)
+
+    def _part(self, part: Arguments, size: int) -> Any:
+        if not self._pads or size in (0, self._chunk):
+            return part.call(self._step)
+        return self._padded(part, {self._dimension: self._chunk})
+
+    def _joined(self, parts: list[Any], sizes: list[int]) -> Any:
+        """Outputs along their first axis, which must have the parts' sizes. What is no tensor is the first part's."""
+        tensors = [_tensors(self._backend, each) for each in parts]
+
+        def join(number: int, _: Any) -> Any:
+            pieces = [each[number] for each in tensors]
+            if [each.shape[:1] for each in pieces] != [(size,) for size in sizes]:
+                raise InvalidConfigError(
+                    f"knob {KNOB}: chunked cannot join output {number + 1}: its first axis is not the {self._dimension}"
+                )
+            return self._backend.join(pieces, 0)
+
+        return _changed(self._backend, parts[0], join)
+
+
+class _EagerRare(_Strategy):
+    """Compiles for the most frequent shapes, and runs all others as they are written."""
+
+    def __init__(self, place: Place, config: Config) -> None:
+        super().__init__(place)
+        loads = sorted(self._shapes.traffic.loads, key=lambda each: -each.share)
+        shown = {each.dimension for each in self._shapes.inputs}
+        self._compiled = [
+            {name: size for name, size in each.sizes.items() if name in shown}
+            for each in loads[: _count(config, "num_compiled")]
+        ]
+
+    def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
+        return arguments.call(self._step) if sizes in self._compiled else self._called_uncompiled(arguments)
+
+
+_AROUND: dict[str, Callable[[Place, Config], Step]] = {
+    "marked": _Marked,
+    "bounded": _Marked,
+    "bucketed": _Bucketed,
+    "chunked": _Chunked,
+    "eager_rare": _EagerRare,
+}
+
+
+def _count(config: Config, knob: str) -> int:
+    value = config.get(knob)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidConfigError(f"knob {knob}: {value!r} is no whole number from 1")
+    return value
+
+
+def _share(config: Config, knob: str) -> float:
+    value = config.get(knob)
+    if not isinstance(value, float) or not 0 < value <= 1:
+        raise InvalidConfigError(f"knob {knob}: {value!r} is no share between 0 and 1")
+    return value
+
+
+def _tensors(backend: Backend, outputs: Any) -> list[Any]:
+    """What `backends.output_arrays` would make arrays of, Python's numbers included, in the same order."""
+    return [leaf for leaf in flatten(outputs) if _is_numbered(backend, leaf)]
+
+
+def _is_numbered(backend: Backend, leaf: Any) -> bool:
+    return isinstance(leaf, (bool, int, float)) or backend.spec(leaf) is not None
+
+
+def _changed(backend: Backend, outputs: Any, change: Callable[[int, Any], Any]) -> Any:
+    """Outputs of the same form; each tensor is what `change` makes of it and of its number among `_tensors`."""
+    number = -1
+
+    def rebuilt(value: Any) -> Any:
+        nonlocal number
+        if isinstance(value, dict):
+            # A copy, not a new dict: libraries have classes of their own that are dicts.
+            made = copy.copy(value)
+            for key, each in value.items():
+                made[key] = rebuilt(each)
+            return made
+        if isinstance(value, (tuple, list)):
+            parts = [rebuilt(each) for each in value]
+            return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+        if not _is_numbered(backend, value):
+            return value
+        number += 1
+        return value if isinstance(value, (bool, int, float)) else change(number, value)
+
+    return rebuilt(outputs)

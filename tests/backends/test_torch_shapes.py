@@ -1,0 +1,188 @@
+"""Shape strategies on real torch.compile: what is compiled for a stream of shapes, and that the outputs are right."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import yaml
+
+import autotune
+from autotune import environment, variants
+from autotune.backends import load_backend
+from autotune.changes import Changes
+from autotune.config import Config
+from autotune.shapes import Axis, Shapes
+from autotune.subject import structure_sha256
+from autotune.traffic import Load, Traffic
+from tests.conftest import REPOSITORY
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+BATCHES, LENGTHS = (1, 3, 4), (2, 5, 6, 9)
+STREAM = [(batch, seq) for batch in BATCHES for seq in LENGTHS]
+OUTSIDE = [(5, 11)]
+"""Larger than all of the traffic."""
+
+
+class Part(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x))
+
+
+class Rows(torch.nn.Module):
+    """Each element by itself, so that rows and tokens can be appended: (batch, seq, 8) to the same, and to sums."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+
+    def forward(self, x):
+        y = self.part(x)
+        return {"rows": y, "more": (y.sum(2), 3)}
+
+
+def shapes(**padding):
+    batch, seq = (Axis(dimension=name, leaf=0, axis=axis) for axis, name in enumerate(("batch", "seq")))
+    again = tuple(each.model_copy(update={"leaf": 1}) for each in (batch, seq))
+    loads = tuple(Load(sizes={"batch": b, "seq": s}, share=1 / len(STREAM)) for b, s in STREAM)
+    return Shapes(traffic=Traffic(loads=loads), inputs=(batch, seq), outputs=(batch, seq, *again), padding=padding)
+
+
+@pytest.fixture
+def streamed():
+    """Calls the stream twice under some knobs, compares each output, and tells what was compiled."""
+    backend = load_backend("torch")
+    changes = Changes()
+
+    def run(known=None, stream=(*STREAM, *OUTSIDE), **knobs):
+        backend.prepare("cpu", 0)
+        torch._dynamo.reset()
+        model = Rows().eval()
+        plain = copy.deepcopy(model)
+        config = Config({"execution": "compile", "backend": "aot_eager", **knobs})
+        with backend.inference():
+            step = variants.compile_under(backend, model, config, [], changes, shapes=known or shapes())
+            for batch, seq in (*stream, *stream):
+                x = torch.randn(batch, seq, 8)
+                got, expected = step(x), plain(x)
+                assert got["more"][1] == 3
+                assert got["rows"].is_contiguous()
+                torch.testing.assert_close(got["rows"], expected["rows"])
+                torch.testing.assert_close(got["more"][0], expected["more"][0])
+        return backend.diagnose(model, variants.without_variants(config))
+
+    yield run
+    changes.undo()
+    torch._dynamo.reset()
+
+
+COMPILED = [
+    # The first shape, then one for a sequence of any length, then one for both of any size.
+    ({"shapes": "automatic"}, {}, 3),
+    ({"shapes": "static"}, {}, 8),
+    ({"shapes": "static", "recompile_limit": 64}, {}, 13),
+    # A batch of 1 is fixed whatever is asked for.
+    ({"shapes": "dynamic"}, {}, 2),
+    ({"shapes": "marked"}, {}, 2),
+    ({"shapes": "bounded"}, {}, 2),
+    # Two buckets of either dimension, and the shape that is larger than all of them.
+    ({"shapes": "bucketed", "num_buckets": 2}, {"batch": 0, "seq": 0}, 5),
+    ({"shapes": "bucketed", "num_buckets": 1}, {"seq": 0}, 4),
+    # Batches of 3 at the most; of the first length, then of any, then what is left over: a single row.
+    ({"shapes": "chunked", "chunk_at": 0.5}, {"batch": 0}, 2),
+    ({"shapes": "eager_rare", "num_compiled": 5}, {}, 5),
+]
+
+
+@pytest.mark.parametrize(("knobs", "padding", "num_graphs"), COMPILED, ids=str)
+def test_what_is_compiled_for_a_stream(streamed, knobs, padding, num_graphs):
+    """Odd sizes, size 1 and what is larger than the traffic give the model's outputs, and code is made as often as the
+    strategy means to; a second pass compiles nothing."""
+    said = streamed(shapes(**padding), **knobs)
+    assert said.num_graphs == num_graphs
+
+
+def test_past_its_limit_dynamo_runs_eagerly(streamed):
+    """Static code for more shapes than the limit is no error: it shows in the diagnosis."""
+    assert "limit" in streamed(shapes="static").note
+    assert streamed(shapes="static", recompile_limit=64).note is None
+
+
+def test_strategies_raise_the_limit_for_what_they_mean_to_compile(streamed):
+    """Nine shapes that are to be compiled are compiled, and the process's limit comes back."""
+    limit = torch._dynamo.config.recompile_limit
+    assert streamed(shapes="eager_rare", num_compiled=9).num_graphs == 9
+    assert torch._dynamo.config.recompile_limit == 64
+    assert limit == 8
+
+
+def test_a_strategy_stands_around_everything_else(streamed):
+    """Inference mode, an element type of its own and modules that are compiled alone: the outputs stay right."""
+    both = shapes(batch=0, seq=0)
+    assert streamed(both, shapes="bucketed", num_buckets=1, inference_mode=True).num_graphs == 2
+    assert streamed(both, shapes="chunked", chunk_at=0.5, inference_mode=True).num_graphs >= 1
+    assert streamed(both, shapes="eager_rare", num_compiled=1, region="part").num_graphs == 1
+
+
+def test_rare_shapes_run_in_the_precision_of_the_config():
+    """A model that was cast is called with inputs of its own type, compiled or not."""
+    backend, changes, model = load_backend("torch"), Changes(), Rows().eval()
+    knobs = {"execution": "compile", "backend": "aot_eager", "precision": "bf16_cast"}
+    config = Config({**knobs, "shapes": "eager_rare", "num_compiled": 1})
+    with backend.inference():
+        step = variants.compile_under(backend, model, config, [], changes, shapes=shapes())
+        given = [step(torch.randn(batch, seq, 8))["rows"].dtype for batch, seq in STREAM[:2]]
+    changes.undo()
+    assert given == [torch.bfloat16] * 2
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """An export for `Rows` under the traffic, measured on this machine."""
+
+    def export(known, **knobs):
+        content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+        config = {"execution": "compile", "backend": "aot_eager", **knobs}
+        here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
+        content |= {"framework": "torch", "config": config, "shapes": known.model_dump(mode="json")}
+        content["environment"] = {**here, "framework_version": str(torch.__version__)}
+        content["workload"]["signature"].update(
+            structure_sha256=structure_sha256(load_backend("torch").parameters(Rows())),
+            inputs=[{"shape": [3, 5, 8], "dtype": "float32"}],
+        )
+        (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+        return tmp_path / "best.yaml"
+
+    return export
+
+
+@pytest.mark.parametrize(
+    ("knobs", "padding"),
+    [
+        ({"shapes": "static"}, {}),
+        ({"shapes": "marked"}, {}),
+        ({"shapes": "bucketed", "num_buckets": 2}, {"batch": 0, "seq": 0}),
+        ({"shapes": "eager_rare", "num_compiled": 5}, {}),
+    ],
+    ids=str,
+)
+def test_a_job_compiles_as_often_as_the_trial(streamed, exported, knobs, padding):
+    """`apply` of an exported answer on the same stream: the same outputs, the same number of compilations."""
+    known = shapes(**padding)
+    in_trial = streamed(known, stream=STREAM, **knobs).num_graphs
+    load_backend("torch").prepare("cpu", 0)
+    torch._dynamo.reset()
+    model = Rows().eval()
+    plain = copy.deepcopy(model)
+    with torch.no_grad(), autotune.load(exported(known, **knobs)).applied(model) as tuned:
+        for batch, seq in (*STREAM, *STREAM):
+            x = torch.randn(batch, seq, 8)
+            torch.testing.assert_close(tuned(x)["rows"], plain(x)["rows"])
+        stats = autotune.stats(tuned)
+    assert (stats.state, stats.num_compiles) == ("tuned", in_trial)
