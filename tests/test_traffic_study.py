@@ -38,7 +38,7 @@ BUDGET = QUICK_BUDGET.model_copy(
     update={
         # A pass of the stream takes as long as many turns, and the effects are large.
         "noise_floor": QUICK_BLOCKS.model_copy(update={"num_rounds": 1}),
-        "confirmation": QUICK_BLOCKS.model_copy(update={"num_rounds": 2}),
+        "confirmation": QUICK_BLOCKS.model_copy(update={"num_rounds": 1, "first_look": 4}),
     }
 )
 
@@ -130,7 +130,10 @@ def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
     assert trials[2]["violations"] == {"fallbacks == 0": 1}
     assert trials[9]["violations"] == {"compilations <= 3": 1}
     assert trials[None]["state"] == "measured"
-    assert document["best"]["config"]["most_graphs"] is None
+    assert document["excluded_by"] == {"fallbacks == 0": 1, "compilations <= 3": 1}
+    assert [trials[each]["number"] in document["confirmation"]["contestants"] for each in (None, 2, 9)] == [
+        True, False, False,
+    ]  # fmt: skip
     assert document["traffic"]["num_calls"] == 60
 
 
