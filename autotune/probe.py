@@ -112,6 +112,7 @@ def _declared(workload: Workload) -> dict[str, Any]:
             name: {value: place_of(function) for value, function in choices.items()}
             for name, choices in built.variants.items()
         },
+        tiers=dict(built.tiers),
     )
     return declaration.model_dump(mode="json")
 

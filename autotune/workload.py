@@ -17,7 +17,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.grade import Grades, grades_in
 from autotune.measurement import Record
 
 Device = Literal["cpu", "gpu", "ascend"]
@@ -113,6 +114,8 @@ class Built:
     """Regions to compile instead of the whole (see `regions`); None: nothing was said about them."""
     variants: Variants = field(default_factory=dict)
     """Of each the model as it is first (see `variants`)."""
+    tiers: Grades = field(default_factory=dict)
+    """What there is to be had in less time (see `tiers`)."""
     recipe: Recipe | None = None
     """Given if and only if the task is to train."""
 
@@ -154,6 +157,8 @@ def build(workload: Workload) -> Built:
     if not callable(model):
         raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
     read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
+    for grade in read.get("tiers", {}).values():
+        _require_known(grade.arguments, function, workload, f"{workload.model}: the tiers:")
     inputs = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())]
     if workload.task == "infer":
         return Built(model, inputs[0], tuple(inputs[1:]), **read)
@@ -164,7 +169,7 @@ def build(workload: Workload) -> Built:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """What a tuple holds."""
-_KEYS = (*_POSITIONS, "regions", "variants", "targets", "loss", "optimizer")
+_KEYS = (*_POSITIONS, "regions", "variants", "tiers", "targets", "loss", "optimizer")
 _FOR_TRAINING = (
     'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
 )
@@ -234,12 +239,17 @@ def _variants(value: object, workload: Workload) -> Variants:
     return value
 
 
+def _tiers(value: object, workload: Workload) -> Grades:
+    return grades_in(value, workload.model)
+
+
 _VARIANTS = "{NAME: {'plain': None, 'other': FUNCTION}}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READ: dict[str, Callable[[object, Workload], Any]] = {
     "more_inputs": _more_inputs,
     "regions": _regions,
     "variants": _variants,
+    "tiers": _tiers,
 }
 """Key -> what makes its value part of `Built`, or says what is wrong with it."""
 
@@ -275,18 +285,22 @@ def _import_file(path: Path) -> ModuleType:
 
 def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
     """The workload's arguments, checked against the function; its seed too where the function takes one."""
-    parameters = inspect.signature(function).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    unknown = [name for name in workload.arguments if name not in parameters and not takes_any]
-    if unknown:
-        raise InputError(
-            f"--model-arg {unknown[0]}: {workload.model} has no such argument",
-            tip=f"it takes: {', '.join(parameters) or 'none'}",
-        )
+    _require_known(workload.arguments, function, workload, "--model-arg")
     given: dict[str, Any] = dict(workload.arguments)
-    if "seed" in parameters:
+    if "seed" in inspect.signature(function).parameters:
         given.setdefault("seed", workload.seed)
     return given
+
+
+def _require_known(names: Iterable[str], function: Callable[..., Any], workload: Workload, where: str) -> None:
+    parameters = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [name for name in names if name not in parameters and not takes_any]
+    if unknown:
+        raise InputError(
+            f"{where} {unknown[0]}: {workload.model} has no such argument",
+            tip=f"it takes: {', '.join(parameters) or 'none'}",
+        )
 
 
 def _kind(value: object) -> str:

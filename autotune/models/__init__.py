@@ -1,9 +1,9 @@
 """Table of the bundled models: what they are, and which frameworks each one is written for.
 
 Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`, or gives a dict with `model`,
-`inputs` and what else it declares (`variants`, `regions`, `more_inputs`; see `autotune.workload`): the model is in
-evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a model
-exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
+`inputs` and what else it declares (`variants`, `regions`, `tiers`, `more_inputs`; see `autotune.workload`): the model
+is in evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a
+model exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
 `training.py` has the builders for training steps: the same models with a loss, targets and an optimizer.
 
 Importing this package imports no framework, so the models can be listed where a framework is not installed.
@@ -33,6 +33,8 @@ class BundledModel:
     """The regions that it declares."""
     variants: Mapping[str, Mapping[str, Mapping[str, str | None]]] = field(default_factory=dict)
     """Framework -> what it declares there; values, and where their functions are."""
+    tiers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Its grades of quality, the best first: the arguments of each."""
     trains: bool = False
 
 
@@ -55,7 +57,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             "BERT encoder: 4 post-norm blocks on 64 tokens, with a pooler", _BOTH, "blocks.*", trains=True
         ),
         "swiglu": BundledModel(
-            "encoder: 4 pre-norm blocks with gated feed-forward; declares variants",
+            "encoder: 4 pre-norm blocks with gated feed-forward; declares variants and tiers",
             _BOTH,
             "blocks.*",
             variants={
@@ -65,6 +67,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
                 },
                 "mindspore": {"activation": _swiglu("mindspore")},
             },
+            tiers={"full": {}, "half_depth": {"depth": 2}, "one_block": {"depth": 1}},
         ),
         "planner": BundledModel("decision network that breaks graphs on purpose", ("torch",)),
         "intersection": BundledModel(
@@ -91,7 +94,12 @@ def names(framework: str | None = None, task: Literal["infer", "train"] = "infer
 def declared(name: str, framework: str) -> dict[str, Any]:
     """What a process that builds the model would find declared (see `autotune.declaration`), as plain data."""
     model = BUNDLED[name]
-    return {"repeated": model.repeated, "regions": model.regions, "variants": model.variants.get(framework, {})}
+    return {
+        "repeated": model.repeated,
+        "regions": model.regions,
+        "variants": model.variants.get(framework, {}),
+        "tiers": {tier: {"arguments": arguments} for tier, arguments in model.tiers.items()},
+    }
 
 
 def reference(name: str, framework: str, task: Literal["infer", "train"] = "infer") -> str:
