@@ -12,7 +12,7 @@ import shutil
 from autotune.errors import NoUsableTrialError
 from autotune.measurement import Failure, Latency, Measurement, Reason
 from autotune.record import TrialRecord
-from autotune.tiers import Tail
+from autotune.tiers import NOISY, Tail
 from autotune.trial import TrialFolder
 from autotune.workbench import Workbench, trial_request
 
@@ -22,7 +22,8 @@ _TAIL = "tail"
 def confirm_tail(bench: Workbench, answer: TrialRecord) -> Tail:
     """Measure it, or recall it if this answer's was measured before.
 
-    Within the run's time fewer processes may have to do. Raises NoUsableTrialError where one fails, or there is no time
+    Within the run's time fewer processes may have to do. What they or a noisy machine gave serves for once, and is
+    measured again when the study goes on. Raises NoUsableTrialError where one fails, or there is no time
     for a single one.
     """
     study = bench.study
@@ -32,7 +33,7 @@ def confirm_tail(bench: Workbench, answer: TrialRecord) -> Tail:
             return Tail.model_validate(remembered)
         measured = _measure(bench, answer)
         tail = _tail_of(answer.number, [each.samples.latency_s for each in measured])
-        if len(measured) == bench.budget.tail.num_processes:
+        if len(measured) == bench.budget.tail.num_processes and tail.spread <= NOISY:
             study.remember(_TAIL, tail.model_dump(mode="json"))
         return tail
 

@@ -17,6 +17,10 @@ from autotune.workload import Device
 SCHEMA = 1
 
 
+NOISY = 0.5
+"""Where 99th percentiles of one config's processes differ by more than this share, that is the machine."""
+
+
 class Tail(Record):
     """The latencies of a study's answer, measured in fresh processes after the verdict: none of them chose it."""
 
@@ -35,6 +39,11 @@ class Tail(Record):
         """The largest 99th percentile of a process. A job is one process, and samples of one agree with each other far
         better than with those of the next: the percentile of all together is that of no process."""
         return max(self.process_p99_s)
+
+    @property
+    def spread(self) -> float:
+        """Share by which the processes' 99th percentiles differ at most."""
+        return max(self.process_p99_s) / min(self.process_p99_s) - 1
 
 
 class Tier(Record):

@@ -13,7 +13,7 @@ import typer
 
 from autotune.cli.application import end_politely, say
 from autotune.cli.tuning import at_work, print_summary, profile_best, search
-from autotune.errors import HarnessError, NoUsableTrialError
+from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
     from autotune.budget import Budget
@@ -61,7 +61,7 @@ def tune_tiers(
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
             say("interrupted; nothing recorded is lost. The same command goes on")
             return 130
-        except (HarnessError, NoUsableTrialError) as problem:
+        except AutotuneError as problem:
             # A tier that cannot be had must not cost the others.
             left_out[name] = str(problem)
             say(f"tier {name} is left out: {problem}" + (f" ({problem.tip})" if problem.tip else ""))
@@ -101,7 +101,14 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
 
     from autotune.report.tiers import tiers_table
     from autotune.tiering import FILE
+    from autotune.tiers import NOISY
 
+    noisy = [each.name for each in tiers.tiers if each.evidence.spread > NOISY]
+    if noisy:
+        say(
+            f"noisy: processes of {', '.join(noisy)} differ by more than {NOISY:.0%} in their 99th percentile; "
+            "let nothing else run, and give the same command again"
+        )
     if as_json:
         content = tiers.model_dump(mode="json", by_alias=True)
         for shown, each in zip(content["tiers"], tiers.tiers, strict=True):
