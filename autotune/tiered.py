@@ -21,7 +21,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from autotune.backends import framework_of, load_backend
+from autotune.backends import Backend, framework_of, load_backend
 from autotune.errors import AutotuneError, InputError
 from autotune.journal import Journal, journal_of, keep_for
 from autotune.ladder import Ladder, TieredStats
@@ -32,7 +32,8 @@ _log = logging.getLogger("autotune")
 
 FEWEST_TO_WARM_UP = 5
 MOST_TO_WARM_UP = 100
-"""Calls of each tier in `warm_up`: until its loader has settled, within these bounds."""
+"""Calls of each tier in `warm_up`: until its loader has settled, within these bounds; more than the framework's runtime
+needs to warm up."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,15 @@ class LoadedTiers:
             raise InputError(
                 f"{self.path}: apply() was given one model for several tiers", tip="copy it: copy.deepcopy(model)"
             )
-        wait = _wait_for_device(models.values())
+        backend = _backend_of(next(iter(models.values())))
         problem = self.problem or self._unnamed(models)
         if problem is None:
             assert self.tiers is not None
-            return self._applied(self.tiers, models, wait, policy)
+            return self._applied(self.tiers, models, backend, policy)
         if policy.get("on_mismatch") == "raise":
             raise problem
         _log.warning("autotune: %s; the tiers stay untuned, in the order in which they were given", problem)
-        return TieredModel([(name, model, None) for name, model in models.items()], math.inf, wait)
+        return TieredModel([(name, model, None) for name, model in models.items()], math.inf, backend)
 
     def _unnamed(self, models: Mapping[str, Any]) -> InputError | None:
         """What is wrong where no model has the name of a tier."""
@@ -79,14 +80,14 @@ class LoadedTiers:
         )
 
     def _applied(
-        self, tiers: Tiers, models: Mapping[str, Any], wait: Callable[[], None], policy: dict[str, Any]
+        self, tiers: Tiers, models: Mapping[str, Any], backend: Backend | None, policy: dict[str, Any]
     ) -> TieredModel:
         _say_left_out(self.path, tiers.tiers, models)
         folder = Path(self.path).parent
         present = [each for each in tiers.tiers if each.name in models]
         # The best tier last: what a config sets for the whole process is then as the best one wants it.
         given = {each.name: load(folder / each.file).apply(models[each.name], **policy) for each in reversed(present)}
-        return TieredModel([(each.name, given[each.name], each.p99_s) for each in present], tiers.deadline_s, wait)
+        return TieredModel([(each.name, given[each.name], each.p99_s) for each in present], tiers.deadline_s, backend)
 
 
 class TieredModel:
@@ -96,20 +97,21 @@ class TieredModel:
     """
 
     def __init__(
-        self, tiers: Iterable[tuple[str, Any, float | None]], deadline_s: float, wait: Callable[[], None]
+        self, tiers: Iterable[tuple[str, Any, float | None]], deadline_s: float, backend: Backend | None
     ) -> None:
-        """(name, model, promised 99th percentile in seconds or None) of each tier, the best first. `wait` returns when
-        the device has finished."""
+        """(name, model, promised 99th percentile in seconds or None) of each tier, the best first. `backend` is that of
+        their framework; None: a call returns with its result."""
         known = list(tiers)
         self.tiers: Mapping[str, Any] = {name: model for name, model, _ in known}
         """The models, as `apply` gave them."""
         self.deadline_s = deadline_s
         self._models = [model for _, model, _ in known]
         self._ladder = Ladder([(name, promised_s) for name, _, promised_s in known])
-        self._wait = wait
+        self._wait: Callable[[], None] = _do_not_wait if backend is None else backend.synchronise
+        self._fewest_to_warm_up = max(FEWEST_TO_WARM_UP, 0 if backend is None else backend.warmup_calls + 1)
         keep_for(self, _Statistics(self._ladder, self._models))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call that has the file's deadline."""
         return self._serve(self.deadline_s, args, kwargs)
 
@@ -117,14 +119,14 @@ class TieredModel:
         """The model for a call that has this long, in seconds from the call on."""
         return partial(self._within, budget_s)
 
-    def warm_up(self, *args: Any, **kwargs: Any) -> None:
+    def warm_up(self, /, *args: Any, **kwargs: Any) -> None:
         """Make the first calls of every tier with these inputs: they compile, and the loader looks at the next ones.
 
         Nothing of it is counted. Without it the first calls miss their budgets.
         """
         for model in self._models:
             for number in range(MOST_TO_WARM_UP):
-                if number >= FEWEST_TO_WARM_UP and _state_of(model) != "settling":
+                if number >= self._fewest_to_warm_up and _state_of(model) != "settling":
                     break
                 model(*args, **kwargs)
                 self._wait()
@@ -175,15 +177,18 @@ def _say_left_out(path: str, tiers: Iterable[Tier], models: Mapping[str, Any]) -
         _log.warning("autotune: %s: left out: %s", path, "; ".join(left_out))
 
 
-def _wait_for_device(models: Iterable[Any]) -> Callable[[], None]:
-    """What returns when the device of these models has finished: a latency is none before that."""
-    model = next(iter(models))
+def _do_not_wait() -> None:
+    pass
+
+
+def _backend_of(model: Any) -> Backend | None:
+    """That of the model's framework, on the model's device; None for a model of no framework."""
     framework = framework_of(model)
     if framework is None:
-        return lambda: None
+        return None
     backend = load_backend(framework)
     try:
         backend.adopt(model)
     except AutotuneError:
-        return lambda: None  # What is wrong is said when the model is loaded.
-    return backend.synchronise
+        return None  # What is wrong is said when the model is loaded.
+    return backend

@@ -20,7 +20,8 @@ from autotune.budget import Budget
 from autotune.deadline import Deadline
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measurement import Failure, Reason, Samples, Stage
-from autotune.plan import Wish, make_manifest, tier_wishes
+from autotune.plan import Wish, make_manifest, make_workload, tier_wishes
+from autotune.probe import read_declaration
 from autotune.statistics import Verdict
 from autotune.tail import confirm_tail
 from autotune.tiering import TAIL_SHARE, deadline_s, share_of
@@ -159,6 +160,19 @@ class TestTheQuestion:
         assert {name: each.arguments for name, each in wishes.items()} == {
             "full": {}, "half_depth": {"depth": 2}, "one_block": {"depth": 1},
         }  # fmt: skip
+
+
+@pytest.mark.torch
+def test_the_example_of_the_documentation(tmp_path, monkeypatch):
+    """The file that docs/deadlines.md shows declares what the text says."""
+    pytest.importorskip("torch")
+    page = (REPOSITORY / "docs" / "deadlines.md").read_text()
+    (tmp_path / "ranker.py").write_text(page.partition("```python\n# ranker.py\n")[2].partition("```")[0])
+    monkeypatch.chdir(tmp_path)
+    said = read_declaration(make_workload("ranker:build", {}, "torch", "cpu", 0), {})
+    assert list(said.tiers) == ["full", "full_inexact", "half_depth", "one_layer"]
+    assert said.tiers["full_inexact"].tolerance == 0.03
+    assert said.tiers["half_depth"].arguments == {"depth": 6}
 
 
 class TestTime:
