@@ -25,9 +25,11 @@ from autotune.prewarm import prewarm
 from autotune.profile import HotSpots
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
 from autotune.runner import Trials
+from autotune.shapes import Shapes
 from autotune.statistics import Speedup, Verdict, break_even_calls, verdict_of
 from autotune.study import Study
 from autotune.timing import SamplingPlan
+from autotune.traffic import Traffic
 from autotune.trial import TrialFolder
 from autotune.tuned import SCHEMA, Baseline, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
 from autotune.variants import asked
@@ -69,6 +71,8 @@ class Answer:
     """Where the time of the untuned model and of the best config goes; None if neither was profiled."""
     near_best_after: int | None = None
     """Trials after which the search was within 2 % of what it ends with."""
+    traffic: Traffic | None = None
+    """The shapes that the model is called with; None: always the same."""
 
     @property
     def objective(self) -> Objective:
@@ -144,6 +148,7 @@ def answer_of(study: Study) -> Answer:
         early_stop=study.early_stop,
         artifact=None if best is None else _artifact_of(study, best.number),
         hot_spots=_hot_spots(study, untuned, best),
+        traffic=manifest.traffic,
     )
 
 
@@ -247,7 +252,16 @@ def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
             compile_warm_s=confirmation.compile_warm_s if is_answer else None,
             break_even_calls=_break_even(manifest.objective, confirmation, answer.untuned, record),
         ),
+        shapes=_shapes(manifest, measured),
     )
+
+
+def _shapes(manifest: Manifest, measured: Measurement) -> Shapes | None:
+    """The study's traffic, and where its dimensions show in the model that was measured."""
+    if manifest.traffic is None or measured.replay is None:
+        return None
+    replay = measured.replay
+    return Shapes(traffic=manifest.traffic, inputs=replay.inputs, outputs=replay.outputs, padding=replay.padding)
 
 
 def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[str, str]) -> dict[str, str | None]:
@@ -282,6 +296,8 @@ def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials
     there is none worth having, and HarnessError; the file at `path` stays as it was then."""
     if tuned.is_untuned:
         raise InputError("no artifact: the answer is the untuned model, of which nothing is compiled")
+    if tuned.shapes is not None:
+        raise InputError("no artifact: it holds what one first call compiles, and this answer is for many shapes")
     if tuned.workload.task == "train" and not entry_of(tuned.framework).cache_is_exact:
         raise InputError(
             f"no artifact: what comes from {tuned.framework}'s cache has to be checked, and a training step cannot be: "
@@ -339,7 +355,7 @@ def _break_even(
     if confirmation is None or untuned is None or record.number == untuned.number:
         return None
     speedup = confirmation.compared.get(record.number)
-    latencies_s = untuned.measurement.latency.p50, record.measurement.latency.p50
+    latencies_s = untuned.measurement.steady_call_s, record.measurement.steady_call_s
     if speedup is not None and objective.is_latency:
         num_items = max(record.measurement.signature.items_per_call, 1) if objective.quantity == "throughput" else 1
         untuned_s, tuned_s = confirmation.values_at(speedup)

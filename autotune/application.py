@@ -218,7 +218,7 @@ class Application:
 
 
 def _hint(tuned: TunedConfig) -> str:
-    return f"to tune here: {retune_command(tuned.workload, tuned.framework)}"
+    return f"to tune here: {retune_command(tuned)}"
 
 
 def _tolerance(tuned: TunedConfig, backend: Backend, model: Any) -> float:

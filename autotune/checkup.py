@@ -15,7 +15,7 @@ from autotune.ailment import Ailment
 from autotune.backends import Reports, entry_of, reports_of
 from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.finding import Cost, Finding, findings_of, ranked
+from autotune.finding import Cost, Finding, findings_of, ranked, with_profiled_cost
 from autotune.measurement import Diagnosis, Failure, Measurement, Outcome, Record
 from autotune.runner import Trials
 from autotune.timing import SamplingPlan
@@ -74,12 +74,13 @@ class Examination:
         if isinstance(untuned, Failure):
             raise HarnessError(f"the untuned model fails: {untuned.error}", tip=f"the whole story: {untuned.evidence}")
         self._tell("compiled")
-        compiled = self._attempt("compiled", self._config)
+        compiled = self._attempt("compiled", self._config, profiled=True)
         diagnosis = self._diagnosis(compiled)
         findings = findings_of(diagnosis)
         if isinstance(compiled, Measurement):
             costs = {ailment: self._cost(ailment, compiled) for ailment in self._capturable(findings)}
             findings = [_with_cost(each, findings, costs) for each in findings]
+            findings = with_profiled_cost(findings, TrialFolder(self._folder / "compiled").read_profile())
         return Checkup(
             model=self._workload.model,
             framework=self._workload.framework,
@@ -98,7 +99,9 @@ class Examination:
             findings=tuple(ranked(findings)),
         )
 
-    def _attempt(self, name: str, config: Config, without: tuple[Ailment, ...] = ()) -> Outcome:
+    def _attempt(
+        self, name: str, config: Config, without: tuple[Ailment, ...] = (), *, profiled: bool = False
+    ) -> Outcome:
         folder = TrialFolder((self._folder / name).resolve())
         reports = self._reports
         request = TrialRequest(
@@ -113,6 +116,7 @@ class Examination:
             sampling=SAMPLING,
             without=without,
             judged=False,
+            profile_in=str(folder.path) if profiled else None,
             variables={} if reports is None else reports.VARIABLES,
         )
         return self._trials.run(folder, request, fresh=True)

@@ -1,6 +1,6 @@
 """What to do about each `Ailment`: words, and a pattern of two lines before and after. Data only.
 
-The common ones are shown to work by a test each (`tests/doctor`), in the framework that they are for.
+Each is shown to work by a test (`tests/doctor`), in the framework that it is for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ _TORCH: dict[Ailment, Cure] = {
         ("chosen = torch.where(y > 0, y, 0.0)", "return chosen.sum()"),
     ),
     Ailment.OPERATOR: Cure(
-        "use an operator, or arguments of it, that the compiler takes; or wrap the call with torch.library.custom_op",
+        "use an operator that the compiler takes, such as a recurrent layer's cell in a loop; or wrap the call with "
+        "torch.library.custom_op",
+        ("out, _ = self.gru(x)  # nn.GRU", "return out"),
+        ("for step in x: state = self.cell(step, state); out.append(state)  # nn.GRUCell", "return torch.stack(out)"),
     ),
     Ailment.CUSTOM_OP: Cure(
         "tell the compiler the shape and type of its result: register_fake of torch.library",
@@ -80,9 +83,9 @@ _TORCH: dict[Ailment, Cure] = {
         ("y = self.layer(x)", "# the caller: with saved_tensors_hooks(pack, unpack): model(x)"),
     ),
     Ailment.GENERATOR: Cure(
-        "use a list or a plain loop in place of the generator",
-        ("parts = (self.layer(each) for each in xs)", "return reduce(add, parts)"),
-        ("parts = [self.layer(each) for each in xs]", "return sum(parts)"),
+        "keep no generator: what it gives is read outside and passed in, or computed from a tensor",
+        ("scale = next(self.scales)", "return y * scale"),
+        ("self.scale.mul_(0.5)  # a buffer", "return y * self.scale"),
     ),
     Ailment.EXCEPTION: Cure(
         "check beforehand instead of catching: a condition on shapes or types costs nothing in a graph",
@@ -114,7 +117,11 @@ _TORCH: dict[Ailment, Cure] = {
         ("model(x)", "model(x.double())"),
         ("model(x)", "model(y.to(x.dtype))"),
     ),
-    Ailment.AFTER_BREAK: Cure("cure the graph break above it: the value comes out of that break"),
+    Ailment.AFTER_BREAK: Cure(
+        "cure the graph break above it: the value comes out of that break",
+        ("n = y.sum().item()  # the break", "return y * n"),
+        ("n = y.sum()", "return y * n"),
+    ),
 }
 
 _MINDSPORE: dict[Ailment, Cure] = {
@@ -153,18 +160,21 @@ _MINDSPORE: dict[Ailment, Cure] = {
         ("names = {1, 2}", "return y * len(names)"),
         ("names = (1, 2)", "return y * len(names)"),
     ),
-    Ailment.DATA_SHAPE: Cure(
-        "keep the shape and mask",
-        ("chosen = y[y > 0]", "return chosen.sum()"),
-        ("chosen = ops.where(y > 0, y, 0.0)", "return chosen.sum()"),
+    Ailment.OPERATOR: Cure(
+        "use another operator, or capture `ast`, which takes more: `bytecode` fails in itself at a mask as an index",
+        ("return y[y > 0].sum()",),
+        ("return ops.where(y > 0, y, 0.0).sum()",),
     ),
-    Ailment.OPERATOR: Cure("use another operator, or another capture: `ast` takes more of them than `bytecode`"),
     Ailment.CONTEXT: Cure(
         "put the `with` around the call of the model instead of into construct",
         ("with profiler:", "    y = self.layer(x)"),
         ("y = self.layer(x)", "# the caller: with profiler: net(x)"),
     ),
-    Ailment.GENERATOR: Cure("use a list or a plain loop in place of the generator"),
+    Ailment.GENERATOR: Cure(
+        "use a plain loop in place of the generator",
+        ("for each in multiples(x):", "    y = y + each"),
+        ("for number in range(3):", "    y = y + x * number"),
+    ),
     Ailment.EXCEPTION: Cure(
         "check beforehand instead of catching",
         ("try: y = table[key]", "except KeyError: y = x"),
@@ -176,16 +186,20 @@ _MINDSPORE: dict[Ailment, Cure] = {
         ("self.calls = Parameter(Tensor(0.0))", "self.calls += 1"),
     ),
     Ailment.CHANGING_SHAPE: Cure(
-        "say which dimensions change",
+        "pad it to a few sizes, or use capture `ast`, which takes set_inputs: `bytecode` compiles each shape",
         ("net(x)", ""),
-        ("net.set_inputs(Tensor(shape=[None, 64], dtype=ms.float32))", "net(x)"),
+        ("x = ops.concat([x, ops.zeros((64 - len(x), 4))])", "net(x)"),
     ),
     Ailment.CHANGING_INPUT: Cure(
         "for a changing shape say which dimensions change; give changing Python numbers as tensors",
         ("net(x)", ""),
         ("net.set_inputs(Tensor(shape=[None, 64], dtype=ms.float32))", "net(x)"),
     ),
-    Ailment.AFTER_BREAK: Cure("cure the graph break above it: the value comes out of that break"),
+    Ailment.AFTER_BREAK: Cure(
+        "cure the graph break above it: what is computed with its value is left to the interpreter as well",
+        ("order = Tensor(np.sort(y.asnumpy(), 0))", "return ops.matmul(y, order.T)"),
+        ("order = ops.sort(y, 0)[0]", "return ops.matmul(y, order.T)"),
+    ),
 }
 
 _CURES: dict[str, dict[Ailment, Cure]] = {"torch": _TORCH, "mindspore": _MINDSPORE}

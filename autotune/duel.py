@@ -15,7 +15,7 @@ from autotune.errors import HarnessError
 from autotune.measurement import Failure, Measurement, Signature
 from autotune.numerics import ReferencePrecision
 from autotune.objective import LATENCY, Objective
-from autotune.plan import choose_target, make_workload
+from autotune.plan import choose_target, make_workload, stream_calls
 from autotune.runner import Trials
 from autotune.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
 from autotune.study import Study
@@ -69,7 +69,16 @@ def sides_of(tuned: TunedConfig) -> tuple[Side, Side]:
 def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signature: Signature) -> Side:
     wanted = tuned.workload
     framework, device = choose_target(framework, wanted.device)
-    workload = make_workload(model, wanted.arguments, framework, device, wanted.seed, task=wanted.task)
+    workload = make_workload(
+        model,
+        wanted.arguments,
+        framework,
+        device,
+        wanted.seed,
+        task=wanted.task,
+        traffic=None if tuned.shapes is None else tuned.shapes.traffic,
+        num_calls=stream_calls([Objective.parse(wanted.objective)]),
+    )
     return Side(workload, config, signature)
 
 

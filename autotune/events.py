@@ -12,13 +12,14 @@ from autotune.objective import LATENCY, Objective
 from autotune.outlook import Outlook
 from autotune.record import NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.rules import Rule
+from autotune.traffic import Traffic
 
 
 @dataclass(frozen=True)
 class SearchStarted:
     """The study is open: trials recorded so far, trials wanted (None: as many as there is time for), configs there are
-    (None: uncountably many), the trials that a dead run had left, what is minimised, and the seconds that the run may
-    take.
+    (None: uncountably many), the trials that a dead run had left, what is minimised, the seconds that the run may
+    take, and the traffic that is replayed, if any.
     """
 
     num_done: int
@@ -27,6 +28,7 @@ class SearchStarted:
     given_back: list[int]
     objective: Objective = LATENCY
     wall_s: float | None = None
+    traffic: Traffic | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from autotune.ailment import Ailment
 from autotune.measurement import Diagnosis, GraphBreak, Recompile, Record
+from autotune.profile import EVERYWHERE, Profile
 
 Kind = Literal["graph_break", "recompile"]
 _VAGUE = frozenset({Ailment.FOREIGN_CALL, Ailment.OTHER})
@@ -63,11 +64,30 @@ def _by_their_better_name(broken: Sequence[Finding]) -> list[Finding]:
     ]
 
 
+def with_profiled_cost(findings: list[Finding], profile: Profile | None) -> list[Finding]:
+    """The breaks that nothing else told the cost of, with what the profiler saw at their places, if it did."""
+    at_breaks_s = {} if profile is None else profile.at_breaks_s
+    num_places = sum(each.kind == "graph_break" for each in findings)
+    found = []
+    for each in findings:
+        seconds = at_breaks_s.get(each.location or "", at_breaks_s.get(EVERYWHERE))
+        if each.kind == "graph_break" and each.cost is None and seconds is not None:
+            how = "by the profiler, which makes it look dearer: spent outside of compiled code"
+            if each.location not in at_breaks_s and num_places > 1:
+                how = f"{how}; of all {num_places} places together"
+            cost = Cost(kind="per_call", seconds=seconds, how=how)
+            found.append(each.model_copy(update={"cost": cost}))
+        else:
+            found.append(each)
+    return found
+
+
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """The dearest first: by seconds of every call, then by seconds of compiling again, then what was not measured, of
-    that first what gives a whole function up and what breaks more often; what was measured to cost nothing is last."""
+    that first what gives a whole function up and what breaks more often; what was measured to cost nothing is last.
+    What only follows from another break comes after it."""
 
-    def place(each: Finding) -> tuple[int, float, bool, int]:
+    def place(each: Finding) -> tuple[int, float, bool, bool, int]:
         seconds = 0.0 if each.cost is None else each.cost.seconds
         if each.cost is None:
             group = 2
@@ -75,7 +95,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
             group = 3
         else:
             group = 0 if each.cost.kind == "per_call" else 1
-        return group, -seconds, not each.gives_up, -each.count
+        return group, -seconds, not each.gives_up, each.ailment is Ailment.AFTER_BREAK, -each.count
 
     return sorted(findings, key=place)
 

@@ -15,6 +15,7 @@ from autotune.measurement import Measurement, Record
 from autotune.numerics import ReferencePrecision
 from autotune.objective import Constraint, Objective
 from autotune.space import SearchSpace
+from autotune.traffic import Traffic
 from autotune.workload import Workload
 
 
@@ -64,6 +65,11 @@ class Manifest(Record):
         return content
 
     @property
+    def traffic(self) -> Traffic | None:
+        """The shapes that the model is called with; None: always the same."""
+        return self.workload.traffic
+
+    @property
     def objective(self) -> Objective:
         """What the verdict is about."""
         return self.objectives[0]
@@ -111,6 +117,7 @@ class Manifest(Record):
             "framework": " + ".join(f"{each.workload.framework} {each.framework_version}" for each in targets),
             "device": workload.device,
             "task": workload.task,
+            "shapes": None if workload.traffic is None else str(workload.traffic),
             "seed": workload.seed,
             "search space": self.space.fingerprint,
             "objective": ", ".join(each.name for each in self.objectives),

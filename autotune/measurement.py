@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.ailment import Ailment
@@ -121,6 +122,63 @@ class Signature(Record):
     items_per_call: int
 
 
+class Axis(Record):
+    """An axis of a tensor whose size is that of a dimension of the traffic."""
+
+    dimension: str
+    leaf: NonNegativeInt
+    """Which argument of the call (`Arguments.leaves`), or which output tensor (`backends.output_arrays`)."""
+    axis: NonNegativeInt
+
+
+class Compilations(Record):
+    """How often the compiler was at work in this process so far."""
+
+    num_graphs: NonNegativeInt
+    """Graphs that it compiled."""
+    num_given_up: NonNegativeInt | None
+    """Functions that it left to eager execution because they had been compiled too often; None: it does not tell."""
+
+
+class Replay(Record):
+    """The stream of calls that a trial replays under traffic, and its first pass, in which everything is compiled."""
+
+    sizes: tuple[dict[str, PositiveInt], ...] = Field(min_length=1)
+    """The shapes that are called."""
+    stream: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    """Indices into `sizes`, one for each call."""
+    cold_s: tuple[NonNegativeFloat, ...]
+    """Of each call of the first pass; wrapping the model counts as part of the first one."""
+    compilations: tuple[Compilations, ...] | None
+    """After each call of the first pass; None: the framework does not tell."""
+    inputs: tuple[Axis, ...] = ()
+    """Where the dimensions show."""
+    outputs: tuple[Axis, ...] = ()
+    padding: dict[str, float] = {}
+    """See `Shapes`."""
+
+    @property
+    def num_compilations(self) -> int | None:
+        """Graphs that were compiled in the first pass."""
+        return None if self.compilations is None else self.compilations[-1].num_graphs
+
+    @property
+    def num_fallbacks(self) -> int | None:
+        """Functions in which the limit of compilations was hit, so that eager execution took over."""
+        return None if self.compilations is None else self.compilations[-1].num_given_up
+
+    def compiled_for(self, shape: int) -> int | None:
+        """Graphs that were compiled in calls of one of the shapes."""
+        if self.compilations is None:
+            return None
+        counts = [each.num_graphs for each in self.compilations]
+        return sum(
+            after - before
+            for index, before, after in zip(self.stream, [0, *counts], counts, strict=False)
+            if index == shape
+        )
+
+
 class Latency(Record):
     """Percentiles of the per-call latency, in seconds (linear interpolation between samples)."""
 
@@ -152,6 +210,9 @@ class Samples(Record):
     `steady` says whether the warm-up had settled, `ended_by` which rule stopped the sampling: the median's interval was
     narrow enough, enough samples, the time was used up, the config was clearly slower than the best one, or (a live
     process) its turns were over.
+
+    Under traffic they are whole passes of the stream, in its order: each shape has its share of them, so that their
+    percentiles are those of the traffic.
     """
 
     latency_s: tuple[PositiveFloat, ...] = Field(min_length=1)
@@ -177,7 +238,8 @@ class Measurement(Record):
     first_call_s: float
     """Wrapping the model plus its first call, on the child's own clock."""
     compile_s: float
-    """First call minus a steady call: cold, unless the request let earlier caches stand. See `compiled_from`."""
+    """First call minus a steady call: cold, unless the request let earlier caches stand. See `compiled_from`. Under
+    traffic the first pass minus a steady one."""
     peak_memory_bytes: int | None
     """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
     compile_peak_memory_bytes: int | None
@@ -199,6 +261,8 @@ class Measurement(Record):
     compiled_from: int | None = None
     """Trial that compiled the very same cold: `compile_s` and the compile's peak memory are its figures, and this one
     started from a copy of its caches; None: these are its own."""
+    replay: Replay | None = None
+    """What was called under traffic; None: the same inputs again and again."""
 
     @property
     def latency(self) -> Latency:
@@ -208,6 +272,31 @@ class Measurement(Record):
     def throughput(self) -> float:
         """Items (rows of the first input's leading dimension) per second at the median latency."""
         return self.signature.items_per_call / self.latency.p50
+
+    @property
+    def cold_s(self) -> tuple[float, ...]:
+        """Seconds of the calls in which everything is compiled, in their order: a pass of the stream, or one call."""
+        return (self.first_call_s,) if self.replay is None else self.replay.cold_s
+
+    @property
+    def steady_call_s(self) -> float:
+        """Seconds of a call once everything is compiled: the median, and under traffic the mean over the stream of each
+        call's median over the passes."""
+        return self.latency.p50 if self.replay is None else float(np.mean(self._calls_s()))
+
+    def shape_s(self, shape: int) -> float:
+        """The median of a steady call of one shape of the replay. Only with a replay."""
+        assert self.replay is not None
+        of_shape = np.array(self.replay.stream) == shape
+        return float(np.median(self._passes_s()[:, of_shape]))
+
+    def _calls_s(self) -> NDArray[np.float64]:
+        """For each call of the stream its median over the passes."""
+        return np.asarray(np.median(self._passes_s(), axis=0))
+
+    def _passes_s(self) -> NDArray[np.float64]:
+        assert self.replay is not None
+        return np.reshape(self.samples.latency_s, (-1, len(self.replay.stream)))
 
 
 class Failure(Record):

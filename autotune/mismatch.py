@@ -14,7 +14,7 @@ from autotune import environment
 from autotune.backends import Backend, framework_version
 from autotune.environment import Environment
 from autotune.subject import structure_sha256
-from autotune.tuned import TunedConfig, TunedWorkload
+from autotune.tuned import TunedConfig
 from autotune.workload import Arguments
 
 _COMPILERS = ("triton", "torch-npu")
@@ -43,15 +43,17 @@ def inputs_differ(tuned: TunedConfig, backend: Backend, arguments: Arguments) ->
     return None if Counter(specs) == Counter(then) else f"inputs {_shapes(then)}, here {_shapes(specs)}"
 
 
-def retune_command(workload: TunedWorkload, framework: str) -> str:
+def retune_command(tuned: TunedConfig) -> str:
     """What a user types to tune the same model here."""
-    words = ["python", "cli.py", "tune", "--model", workload.model, "--framework", framework]
+    workload, traffic = tuned.workload, None if tuned.shapes is None else tuned.shapes.traffic
+    words = ["python", "cli.py", "tune", "--model", workload.model, "--framework", tuned.framework]
     words += ["--device", workload.device]
     if workload.task != "infer":
         words += ["--task", workload.task]
     for name, value in workload.arguments.items():
-        words += ["--model-arg", f"{name}={value}"]
-    return shlex.join(words)
+        if traffic is None or name not in traffic.dimensions:
+            words += ["--model-arg", f"{name}={value}"]
+    return shlex.join([*words, *([] if traffic is None else traffic.flags)])
 
 
 def _of_the_device(then: Environment, here: Environment) -> list[str | None]:

@@ -18,6 +18,8 @@ Relation = Literal["<=", ">=", "=="]
 
 GOAL_PATTERN = r"^(latency|p90|p99|throughput|memory|compile|total:[1-9][0-9]*)$"
 """What names an objective. `total:10000` is the whole job: the first call and the 9,999 after it."""
+UNDER_TRAFFIC = "total:1000"
+"""What is wanted of a model that sees many shapes, unless said otherwise: each new one may have to be compiled."""
 PAGE_BYTES = 4096
 """Memory below one page is what a system does not tell from none; ratios of it mean nothing."""
 
@@ -39,9 +41,13 @@ QUANTITIES: dict[str, Quantity] = {
     "compile": Quantity("s", lambda m: m.compile_s),
     "graph_breaks": Quantity("", lambda m: m.diagnosis.num_graph_breaks),
     "recompiles": Quantity("", lambda m: m.diagnosis.num_recompiles),
+    "compilations": Quantity("", lambda m: None if m.replay is None else m.replay.num_compilations),
+    "fallbacks": Quantity("", lambda m: None if m.replay is None else m.replay.num_fallbacks),
     "error": Quantity("", lambda m: m.relative_error or 0.0),
 }
 """What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`."""
+OF_TRAFFIC = ("compilations", "fallbacks")
+"""Quantities that there are under traffic only."""
 
 UNITS: dict[str, dict[str, float]] = {
     "s": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0},
@@ -55,8 +61,13 @@ _SENTENCE = re.compile(r"\s*(\w+(?::\w*)?)\s*(<=|>=|==|=)\s*([0-9.]+(?:[eE][-+]?
 
 
 def total_s(measurement: Measurement, num_calls: int) -> float:
-    """Seconds of a job of so many calls that compiles first: the first call, and a median one for each further."""
-    return measurement.first_call_s + (num_calls - 1) * measurement.latency.p50
+    """Seconds of a job of so many calls that compiles first: the calls that compile, and a steady one for each further.
+
+    The first call compiles and a median one is steady; under traffic the first pass of the stream does (or as much of
+    it as there are calls), and further calls are those of the stream over and over.
+    """
+    cold_s = measurement.cold_s[:num_calls]
+    return sum(cold_s) + (num_calls - len(cold_s)) * measurement.steady_call_s
 
 
 class Objective(Record):

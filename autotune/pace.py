@@ -58,9 +58,14 @@ def live_process_s(measurement: Measurement, start_s: float, share: float) -> fl
 
 def sampling_s(contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan) -> float:
     """Seconds of all turns of one block. A turn has one call more than it counts."""
-    calls_s = [each.latency.p50 for each in contestants]
-    round_s = sum(call_s + max(sampling.turn_s, sampling.fewest_in_turn * call_s) for call_s in calls_s)
+    round_s = sum(each.steady_call_s + max(sampling.turn_s, _fewest_s(each, sampling)) for each in contestants)
     return min(plan.num_rounds * round_s, max(plan.max_sampling_s, plan.fewest_rounds * round_s))
+
+
+def _fewest_s(measurement: Measurement, sampling: SamplingPlan) -> float:
+    """Seconds of the fewest calls of a turn: of some, or of a whole pass of the stream."""
+    num_calls = sampling.fewest_in_turn if measurement.replay is None else len(measurement.replay.stream)
+    return num_calls * measurement.steady_call_s
 
 
 def _asked_to_told_s(record: TrialRecord) -> float:

@@ -30,10 +30,11 @@ from autotune.manifest import Manifest, Target
 from autotune.measurement import Record
 from autotune.models import hub
 from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
-from autotune.objective import Constraint, parse_objectives
+from autotune.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.probe import find_devices, read_declaration
 from autotune.space import Circumstances, Preset, SearchSpace, load_space
-from autotune.workload import Device, Task, Workload, file_reference, split_reference
+from autotune.traffic import Traffic, parse_shapes, read_traffic
+from autotune.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
 PREFERRED: dict[str, tuple[str, ...]] = {
     "cpu": ("torch", "mindspore"),
@@ -54,6 +55,8 @@ class Wish(Record):
     framework: str | None = None
     device: str = "auto"
     task: Task = "infer"
+    shapes: tuple[str, ...] = ()
+    traffic: Path | None = None
     study: str | None = None
     spaces: tuple[Path, ...] = ()
     objectives: tuple[str, ...] = ()
@@ -77,7 +80,11 @@ def make_manifest(wish: Wish) -> Manifest:
             "what their optimizers keep of a gradient cannot be compared",
             tip="make a study for each",
         )
-    base, *others = _targets(wish, frameworks, device)
+    traffic = _traffic_of(wish)
+    objectives = parse_objectives(wish.objectives or (() if traffic is None else (UNDER_TRAFFIC,)))
+    constraints = tuple(Constraint.parse(text) for text in wish.constraints)
+    _require_fit_for(traffic, objectives, constraints)
+    base, *others = _targets(wish, frameworks, device, traffic, stream_calls(objectives))
     variables = _pairs("--env", wish.variables)
     declared = [_declaration_of(each.workload, variables) for each in (base, *others)]
     spaces = [_space_of(each, wish, said) for each, said in zip((base, *others), declared, strict=True)]
@@ -93,8 +100,8 @@ def make_manifest(wish: Wish) -> Manifest:
         space_file=base.space_file,
         others=tuple(others),
         space=join(spaces) if others else spaces[0],
-        objectives=parse_objectives(wish.objectives),
-        constraints=tuple(Constraint.parse(text) for text in wish.constraints),
+        objectives=objectives,
+        constraints=constraints,
         tolerance=wish.tolerance,
         reference_precision=wish.reference_precision,
         variables=variables,
@@ -113,7 +120,12 @@ def tier_wishes(wish: Wish) -> dict[str, Wish]:
             "--deadline is for calls of a model in one framework",
             tip="leave out --task train and name one framework: a job holds all tiers side by side",
         )
-    (target,) = _targets(wish, frameworks, device)
+    if wish.shapes or wish.traffic is not None:
+        raise InputError(
+            "--deadline with --shapes or --traffic: a 99th percentile is promised for one shape",
+            tip="leave one of the two out; the size of a deadline's inputs is a --model-arg",
+        )
+    (target,) = _targets(wish, frameworks, device, None, STREAM_CALLS)
     declared = _declaration_of(target.workload, _pairs("--env", wish.variables))
     name = _study_name(wish, frameworks, device)
     return {
@@ -163,14 +175,66 @@ def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
     return config
 
 
-def _targets(wish: Wish, frameworks: tuple[str, ...], device: Device) -> list[Target]:
-    """The model in each framework. All take the same arguments and the same seed."""
+def stream_calls(objectives: Iterable[Objective]) -> int:
+    """Calls of the stream that a trial replays under traffic: no more than the job has that is to be made short."""
+    return min([STREAM_CALLS, *(each.num_calls for each in objectives if each.num_calls is not None)])
+
+
+def _traffic_of(wish: Wish) -> Traffic | None:
+    """None: the model is called with one shape. Raises InputError."""
+    if wish.shapes and wish.traffic is not None:
+        raise InputError("--shapes and --traffic: give one of them", tip="a file has the shapes in it")
+    if not wish.shapes and wish.traffic is None:
+        return None
+    if wish.task == "train":
+        flag = "--shapes" if wish.shapes else "--traffic"
+        raise InputError(
+            f"--task train {flag}: a training step is tuned for one shape, because where its steps lead is compared",
+            tip="tune it for the most frequent shape",
+        )
+    return parse_shapes(wish.shapes) if wish.traffic is None else read_traffic(wish.traffic)
+
+
+def _require_fit_for(
+    traffic: Traffic | None, objectives: Iterable[Objective], constraints: Iterable[Constraint]
+) -> None:
+    """Some quantities there are under traffic only, and one there is not."""
+    flags = [f"--objective {each.name}" for each in objectives if each.quantity == "throughput"]
+    flags += [f"--constraint {each.text!r}" for each in constraints if each.quantity == "throughput"]
+    if traffic is not None and flags:
+        raise InputError(
+            f"{flags[0]}: calls of many shapes hold different numbers of items", tip="use latency or total:CALLS"
+        )
+    alone = next((each for each in constraints if each.quantity in OF_TRAFFIC), None)
+    if traffic is None and alone is not None:
+        raise InputError(
+            f"--constraint {alone.text!r}: {alone.quantity} are counted over many shapes",
+            tip="give them with --shapes or --traffic; for one shape there is `recompiles`",
+        )
+
+
+def _arguments_of(wish: Wish, traffic: Traffic | None) -> dict[str, Scalar]:
+    """What the model's function is called with: each dimension of the traffic at its largest size."""
     typed = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
     arguments = {**typed, **wish.arguments}
+    largest = {} if traffic is None else traffic.largest
+    twice = next((name for name in largest if name in arguments), None)
+    if twice is not None:
+        raise InputError(f"--model-arg {twice}: the traffic says its sizes", tip="leave one of the two out")
+    return {**arguments, **largest}
+
+
+def _targets(
+    wish: Wish, frameworks: tuple[str, ...], device: Device, traffic: Traffic | None, num_calls: int
+) -> list[Target]:
+    """The model in each framework. All take the same arguments, the same seed and the same traffic."""
+    arguments = _arguments_of(wish, traffic)
     wanted, files = models_of(wish.models, frameworks), spaces_of(wish.spaces, frameworks)
     return [
         Target(
-            workload=make_workload(wanted[name], arguments, name, device, wish.seed, task=wish.task),
+            workload=make_workload(
+                wanted[name], arguments, name, device, wish.seed, task=wish.task, traffic=traffic, num_calls=num_calls
+            ),
             framework_version=framework_version(name),
             space_file=str(files.get(name) or bundled_space(name)),
         )
@@ -212,9 +276,18 @@ def _circumstances(wish: Wish, version: str, device: Device) -> Circumstances:
 
 
 def make_workload(
-    model: str, arguments: dict[str, Scalar], framework: str, device: Device, seed: int, *, task: Task = "infer"
+    model: str,
+    arguments: dict[str, Scalar],
+    framework: str,
+    device: Device,
+    seed: int,
+    *,
+    task: Task = "infer",
+    traffic: Traffic | None = None,
+    num_calls: int = STREAM_CALLS,
 ) -> Workload:
-    """The workload as it is seen from the current folder. Raises InputError for a model that is not there."""
+    """The workload as it is seen from the current folder; `num_calls` of its traffic are replayed in a trial. Raises
+    InputError for a model that is not there."""
     search_path = Path.cwd()
     reference, digest = _resolve_model(model, framework, task, search_path)
     if model.startswith(hub.SCHEME):
@@ -226,6 +299,8 @@ def make_workload(
         framework=framework,
         device=device,
         task=task,
+        traffic=traffic,
+        stream_calls=num_calls,
         seed=seed,
         search_path=str(search_path),
         source_sha256=digest,
@@ -445,12 +520,12 @@ def _study_name(wish: Wish, frameworks: tuple[str, ...], device: Device) -> str:
     if wish.study:
         return wish.study
     model = models_of(wish.models, frameworks)[frameworks[0]]
-    return "-".join([_short_name(model), *_named_task(wish.task), *frameworks, device])
+    return "-".join([_short_name(model), *_named_kind(wish), *frameworks, device])
 
 
-def _named_task(task: Task) -> list[str]:
-    """What the task adds to a study's name: inference goes without saying."""
-    return [] if task == "infer" else [task]
+def _named_kind(wish: Wish) -> list[str]:
+    """What the task and the traffic add to a study's name: inference and one shape go without saying."""
+    return [*([] if wish.task == "infer" else [wish.task]), *(["traffic"] if wish.shapes or wish.traffic else [])]
 
 
 def _short_name(model: str) -> str:

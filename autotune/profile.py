@@ -13,6 +13,8 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from autotune.measurement import Record
 
+EVERYWHERE = "everywhere"
+
 
 class OperatorTime(Record):
     """What one operator takes in one call of the model, on average over the profiled calls."""
@@ -32,12 +34,23 @@ class Profile(Record):
     operators: tuple[OperatorTime, ...]
     num_calls: PositiveInt
     """Calls of the model that were profiled."""
+    at_breaks_s: dict[str, NonNegativeFloat] = {}
+    """Place of a graph break -> seconds of a call outside of compiled code for its sake; `EVERYWHERE` stands for all
+    places where the framework does not tell them apart. Only what could be told is here."""
     note: str | None = None
     """What the figures leave out, or why there are none."""
 
     @classmethod
-    def of(cls, times: Mapping[str, tuple[float, int]], num_calls: int, note: str | None = None) -> Profile:
-        """From operator -> seconds and number of its calls, over all `num_calls` calls of the model."""
+    def of(
+        cls,
+        times: Mapping[str, tuple[float, int]],
+        num_calls: int,
+        note: str | None = None,
+        *,
+        at_breaks: Mapping[str, float] | None = None,
+    ) -> Profile:
+        """From operator -> seconds and number of its calls, over all `num_calls` calls of the model; `at_breaks` too
+        holds seconds over all calls."""
         total_s = sum(self_s for self_s, _ in times.values())
         operators = [
             OperatorTime(
@@ -48,7 +61,12 @@ class Profile(Record):
             )
             for name, (self_s, count) in times.items()
         ]
-        return cls(operators=tuple(sorted(operators, key=lambda each: -each.self_s)), num_calls=num_calls, note=note)
+        return cls(
+            operators=tuple(sorted(operators, key=lambda each: -each.self_s)),
+            num_calls=num_calls,
+            at_breaks_s={place: total_s / num_calls for place, total_s in (at_breaks or {}).items()},
+            note=note,
+        )
 
     def operator(self, name: str) -> OperatorTime | None:
         return next((each for each in self.operators if each.name == name), None)

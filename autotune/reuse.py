@@ -30,6 +30,8 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheShelf) -> TrialR
         return request
     records = study.records()
     request = request.model_copy(update={"known_programs": _known_programs(records, study)})
+    if any(each.quantity in ("compile", "total") for each in study.manifest.objectives):
+        return request  # The calls that compile are part of what is compared: each trial makes its own from nothing.
     donor = _donor(request.config, records, study, shelf)
     if donor is None or not shelf.copy(donor.number, place):
         return request

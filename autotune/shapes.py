@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import NonNegativeInt
-
-from autotune.measurement import Record
+from autotune.measurement import Axis, Record
 from autotune.traffic import Traffic
 
-
-class Axis(Record):
-    """An axis of a tensor whose size is that of a dimension of the traffic."""
-
-    dimension: str
-    leaf: NonNegativeInt
-    """Which argument of the call (`Arguments.leaves`), or which output tensor (`backends.output_arrays`)."""
-    axis: NonNegativeInt
+__all__ = ["Axis", "Shapes"]
 
 
 class Shapes(Record):
@@ -23,6 +14,7 @@ class Shapes(Record):
     traffic: Traffic
     inputs: tuple[Axis, ...]
     outputs: tuple[Axis, ...]
+    """Of the dimensions that may be padded; nobody asks for the others."""
     padding: dict[str, float] = {}
     """Dimension -> what may be appended along it without changing the results for what was there, as the model's author
     declared. A dimension that is missing here must not be padded."""

@@ -14,12 +14,18 @@ from autotune.backends import Backend
 from autotune.errors import AutotuneError
 from autotune.measurement import Signature, TensorSpec
 from autotune.numerics import WideType
+from autotune.shaped import Stream, find_shapes
+from autotune.shapes import Shapes
 from autotune.workload import Arguments, Recipe, Variants, Workload, build
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`inputs` are the example first, then those that results are checked on, then the example again."""
+    """`inputs` are the example first, then those that results are checked on, then the example again.
+
+    Under traffic the example has the most frequent shape, and the others are of shapes of the stream, so that no check
+    makes a compiler see what the stream does not hold.
+    """
 
     model: Any
     inputs: list[Arguments]
@@ -32,6 +38,10 @@ class Subject:
     """Other implementations of parts of the model, as its author declared them."""
     recipe: Recipe | None = None
     """How it is trained; None: it is not."""
+    shapes: Shapes | None = None
+    """What is known of the shapes that it sees; None: it sees one."""
+    stream: Stream | None = None
+    """The calls of a trial under traffic, if and only if there are `shapes`."""
 
 
 def put_on_device(workload: Workload, backend: Backend) -> Subject:
@@ -52,7 +62,12 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
         raise AutotuneError(
             f"{workload.model} returned no tensor among its inputs", tip="inside a list or dict none is found"
         )
-    if not built.more_inputs:
+    shapes = stream = None
+    if workload.traffic is not None:
+        shapes = find_shapes(workload, built, model, given[0], backend)
+        stream = Stream.of(workload, given[0], shapes, backend)
+        given = [*stream.checked, _varied(backend, stream.checked[0], workload.seed)]
+    elif not built.more_inputs:
         given.append(_varied(backend, given[0], workload.seed))
     parameters = list(backend.parameters(model))
     return Subject(
@@ -63,6 +78,8 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
         example_sha256=_digests(backend, given[0]),
         variants=built.variants,
         recipe=built.recipe,
+        shapes=shapes,
+        stream=stream,
     )
 
 

@@ -76,7 +76,7 @@ def take_samples(
     docs/measurement.md states how often that happens.
     """
     warmup, steady = _warm_up(call, plan, clock)
-    taken = _Taken()
+    taken = Taken()
     ended_by = _sample(call, plan, clock, taken, incumbent_s)
     return taken.samples(warmup, steady, ended_by)
 
@@ -90,7 +90,7 @@ def take_turns(
     RuntimeError if there was no turn at all.
     """
     warmup, steady = _warm_up(call, plan, clock)
-    taken = _Taken()
+    taken = Taken()
     turns = []
     while next_turn():
         call()
@@ -125,7 +125,7 @@ def relative_half_width(samples: list[float]) -> float:
 
 
 @dataclass
-class _Taken:
+class Taken:
     """The samples so far, with what the system counted meanwhile."""
 
     latency_s: list[float] = field(default_factory=list)
@@ -135,7 +135,7 @@ class _Taken:
 
     def time_once(self, call: Callable[[], None], clock: Clock) -> None:
         before = _used()
-        self.latency_s.append(_time_once(call, clock))
+        self.latency_s.append(time_once(call, clock))
         if before is None or (after := _used()) is None:
             return
         self.cpu_s.append(round(max(after[0] - before[0], 0.0), 6))
@@ -170,7 +170,7 @@ def _warm_up(call: Callable[[], None], plan: SamplingPlan, clock: Clock) -> tupl
     taken: list[float] = []
     end = clock() + plan.max_warmup_s
     while True:
-        taken.append(_time_once(call, clock))
+        taken.append(time_once(call, clock))
         if len(taken) >= plan.min_warmup_calls and _settled(taken, plan):
             return taken, True
         if clock() >= end:
@@ -187,7 +187,7 @@ def _settled(taken: list[float], plan: SamplingPlan) -> bool:
 
 
 def _sample(
-    call: Callable[[], None], plan: SamplingPlan, clock: Clock, taken: _Taken, incumbent_s: float | None
+    call: Callable[[], None], plan: SamplingPlan, clock: Clock, taken: Taken, incumbent_s: float | None
 ) -> Literal["precision", "num_samples", "time", "slower"]:
     end = clock() + plan.max_sampling_s
     while True:
@@ -203,7 +203,8 @@ def _sample(
             return "time"
 
 
-def _time_once(call: Callable[[], None], clock: Clock) -> float:
+def time_once(call: Callable[[], None], clock: Clock) -> float:
+    """Seconds of one call."""
     start = clock()
     call()
     # A clock's resolution must not turn a very short call into an impossible 0 s.

@@ -1,20 +1,33 @@
 """`Traffic`: the shapes that a job will see, each with its share, and streams of calls drawn from it. Pure.
 
 A shape is named by the sizes of its dimensions, `{"batch": 4, "seq": 17}`; a dimension is an argument of the model's
-function.
+function. Traffic is written as text, `batch=1:60%,4:30%,8:10%` or `seq=16..128`, or logged to a file.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import json
+import math
 import random
-from typing import Annotated
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from autotune.errors import InputError
 from autotune.measurement import Record
 
 Sizes = dict[str, PositiveInt]
 """Dimension -> size."""
+
+MAX_SHAPES = 10_000
+COUNT = "count"
+"""Key of a line of a log that is no dimension: how many calls of the shape there were."""
 
 
 class Load(Record):
@@ -42,6 +55,21 @@ class Traffic(Record):
         """In the order in which they were named."""
         return tuple(self.loads[0].sizes)
 
+    @property
+    def largest(self) -> dict[str, int]:
+        """Each dimension at its largest size."""
+        return {name: max(self.sizes_of(name)) for name in self.dimensions}
+
+    @property
+    def flags(self) -> list[str]:
+        """What asks for it on a command line; where the shapes are too many or not independent, a file has to."""
+        text = str(self)
+        try:
+            is_written = parse_shapes([text]) == self
+        except InputError:
+            is_written = False
+        return ["--shapes", text] if is_written else ["--traffic", "FILE"]
+
     def sizes_of(self, dimension: str) -> dict[int, float]:
         """Each size of one dimension, ascending -> its share of all calls."""
         shares: dict[int, float] = {}
@@ -54,13 +82,138 @@ class Traffic(Record):
         """Indices into `loads`, one for each call: as many of each shape as its share asks for, in a seeded order.
 
         Not drawn one by one: of so few calls, rare shapes would be missing or too many, and two streams would differ
-        in what they cost. Largest remainders are rounded up.
+        in what they cost. Taken at equal distances along the shares instead (systematic sampling): where there are
+        more shapes than calls, those that are called are spread over all sizes.
         """
-        exact = [each.share * num_calls for each in self.loads]
-        counts = [int(each) for each in exact]
-        rest = sorted(range(len(exact)), key=lambda index: counts[index] - exact[index])
-        for index in rest[: num_calls - sum(counts)]:
-            counts[index] += 1
-        calls = [index for index, count in enumerate(counts) for _ in range(count)]
+        ends = list(itertools.accumulate(each.share for each in self.loads))
+        places = ((number + 0.5) / num_calls for number in range(num_calls))
+        calls = [min(bisect.bisect(ends, place), len(ends) - 1) for place in places]
         random.Random(seed).shuffle(calls)
         return tuple(calls)
+
+    def __str__(self) -> str:
+        """In the words of `--shapes` as far as the dimensions are independent; a few words where they are many."""
+        return "; ".join(f"{name}={_described(self.sizes_of(name))}" for name in self.dimensions)
+
+
+def parse_shapes(texts: Iterable[str]) -> Traffic:
+    """From what was given with `--shapes`, once or more: independent dimensions, by `;`. Raises InputError."""
+    written = [each.strip() for text in texts for each in text.split(";") if each.strip()]
+    dimensions: dict[str, dict[int, float]] = {}
+    for text in written:
+        name, equals, sizes = (each.strip() for each in text.partition("="))
+        if not equals or not name.isidentifier():
+            raise InputError(f"--shapes {text}: not understood", tip=_SYNTAX)
+        if name in dimensions:
+            raise InputError(f"--shapes {text}: {name} is given twice")
+        dimensions[name] = _shares(text, sizes)
+    if not dimensions:
+        raise InputError("--shapes: no shape is given", tip=_SYNTAX)
+    if math.prod(map(len, dimensions.values())) > MAX_SHAPES:
+        raise InputError(
+            f"--shapes {'; '.join(written)}: more than {MAX_SHAPES:,} shapes",
+            tip="name fewer sizes, or give the shapes that a server logged with --traffic FILE",
+        )
+    combined = itertools.product(*(each.items() for each in dimensions.values()))
+    return _traffic(
+        {tuple(zip(dimensions, (size for size, _ in each), strict=True)): _product(each) for each in combined}
+    )
+
+
+def read_traffic(path: Path) -> Traffic:
+    """From a file of lines such as `{"batch": 4, "seq": 17, "count": 120}`; a count is 1 if left out. Raises InputError
+    with the number of the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise InputError(f"--traffic {path}: cannot be read: {why}", tip="check the path") from None
+    counts: Counter[tuple[tuple[str, int], ...]] = Counter()
+    dimensions: tuple[str, ...] = ()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"--traffic {path}, line {number}"
+        sizes, count = _logged(where, line)
+        dimensions = dimensions or tuple(sizes)
+        if set(sizes) != set(dimensions):
+            raise InputError(f"{where}: it names {', '.join(sizes)}, the lines before {', '.join(dimensions)}")
+        counts[tuple((name, sizes[name]) for name in dimensions)] += count
+    if not counts:
+        raise InputError(f"--traffic {path}: it holds no shape", tip=f"write lines such as {_LINE}")
+    if len(counts) > MAX_SHAPES:
+        raise InputError(f"--traffic {path}: more than {MAX_SHAPES:,} shapes", tip="leave the rare ones out")
+    return _traffic({shape: count / counts.total() for shape, count in counts.items()})
+
+
+_SYNTAX = 'write e.g. "batch=1:60%,4:30%,8:10%", "batch=1,4,8" or "seq=16..128", several dimensions with ; between them'
+_LINE = '{"batch": 4, "seq": 17, "count": 120}'
+_ITEM = re.compile(r"(\d+)(?:\s*\.\.\s*(\d+))?(?:\s*:\s*(\d+(?:\.\d+)?)\s*%)?")
+
+
+def _shares(text: str, written: str) -> dict[int, float]:
+    """Size -> share, of one dimension. Without shares every size is as likely; one for a range is that of all in it."""
+    items = [_item(text, each) for each in written.split(",")]
+    sizes = [size for sizes, _ in items for size in sizes]
+    twice = next((size for size, number in Counter(sizes).items() if number > 1), None)
+    if twice is not None:
+        raise InputError(f"--shapes {text}: size {twice} is given twice")
+    percents = [percent for _, percent in items if percent is not None]
+    if not percents:
+        return {size: 1 / len(sizes) for size in sizes}
+    if len(percents) < len(items):
+        raise InputError(f"--shapes {text}: some sizes have a share and some have none", tip="give one to all or none")
+    if abs(sum(percents) - 100) > 1e-6:
+        raise InputError(f"--shapes {text}: the shares add up to {sum(percents):g} %", tip="they must add up to 100 %")
+    return {size: percent / 100 / len(each) for each, percent in items if percent is not None for size in each}
+
+
+def _item(text: str, item: str) -> tuple[range, float | None]:
+    match = _ITEM.fullmatch(item.strip())
+    if match is None:
+        raise InputError(f"--shapes {text}: {item.strip()!r} is no size", tip=_SYNTAX)
+    low, high = int(match[1]), int(match[2] or match[1])
+    percent = None if match[3] is None else float(match[3])
+    if low < 1 or high < low or percent == 0:
+        raise InputError(
+            f"--shapes {text}: {item.strip()} is empty", tip="sizes and shares are above 0, the least first"
+        )
+    if high - low >= MAX_SHAPES:
+        raise InputError(f"--shapes {text}: more than {MAX_SHAPES:,} shapes", tip="name fewer sizes")
+    return range(low, high + 1), percent
+
+
+def _logged(where: str, line: str) -> tuple[Sizes, int]:
+    try:
+        content: Any = json.loads(line)
+    except ValueError:
+        content = None
+    if not isinstance(content, Mapping) or not set(content) - {COUNT}:
+        raise InputError(f"{where}: no JSON object with a shape", tip=f"write lines such as {_LINE}")
+    for name, value in content.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{where}: {name} is {json.dumps(value)} and not a whole number above 0")
+    return {name: value for name, value in content.items() if name != COUNT}, content.get(COUNT, 1)
+
+
+def _product(choices: tuple[tuple[int, float], ...]) -> float:
+    return math.prod(share for _, share in choices)
+
+
+def _traffic(shares: Mapping[tuple[tuple[str, int], ...], float]) -> Traffic:
+    """In the order of the sizes, along which a stream is spread."""
+    return Traffic(loads=tuple(Load(sizes=dict(shape), share=share) for shape, share in sorted(shares.items())))
+
+
+_MOST_NAMED = 6
+
+
+def _described(shares: Mapping[int, float]) -> str:
+    sizes = list(shares)
+    first, last = sizes[0], sizes[-1]
+    is_even = max(shares.values()) - min(shares.values()) < 1e-9
+    if is_even and len(sizes) > 2 and sizes == list(range(first, last + 1)):
+        return f"{first}..{last}"
+    if len(sizes) > _MOST_NAMED:
+        return f"{len(sizes)} sizes from {first} to {last}"
+    return ",".join(str(size) if is_even else f"{size}:{100 * share:.3g}%" for size, share in shares.items())

@@ -100,6 +100,7 @@ class Tuner:
             given_back,
             study.manifest.objective,
             budget.wall_s,
+            study.manifest.traffic,
         )
 
     def _search(self) -> StopReason:

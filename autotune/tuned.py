@@ -16,6 +16,7 @@ from autotune.files import parse_as, read_versioned, write_yaml
 from autotune.measurement import Latency, Record, Signature
 from autotune.numerics import ReferencePrecision
 from autotune.objective import GOAL_PATTERN
+from autotune.shapes import Shapes
 from autotune.statistics import COMPILED, Speedup, Verdict
 from autotune.workload import Device, Task
 
@@ -110,6 +111,8 @@ class TunedConfig(Record):
     workload: TunedWorkload
     environment: TunedEnvironment
     evidence: Evidence
+    shapes: Shapes | None = None
+    """What traffic it was tuned for; None: one shape."""
     artifact: Artifact | None = None
     """The config's compile cache in a file beside this one; None: the first call compiles."""
 

@@ -109,6 +109,13 @@ def duel_of_answers(first: TunedConfig, second: TunedConfig, folder: Path) -> Du
                 f"the two files are not comparable: {key} is {one} in the first and {other} in the second",
                 tip="compare exports of one model with the same arguments, device and objective",
             )
+    traffics = [None if each.shapes is None else each.shapes.traffic for each in (first, second)]
+    if traffics[0] != traffics[1]:
+        one, other = (each or "one shape" for each in traffics)
+        raise InputError(
+            f"the two files are not comparable: the first was tuned for {one} and the second for {other}",
+            tip="compare exports of the same traffic",
+        )
     if first.environment.variables != second.environment.variables:
         raise InputError("the two files were tuned under different --env variables, which decide as much as a config")
     (untuned, one_side), (_, other_side) = sides_of(first), sides_of(second)

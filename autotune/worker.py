@@ -29,8 +29,10 @@ from autotune.classmate import find_classmate
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.exercise import exercise_for
 from autotune.files import write_whole
-from autotune.measurement import Failure, Measurement, Outcome, Reason, Samples, Stage
+from autotune.measurement import Failure, Measurement, Outcome, Reason, Replay, Samples, Stage
 from autotune.memory import PeakMemory
+from autotune.passes import take_passes, take_passes_in_turns
+from autotune.replay import first_pass, stream_calls
 from autotune.subject import Subject, put_on_device
 from autotune.timing import SamplingPlan, take_samples, take_turns
 from autotune.trial import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
@@ -176,14 +178,21 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         changes = Changes()
         for ailment in request.without:
             backend.capture_despite(ailment, changes)
+        config = variants.without_variants(request.config)
+        replay = outputs = None
         with _caches_of_the_first_call(request, subject, backend):
             step = exercise.compile(request.config, changes)
-            outputs = inputs[0].call(step)
-            backend.synchronise()
-        first_call_s = time.perf_counter() - start
+            if subject.stream is None:
+                outputs = inputs[0].call(step)
+                backend.synchronise()
+            else:
+                replay = first_pass(subject, step, config, backend, time.perf_counter() - start)
+        first_call_s = time.perf_counter() - start if replay is None else replay.cold_s[0]
         compile_peak_bytes = memory.peak_bytes()
 
         progress.enter(Stage.CHECK)
+        if replay is not None:
+            outputs = inputs[0].call(step)
         seen = exercise.observe(step, outputs)
         errors = check(request, seen, tolerance, exercise.gate) if request.judged else None
         del outputs, seen
@@ -197,14 +206,14 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         else:
             progress.enter(Stage.RUN)
             memory.restart()
-            samples = _take(request, _one_call(backend, step, inputs[0]), _plan(request, backend), turns)
+            samples = _take(request, subject, step, backend, turns)
             peak_bytes = memory.peak_bytes()
             exercise.require_sound(step)
-        diagnosis = backend.diagnose(model, variants.without_variants(request.config))
+        diagnosis = backend.diagnose(model, config)
         if request.profile_in is not None:
             _profile(_one_call(backend, step, inputs[0]), TrialFolder(Path(request.profile_in)), backend)
 
-    own_compile_s = max(first_call_s - float(np.median(samples.latency_s)), 0.0)
+    own_compile_s = _compile_s(first_call_s, replay, samples)
     paid = request.compiled_before
     return Measurement(
         samples=samples,
@@ -221,7 +230,15 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         program=program,
         reused_from=None if mate is None else mate.number,
         compiled_from=None if paid is None else paid.trial,
+        replay=replay,
     )
+
+
+def _compile_s(first_call_s: float, replay: Replay | None, samples: Samples) -> float:
+    """What the calls that compile took beyond steady ones."""
+    if replay is None:
+        return max(first_call_s - float(np.median(samples.latency_s)), 0.0)
+    return max(sum(replay.cold_s) - len(replay.stream) * float(np.mean(samples.latency_s)), 0.0)
 
 
 def _profile(call: Callable[[], None], folder: TrialFolder, backend: Backend) -> None:
@@ -312,7 +329,17 @@ def _one_call(backend: Backend, step: Callable[..., Any], inputs: Arguments) -> 
     return call
 
 
-def _take(request: TrialRequest, call: Callable[[], None], plan: SamplingPlan, turns: Turns | None) -> Samples:
+def _take(
+    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, turns: Turns | None
+) -> Samples:
+    """Of the example inputs, or of the stream in whole passes."""
+    plan = _plan(request, backend)
+    if subject.stream is not None:
+        calls = stream_calls(subject, step, backend)
+        if turns is None:
+            return take_passes(calls, plan, incumbent_s=request.incumbent_s)
+        return take_passes_in_turns(calls, plan, turns.wait)
+    call = _one_call(backend, step, subject.inputs[0])
     if turns is None:
         return take_samples(call, plan, incumbent_s=request.incumbent_s)
     return take_turns(call, plan, turns.wait)

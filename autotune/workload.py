@@ -23,14 +23,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from pydantic import PositiveInt
+
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.grade import Grades, grades_in
 from autotune.measurement import Record
+from autotune.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
 Task = Literal["infer", "train"]
 """What is done with a model: it is called, or it takes a training step."""
+
+STREAM_CALLS = 64
+"""Calls of a stream unless a job has fewer: enough for a shape of 2 % to be in it, few enough for a search."""
 
 MODEL_FILE = "_autotune_model_"
 """What the name of a model's file begins with where it is imported for a trial: a job knows no such module."""
@@ -47,6 +53,10 @@ class Workload(Record):
     framework: str
     device: Device
     task: Task = "infer"
+    traffic: Traffic | None = None
+    """The shapes that it is called with; `arguments` then hold the largest size of each dimension. None: one shape."""
+    stream_calls: PositiveInt = STREAM_CALLS
+    """Calls of the stream that a trial replays where there is traffic."""
     seed: int = 0
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""
@@ -118,6 +128,8 @@ class Built:
     """What there is to be had in less time (see `tiers`)."""
     recipe: Recipe | None = None
     """Given if and only if the task is to train."""
+    padding: Mapping[str, float] = field(default_factory=dict)
+    """Dimension of the traffic -> what may be appended along it (see `Shapes`)."""
 
 
 def split_reference(model: str) -> tuple[str, str]:
@@ -169,7 +181,7 @@ def build(workload: Workload) -> Built:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """What a tuple holds."""
-_KEYS = (*_POSITIONS, "regions", "variants", "tiers", "targets", "loss", "optimizer")
+_KEYS = (*_POSITIONS, "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
 _FOR_TRAINING = (
     'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
 )
@@ -243,6 +255,17 @@ def _tiers(value: object, workload: Workload) -> Grades:
     return grades_in(value, workload.model)
 
 
+def _padding(value: object, workload: Workload) -> Mapping[str, float]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InputError(
+            f"{workload.model} returned {_kind(value)} as padding; it must be a dict such as {{'batch': 0}}"
+        )
+    for name, number in value.items():
+        if not isinstance(number, (int, float)) or isinstance(number, bool):
+            raise InputError(f"{workload.model}: the padding of {name} is {_kind(number)} and not a number")
+    return value
+
+
 _VARIANTS = "{NAME: {'plain': None, 'other': FUNCTION}}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READ: dict[str, Callable[[object, Workload], Any]] = {
@@ -250,6 +273,7 @@ _READ: dict[str, Callable[[object, Workload], Any]] = {
     "regions": _regions,
     "variants": _variants,
     "tiers": _tiers,
+    "padding": _padding,
 }
 """Key -> what makes its value part of `Built`, or says what is wrong with it."""
 
@@ -285,6 +309,8 @@ def _import_file(path: Path) -> ModuleType:
 
 def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
     """The workload's arguments, checked against the function; its seed too where the function takes one."""
+    dimensions = () if workload.traffic is None else workload.traffic.dimensions
+    _require_known(dimensions, function, workload, "--shapes")
     _require_known(workload.arguments, function, workload, "--model-arg")
     given: dict[str, Any] = dict(workload.arguments)
     if "seed" in inspect.signature(function).parameters:

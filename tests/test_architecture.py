@@ -19,12 +19,11 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes", "ailment"),
     ("config", "measurement", "cures"),
-    ("traffic", "grade"),
+    ("traffic", "profile", "grade"),
     (
         "shapes",
         "files",
         "finding",
-        "profile",
         "workload",
         "regions",
         "objective",
@@ -36,8 +35,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "caches",
         "artifact",
     ),
-    ("space", "trial", "backends", "record"),
-    ("variants",),
+    ("space", "trial", "backends", "record", "passes"),
+    ("variants", "shaped"),
     (
         "joint",
         "declaration",
@@ -55,7 +54,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "ladder",
         "warm_start",
     ),
-    ("guard", "mismatch", "manifest", "forecast", "classes", "classmate", "trial_rows", "front", "deadline"),
+    ("replay", "guard", "mismatch", "manifest", "forecast", "classes", "classmate", "trial_rows", "front", "deadline"),
     ("inference", "training"),
     ("exercise", "sampler", "effects", "store"),
     ("reference", "rules", "application", "prometheus"),

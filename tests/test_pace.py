@@ -8,7 +8,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.contest import BlockPlan
-from autotune.measurement import Failure, Samples
+from autotune.measurement import Failure, Replay, Samples
 from autotune.pace import WARM_SHARE, contest_s, fresh_start_s, live_process_s, sampling_s, trial_s, typical_trial_s
 from autotune.record import TrialRecord
 from autotune.timing import SamplingPlan
@@ -82,6 +82,16 @@ PLAN = BlockPlan(num_rounds=8, fewest_rounds=3, max_sampling_s=15, first_look=4)
 def test_turns_take_their_rounds_within_the_block_s_time(spent, plan, sampling, expected):
     """Up to the block's time, but never fewer than the fewest rounds; each turn has one call that is not counted."""
     assert sampling_s([spent(), spent()], plan, sampling) == pytest.approx(expected)
+
+
+def test_a_turn_under_traffic_is_a_whole_pass(spent):
+    """However short a turn is meant to be: a pass of four calls of 10 ms, and one that is not counted."""
+    replay = Replay(sizes=({"seq": 1},), stream=(0,) * 4, cold_s=(1.0,) * 4, compilations=None)
+    measured = spent().model_copy(
+        update={"replay": replay, "samples": Samples(latency_s=(0.01,) * 8, steady=True, ended_by="time")}
+    )
+    sampling = SamplingPlan(turn_s=0.001, fewest_in_turn=2)
+    assert sampling_s([measured], PLAN, sampling) == pytest.approx(8 * (0.04 + 0.01))
 
 
 def test_a_contest_compiles_cold_once_or_in_each_block(spent):

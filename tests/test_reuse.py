@@ -15,6 +15,7 @@ from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
 from autotune.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.measurement import Failure, Measurement, Stage
+from autotune.objective import Objective
 from autotune.report.live import LiveDisplay
 from autotune.reuse import MAX_DONORS
 from autotune.runner import Runner
@@ -68,11 +69,11 @@ ALL = QUICK_BUDGET.model_copy(update={"num_trials": 100})
 
 @pytest.fixture
 def study_of(tmp_path, make_study):
-    def make(space):
+    def make(space, **overrides):
         path = tmp_path / "own.yaml"
         path.write_text(space)
         found = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-        return make_study(space=found)
+        return make_study(space=found, **overrides)
 
     return make
 
@@ -370,6 +371,16 @@ class TestCaches:
                 assert each.measurement.diagnosis.cache_hits == 1
                 assert each.measurement.first_call_s != first.measurement.first_call_s
                 assert each.reused_from is None, "what runs differs in its runtime knobs"
+
+    @pytest.mark.parametrize("objective", ["total:10", "compile"])
+    def test_a_first_call_that_is_compared_is_each_trial_s_own(self, study_of, objective):
+        """Where it is part of what is minimised no trial starts from another one's caches: it would look quick."""
+        study = study_of(RUNTIME, objectives=(Objective.parse(objective),))
+        tune(study, up_to(4))
+        compiled = [each.measurement for each in study.records() if each.config["execution"] == "compile"]
+        assert len(compiled) == 3
+        assert [each.compiled_from for each in compiled] == [None] * 3
+        assert all(each.first_call_s >= COLD_S for each in compiled)
 
     def test_a_bad_cache_is_not_the_config_s_fault(self, study_of):
         """A trial that fails on another one's caches is run again from empty ones before its config is blamed."""

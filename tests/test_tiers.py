@@ -153,6 +153,11 @@ class TestTheQuestion:
         with pytest.raises(InputError, match="--deadline is for calls of a model in one framework"):
             tier_wishes(here(**more))
 
+    def test_one_shape(self, here):
+        """What is promised is promised for one shape."""
+        with pytest.raises(InputError, match=r"--deadline with --shapes or --traffic"):
+            tier_wishes(here(shapes=("rows=1,2",)))
+
     def test_bundled_models_declare_tiers(self):
         """One that exists in both frameworks does."""
         pytest.importorskip("torch")

@@ -415,6 +415,9 @@ class TestOnTheCommandLine:
         self.refused(command("compare", "s", "0"), "s")
         self.refused(command("compare", "a.yaml", "nope.yaml"), "nope.yaml")
         self.refused(command("compare", "a.yaml", "b.yaml"), "not comparable", "arguments")
+        shapes = {"traffic": {"loads": [{"sizes": {"rows": 2}, "share": 1.0}]}, "inputs": [], "outputs": []}
+        export(lambda content: content.update(shapes=shapes), name="c.yaml")
+        self.refused(command("compare", "a.yaml", "c.yaml"), "not comparable", "one shape and the second for rows=2")
 
     def test_a_mistake_leaves_nothing_behind(self, command, scratch):
         """A folder is kept as evidence only where something ran."""

@@ -27,7 +27,7 @@ from autotune.changes import Changes
 from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
-from autotune.measurement import Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
+from autotune.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.workload import Device
@@ -183,6 +183,10 @@ class Backend(Protocol):
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         """What the compiler did for all calls so far, from its own counters and reports."""
+
+    def compilations(self, model: Any, config: Config) -> Compilations | None:
+        """How often the compiler was at work so far, cheaply; asked after `compile` and after each call of a stream of
+        shapes. None: it does not tell."""
 
     def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
         """Make `num_calls` calls under the framework's profiler, and leave its Chrome trace in the file `trace`.

@@ -2,7 +2,8 @@
 
 It lets the whole way of a trial be tested (processes, limits, storage, verdicts) in milliseconds and without a
 compiler. Knob `behaviour` chooses what goes wrong, `latency_ms` how long a call takes, `compile_ms` how long compiling
-takes without its cache, which knows nothing of knob `threads`, and `program` names what is emitted. A model may have
+takes without its cache, which knows nothing of knob `threads`, and `program` names what is emitted. Knob `most_graphs`
+makes it compile for each new shape, and leave further ones to eager execution, which takes `eager_ms`. A model may have
 `parts`, modules by their path.
 """
 
@@ -28,11 +29,14 @@ from autotune.backends import Found, python_random_state, variables_set
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
-from autotune.measurement import Diagnosis, GraphBreak, Reason, TensorSpec
+from autotune.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.regions import Region, fitting
 from autotune.workload import Device
+
+Shapes = tuple[tuple[int, ...], ...]
+"""Of the arguments of a call."""
 
 
 class FakeOutOfMemoryError(Exception):
@@ -47,6 +51,9 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self._num_hits = 0
+        self._compiled: set[Shapes] = set()
+        """What was compiled for: shapes, or none where code serves them all."""
+        self._has_given_up = False
 
     def find(self) -> Found:
         return Found(version="0", devices={"cpu": "fake"}, compilers={})
@@ -81,14 +88,19 @@ class FakeBackend:
         if behaviour not in _BEHAVIOURS:
             raise InvalidConfigError(f"behaviour {behaviour!r} is unknown to the fake framework")
         latency_s = float(config.get("latency_ms") or 1) / 1e3
-        is_compiled = False
+        most_graphs = config.get("most_graphs")
+        eager_s = float(config.get("eager_ms") or 0) / 1e3
+        self._compiled = compiled = set[Shapes]()
+        self._has_given_up = False
 
         def step(*args: Any, **kwargs: Any) -> Any:
-            nonlocal is_compiled
-            if not is_compiled:
-                self._compile_or_load(config)
-                is_compiled = True
-            time.sleep(latency_s)
+            wanted: Shapes = () if most_graphs is None else tuple(np.shape(each) for each in args)
+            if wanted not in compiled and len(compiled) == most_graphs:
+                self._has_given_up = True
+            elif wanted not in compiled:
+                self._compile_or_load(config, wanted)
+                compiled.add(wanted)
+            time.sleep(latency_s if wanted in compiled else eager_s)
             return _BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
@@ -195,13 +207,19 @@ class FakeBackend:
             breaks = (GraphBreak(reason="told to", location="model.py:7"),)
             return Diagnosis(compiled=True, num_graphs=2, graph_breaks=breaks, recompiles=(), cache_hits=self._num_hits)
         compiled = config.get("execution") != "eager"
+        again = Recompile(reason="another shape")
         return Diagnosis(
             compiled=compiled,
             num_graphs=int(compiled),
             graph_breaks=(),
-            recompiles=(),
+            recompiles=(again,) * (len(self._compiled) - 1),
             cache_hits=self._num_hits,
         )
+
+    def compilations(self, model: Any, config: Config) -> Compilations | None:
+        if config.get("execution") == "eager":
+            return Compilations(num_graphs=0, num_given_up=0)
+        return Compilations(num_graphs=len(self._compiled), num_given_up=int(self._has_given_up))
 
     def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
         """The model is a function: one operator."""
@@ -218,11 +236,11 @@ class FakeBackend:
         named = config.get("program")
         return None if named is None else str(named)
 
-    def _compile_or_load(self, config: Config) -> None:
+    def _compile_or_load(self, config: Config, shapes: Shapes) -> None:
         """The cache is written in two halves, as a compiler killed in between leaves it."""
         compiled = Config({name: value for name, value in config.root.items() if name != "threads"})
         cache = os.environ.get("FAKE_CACHE")
-        made = None if cache is None else Path(cache) / compiled.fingerprint
+        made = None if cache is None else Path(cache) / f"{compiled.fingerprint}{list(shapes) or ''}"
         if made is not None and made.exists():
             if made.read_text() != "whole":
                 raise RuntimeError("the fake compiler's cache is half written")

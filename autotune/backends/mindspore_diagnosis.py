@@ -16,7 +16,7 @@ from autotune.backends.mindspore_kernels import kernel_graphs
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_regions import compiled_paths, modules
 from autotune.config import Config
-from autotune.measurement import Diagnosis, GraphBreak, Recompile
+from autotune.measurement import Compilations, Diagnosis, GraphBreak, Recompile
 
 _JIT_EXECUTOR = first("mindspore._c_expression:JitExecutor_")
 _GRAPH_EXECUTOR = first("mindspore._c_expression:GraphExecutor_")
@@ -61,6 +61,19 @@ def diagnose(model: Any, config: Config) -> Diagnosis:
     if kernels.num_fused:
         counted |= {"fused": kernels.fused, "unfused": kernels.unfused}
     return said.model_copy(update=counted)
+
+
+def compilations(model: Any, config: Config) -> Compilations | None:
+    """See `Backend.compilations`. What cannot be compiled is an error in every way but `bytecode`."""
+    way = way_of(config)
+    if way == "bytecode":
+        num_graphs = None if _CODE_EXTRA is None else _diagnose_bytecode(model).num_graphs
+    else:
+        names = phases(model, config)
+        num_graphs = None if names is None else len(names)
+    if num_graphs is None:
+        return None
+    return Compilations(num_graphs=num_graphs, num_given_up=None if way == "bytecode" else 0)
 
 
 def _diagnose_phases(names: Collection[str] | None, *, num_cells: int) -> Diagnosis:

@@ -27,7 +27,7 @@ from autotune.ailment import Ailment
 from autotune.backends import Found, mindspore_regions, mindspore_training, python_random_state
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
 from autotune.backends.mindspore_cache import compile_cache
-from autotune.backends.mindspore_diagnosis import diagnose
+from autotune.backends.mindspore_diagnosis import compilations, diagnose
 from autotune.backends.mindspore_kernels import dump_variables
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_profile import profile
@@ -37,7 +37,7 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
-from autotune.measurement import Diagnosis, Reason, TensorSpec
+from autotune.measurement import Compilations, Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.regions import Region
@@ -237,6 +237,9 @@ class MindSporeBackend:
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         return diagnose(compiled_cell(model), config)
 
+    def compilations(self, model: Any, config: Config) -> Compilations | None:
+        return compilations(compiled_cell(model), config)
+
 
 _MEMORY_SIGNS = ("allocate memory failed", "memory isn't enough", "out of memory", "std::bad_alloc")
 """The first one measured on CPU, the second from MindSpore's sources, the others what drivers and C++ say."""
@@ -277,6 +280,9 @@ def _select(device: Device) -> None:
         else:
             ms.set_context(device_target=TARGETS[device])
     except (RuntimeError, ValueError) as error:
+        # A process that has computed something is refused even the device that it is on.
+        if selected_device() == device:
+            return
         reason = str(error).strip().partition("\n")[0]
         raise MissingDeviceError(f"{device}: MindSpore cannot use it: {reason}", tip=f"see {_INSTALL}") from error
 

@@ -36,10 +36,13 @@ _BREAK = re.compile(
 )
 _FORBIDDEN = re.compile(r"func (?P<function><.*>) is forbidden to analyze, module is ?(?P<module>\S*)")
 _RECOMPILE = re.compile(
-    r"Guard check fail: \n(?P<guard>(?:(?!Guard check fail).)*?), location: In file (?P<file>[^\n:]+):(?P<line>-?\d+)"
-    r"(?:(?!Guard check fail).)*?Recompile func: <code object (?P<name>\S+) at",
+    r"Guard check fail: \s*(?P<guard>(?:(?!Guard check fail).)*?)"
+    r"Recompile func: <code object (?P<name>\S+) at \w+, file \"(?P<file>[^\"]+)\", line (?P<begin>-?\d+)",
     re.DOTALL,
 )
+_GUARDED = re.compile(r"(?P<guard>.*?), location: In file (?P<file>[^\n:]+):(?P<line>-?\d+)", re.DOTALL)
+_SIZES = re.compile(r"\{shape_\[\d+\]:(\d+)\}")
+_SHAPE_GUARD = "Shape equality check failed"
 _INTERNAL = re.compile(
     r"got an unexpected c\+\+ error \[(?:Failure info \[)?(?P<error>[^\]\n]+)(?P<rest>.*?)\n\]", re.DOTALL
 )
@@ -113,8 +116,12 @@ def _interpreted(text: str) -> Iterator[GraphBreak]:
     """Capture `ast`: what stays in the graph as a call of the interpreter, and what was run while compiling."""
     for block in _FALLBACK.finditer(text):
         kept = _calls(block["kept"])
-        for location, names in kept.items():
-            yield GraphBreak(reason=INTERPRETED, location=location, ailment=_of_names(names))
+        ailments = {location: _of_names(names) for location, names in kept.items()}
+        # What is computed with a value of the interpreter's is left to it as well, MindSpore's own operators included.
+        is_named = any(ailment is not Ailment.FOREIGN_CALL for ailment in ailments.values())
+        for location, ailment in ailments.items():
+            follows = is_named and ailment is Ailment.FOREIGN_CALL
+            yield GraphBreak(reason=INTERPRETED, location=location, ailment=Ailment.AFTER_BREAK if follows else ailment)
         for location, names in _calls(block["parsed"]).items():
             ailment = _of_names(names)
             if location not in kept and ailment not in _HARMLESS_IF_FROZEN:
@@ -142,7 +149,9 @@ def _called(expression: str) -> str | None:
 
 
 def _of_names(names: list[str]) -> Ailment:
-    parts = [part for name in names for part in (name.split(".")[0], name.split(".")[-1])]
+    # MindSpore lists them in any order. In `y.asnumpy().item`, the longer name, what is called last is what was wanted.
+    ordered = sorted(names, key=len, reverse=True)
+    parts = [part for name in ordered for part in (name.split(".")[0], name.split(".")[-1])]
     return next((_BY_NAME[part] for part in parts if part in _BY_NAME), Ailment.FOREIGN_CALL)
 
 
@@ -183,15 +192,29 @@ def _internal_errors(text: str) -> Iterator[GraphBreak]:
 
 
 def _recompile(found: re.Match[str]) -> Recompile:
-    guard = " ".join(found["guard"].split())
+    guarded = _GUARDED.match(found["guard"])
+    guard = " ".join((guarded["guard"] if guarded else found["guard"].partition("\n")[0]).split())
     if not found["name"].isidentifier():
         # The rest of a function behind a graph break is named like `24I.21B.construct`.
         return Recompile(reason=guard, location=None, ailment=Ailment.AFTER_BREAK)
+    if guard.startswith(_SHAPE_GUARD):
+        return _reshaped(found)
     is_value = re.search(r"== \{(int|float|bool|str)Var_", guard)
     return Recompile(
         reason=guard,
-        location=f"{found['file']}:{found['line']}" if int(found["line"]) > 0 else None,
+        location=f"{guarded['file']}:{guarded['line']}" if guarded and int(guarded["line"]) > 0 else None,
         ailment=Ailment.CHANGING_VALUE if is_value else Ailment.CHANGING_INPUT,
+    )
+
+
+def _reshaped(found: re.Match[str]) -> Recompile:
+    """The guard names no line: it is about an argument of the function, which has one."""
+    then, _, now = found["guard"].partition("v.s.")
+    shapes = (f"[{', '.join(_SIZES.findall(each))}]" for each in (then, now))
+    return Recompile(
+        reason=f"{_SHAPE_GUARD}: {' then, now '.join(shapes)}",
+        location=f"{found['file']}:{found['begin']}",
+        ailment=Ailment.CHANGING_SHAPE,
     )
 
 

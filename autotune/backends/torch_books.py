@@ -15,10 +15,13 @@ from typing import Any
 from autotune.ailment import Ailment
 from autotune.backends.torch_code import calls_device_from_cpp, emitted_code, num_launches
 from autotune.backends.torch_reports import ailment_of, ailment_of_guard, guard_of, hint_of
-from autotune.measurement import Diagnosis, GraphBreak, Recompile
+from autotune.measurement import Compilations, Diagnosis, GraphBreak, Recompile
 
 _STACK_LINE = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
+_RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_(\d+)")
 _PYTHON = sysconfig.get_paths()["stdlib"]
+_LIMIT = re.compile(r"(recompile|cache_size)_limit")
+_MOST_METRICS = 10_000
 
 
 def book(name: str) -> Any:
@@ -44,6 +47,25 @@ def diagnosis() -> Diagnosis:
         num_fused=num_fused,
         note=_note(num_graphs, metrics),
     )
+
+
+def compilations() -> Compilations | None:
+    """What was compiled in this process since `clear`, and where dynamo gave up. Dynamo keeps its records of 64
+    compilations, fewer than a stream of shapes may cause: from the first call on it keeps more."""
+    keep_more = book("set_compilation_metrics_limit")
+    if keep_more is not None:
+        keep_more(_MOST_METRICS)
+    counters, metrics = book("counters"), _compilation_metrics()
+    if counters is None:
+        return None
+    given_up = None if metrics is None else sum(map(_is_over_the_limit, metrics))
+    return Compilations(num_graphs=int(counters["stats"]["unique_graphs"]), num_given_up=given_up)
+
+
+def _is_over_the_limit(metric: Any) -> bool:
+    """Dynamo tried to compile a function once more than it may; from then on it leaves what it has no code for alone,
+    without another record of it."""
+    return bool(_LIMIT.search(str(getattr(metric, "fail_reason", None) or "")))
 
 
 def clear() -> None:
@@ -76,6 +98,34 @@ def _kernels(counters: Any) -> tuple[int | None, int | None]:
     num_kernels = sum(map(num_launches, code)) + int(counters["inductor"]["extern_calls"])
     nodes = getattr(sys.modules.get("torch._inductor.metrics"), "ir_nodes_pre_fusion", None)
     return num_kernels, None if nodes is None else max(int(nodes) - num_kernels, 0)
+
+
+def resumed_after() -> dict[str, str]:
+    """Compilation "N/k" -> place of the graph break after which the code goes on that it compiled.
+
+    The name of such code has the line of the break in the function that was being compiled; the break itself may be
+    in one that is called there. The names are dynamo's (`torch/_dynamo/resume_execution.py`).
+    """
+    places = {_outermost(each.user_stack): _user_line(each.user_stack) for each in book("graph_break_reasons") or ()}
+    resumed: dict[str, str] = {}
+    for each in _compilation_metrics() or ():
+        named = _RESUMED.fullmatch(str(each.co_name))
+        if named is not None:
+            line = f"{each.co_filename}:{named[1]}"
+            resumed[str(each.compile_id)] = places.get(line) or line
+    return resumed
+
+
+def given_up() -> list[str]:
+    """Places at which dynamo gave up the whole function around them, so that it runs eagerly from there on."""
+    return [
+        each.location for each in _graph_breaks(_compilation_metrics() or []) or () if each.gives_up and each.location
+    ]
+
+
+def _outermost(stack: Any) -> str | None:
+    frames = list(stack or ())
+    return f"{frames[0].filename}:{frames[0].lineno}" if frames else None
 
 
 def _compilation_metrics() -> list[Any] | None:

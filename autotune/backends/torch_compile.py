@@ -34,7 +34,7 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
-from autotune.measurement import Diagnosis, Reason, TensorSpec
+from autotune.measurement import Compilations, Diagnosis, Reason, TensorSpec
 from autotune.numerics import WideType
 from autotune.profile import Profile
 from autotune.regions import Region
@@ -222,6 +222,11 @@ class TorchBackend:
         said = torch_books.diagnosis()
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
         return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
+
+    def compilations(self, model: Any, config: Config) -> Compilations | None:
+        if not settings_of(config).compiles_anything:
+            return Compilations(num_graphs=0, num_given_up=0)
+        return torch_books.compilations()
 
     def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
         return profile(call, num_calls, trace, self._device.type)

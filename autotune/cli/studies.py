@@ -32,6 +32,7 @@ def show(
     from autotune.report.hot_spots import hot_spots_table
     from autotune.report.pareto import front_table
     from autotune.report.terminal import summary, trials_table
+    from autotune.report.traffic import traffic_table
     from autotune.study import open_study, studies_dir_flag
 
     opened = open_study(studies_dir, study)
@@ -49,6 +50,9 @@ def show(
     front = front_table(answer)
     if front is not None:
         console.print(front)
+    shapes = traffic_table(answer)
+    if shapes is not None:
+        console.print(shapes)
     if answer.hot_spots is not None:
         console.print(hot_spots_table(answer.hot_spots))
     console.print(summary(answer, studies_dir_flag(studies_dir)))
@@ -96,6 +100,7 @@ def run(
     from autotune.again import run_again
     from autotune.measurement import Measurement
     from autotune.report.hot_spots import profile_lines
+    from autotune.report.traffic import pass_line
     from autotune.report.units import seconds
     from autotune.study import open_study
 
@@ -106,6 +111,8 @@ def run(
         typer.echo(
             f"median {seconds(latency.p50)}, p99 {seconds(latency.p99)}, first call {seconds(outcome.first_call_s)}"
         )
+        if outcome.replay is not None:
+            typer.echo(pass_line(outcome))
         folder = opened.trial_folder(trial)
         profiled = folder.read_profile() if profile else None
         for line in () if profiled is None else profile_lines(profiled):

@@ -53,6 +53,17 @@ def tune(
         ),
     ],
     task: Annotated[str, typer.Option("--task", help="infer: calls of the model; train: training steps.")] = "infer",
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shapes",
+            help='What the job will see, e.g. "batch=1:60%,4:30%,8:10%" or "seq=16..128"; several dimensions by ; or '
+            "repeated. Then the objective is total:1000 unless said otherwise.",
+        ),
+    ] = None,
+    traffic: Annotated[
+        Path | None, typer.Option("--traffic", help='The same as a log: JSON lines like {"batch": 4, "count": 120}.')
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "auto",
     framework: Annotated[
         str | None, typer.Option("--framework", help="torch, mindspore or both; by default what suits the device.")
@@ -83,7 +94,7 @@ def tune(
         typer.Option(
             "--objective",
             help="latency (the median), p90, p99, throughput, memory, compile or total:CALLS; repeatable: the verdict "
-            "is about the first, a Pareto front about all. [latency]",
+            "is about the first, a Pareto front about all. [latency; with shapes total:1000]",
         ),
     ] = None,
     constraint: Annotated[
@@ -139,6 +150,8 @@ def tune(
         framework=framework,
         device=device,
         task=one_of("--task", task, "infer", "train"),
+        shapes=tuple(shapes or ()),
+        traffic=traffic,
         study=study,
         spaces=tuple(space or ()),
         objectives=tuple(objective or ()),

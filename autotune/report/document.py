@@ -14,6 +14,7 @@ from autotune.objective import Objective
 from autotune.priors import Use
 from autotune.record import TrialRecord, exclusions, failures_by_reason
 from autotune.report.hot_spots import hot_spots_document
+from autotune.report.traffic import traffic_document
 from autotune.report.units import ABOUT_THE_SECOND
 from autotune.verify import Verification
 
@@ -54,6 +55,7 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
         "near_best_after": answer.near_best_after,
         "failures": dict(failures_by_reason(answer.records)),
         "effects": [{**asdict(each), "verdict": each.verdict} for each in answer.effects],
+        "traffic": traffic_document(answer),
         "hot_spots": answer.hot_spots and hot_spots_document(answer.hot_spots),
         "trials": [_trial(each) for each in answer.records],
     }

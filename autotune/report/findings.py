@@ -66,15 +66,19 @@ def finding_lines(finding: Finding, framework: str) -> list[str]:
 
 
 def one_line(finding: Finding) -> str:
-    """Place, kind and line of a finding, for a study's report."""
+    """Place, kind and line of a finding, and what it costs if that is known, for a study's report."""
     said = finding.reason if finding.ailment is Ailment.OTHER else _WORDS[finding.ailment]
-    return f"{finding.location or 'place unknown'}: {(finding.source or said)[:80]}  ({said[:110]})"
+    cost = "" if finding.cost is None else f"; {seconds(finding.cost.seconds)} {_PAID[finding.cost.kind]}"
+    return f"{finding.location or 'place unknown'}: {(finding.source or said)[:80]}  ({said[:110]}{cost})"
+
+
+_PAID: dict[str, str] = {"per_call": "a call", "once": "of compiling again"}
 
 
 def cost_words(cost: Cost | None) -> str:
     """Seconds with what kind of seconds they are."""
     if cost is None:
-        return "not measured: no setting takes it out and leaves all else as it is"
+        return "not measured: no setting takes it out and leaves all else as it is, and no profile tells it apart"
     if cost.kind == "once":
         return f"{seconds(cost.seconds)} of compiling again ({cost.how})"
     graphs = f"; graphs without it: {count(cost.num_graphs_without)}" if cost.num_graphs_without is not None else ""

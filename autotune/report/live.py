@@ -34,7 +34,7 @@ from autotune.record import TrialRecord
 from autotune.report.feasibility import misses
 from autotune.report.goals import shown, stopped
 from autotune.report.learned import news_of
-from autotune.report.units import percent, promise, seconds, times
+from autotune.report.units import count, percent, promise, seconds, times
 
 _DOING = {
     Stage.START: "starting",
@@ -100,6 +100,8 @@ class LiveDisplay:
         limits = [] if self._wanted is None else [f"up to {self._wanted}"]
         limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
         self._leave(f"{space}; {event.num_done} trials recorded, {', '.join(limits)}")
+        if event.traffic is not None:
+            self._leave(f"shapes {event.traffic}, replayed in each trial; what is made less: {event.objective.name}")
         if event.given_back:
             self._leave(f"trials left running by a run that died are tried again: {event.given_back}")
 
@@ -173,7 +175,10 @@ def _how(figures: Measurement) -> str:
     """Compiled for how long, or with whose caches; and whose samples were taken over."""
     payer = "" if figures.compiled_from is None else f" by trial {figures.compiled_from}"
     alias = "" if figures.reused_from is None else f", the same program as trial {figures.reused_from}"
-    return f"compiled in {seconds(figures.compile_s)}{payer}{alias}"
+    replay = figures.replay
+    graphs = "" if replay is None or replay.num_compilations is None else f" {count(replay.num_compilations)} graphs"
+    eager = ", then left to eager execution" if replay is not None and replay.num_fallbacks else ""
+    return f"compiled{graphs} in {seconds(figures.compile_s)}{payer}{eager}{alias}"
 
 
 def _line(record: TrialRecord, objective: Objective) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from autotune.answer import Answer
 from autotune.config import FRAMEWORK
 from autotune.duel import Result
-from autotune.finding import Finding, findings_of, ranked
+from autotune.finding import Finding, findings_of, ranked, with_profiled_cost
 from autotune.measurement import Failure, Measurement
 from autotune.objective import Objective
 from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, failures_by_reason
@@ -288,7 +288,8 @@ def _findings(answer: Answer) -> list[Finding]:
             and isinstance(record.outcome, Measurement)
             and record.outcome.diagnosis.compiled is not False
         ):
-            return ranked(findings_of(record.outcome.diagnosis))
+            profile = answer.hot_spots.best if answer.hot_spots and record is answer.best else None
+            return ranked(with_profiled_cost(findings_of(record.outcome.diagnosis), profile))
     return []
 
 

@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
-from autotune.backends import BACKENDS, Backend, framework_version
+from autotune.backends import BACKENDS, Backend, framework_names, framework_version
 from autotune.errors import MissingFrameworkError
+from autotune.plan import bundled_space
+from autotune.space import Circumstances, load_space
 from tests.conftest import REPOSITORY
 
 FRAMEWORKS = [
@@ -104,6 +106,7 @@ print(json.dumps({
     "device": backend.device_name(),
     "compiled": diagnosis.compiled,
     "num_graphs": diagnosis.num_graphs,
+    "compilations": backend.compilations(model, untuned).model_dump(),
     "states_differ": [one != other for one, other in zip(states, states[1:])],
     "dropout": dropout(eval(expressions["training"])),
     "wide": {dtype: widened(dtype) for dtype in ("float32", "float64")},
@@ -143,6 +146,7 @@ def test_the_untuned_model_runs_uncompiled(said):
     name, answers = said
     assert answers["output_shape"] == [2, 3]
     assert answers["compiled"] is False
+    assert answers["compilations"] == {"num_graphs": 0, "num_given_up": 0}
     assert answers["same_object"] or name == "fake"
 
 
@@ -216,3 +220,13 @@ def test_the_class_has_the_whole_contract(name):
 
 def _methods():
     return sorted(name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_the_table_calls_untuned_what_the_search_space_calls_so(name):
+    """A job leaves a model as it is by the table, a study compares with what its space calls untuned: the same way."""
+    for version in ("2.10.0", "2.13.0"):
+        for device in ("cpu", "gpu", "ascend"):
+            here = Circumstances(version=version, device=device)
+            space = load_space(bundled_space(name), framework=name, circumstances=here)
+            assert space.untuned().matches(BACKENDS[name].untuned)

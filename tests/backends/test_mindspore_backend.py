@@ -345,6 +345,19 @@ def test_an_absent_device_is_a_note_and_an_error():
             MindSporeBackend().prepare(device, 0)
 
 
+def test_a_process_that_has_computed_keeps_its_device():
+    """To select the device that a process is on already is no error, though MindSpore takes no selection any more."""
+    script = (
+        "import os, mindspore as ms; from autotune.backends.mindspore_jit import MindSporeBackend as B; "
+        "(ms.Tensor([1.0]) + 1).asnumpy(); B().prepare('cpu', 0); print('prepared', flush=True); os._exit(0)"
+    )
+    environment = {**os.environ, "GLOG_v": "3", "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.stdout.strip() == "prepared", process.stderr
+
+
 @pytest.fixture
 def run_untuned(tmp_path, make_request, workload):
     """The untuned model in a real child; in another one if MindSpore dies by itself (see tune.py)."""

@@ -1,13 +1,14 @@
 """Cells that break in exactly one way each, and the same Cells after the cure that is printed for it.
 
-The line to be found ends with `# HERE`. A broken Cell and its mended twin are two classes, since capture `bytecode`
-hangs what it knows on the code.
+The line to be found ends with `# HERE`; there is none where MindSpore tells no place. A broken Cell and its mended twin
+are two classes, since capture `bytecode` hangs what it knows on the code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import random
 import time
 
@@ -125,6 +126,102 @@ class SetCured(nn.Cell):
         return x * len(names)
 
 
+class NumberBroken(nn.Cell):
+    def construct(self, x):
+        y = x * 2
+        return y * y.asnumpy().max().item()  # HERE
+
+
+class NumberCured(nn.Cell):
+    def construct(self, x):
+        y = x * 2
+        return y * y.max()
+
+
+class FollowingBroken(nn.Cell):
+    """MindSpore's own operator is interpreted as well, for the value that it is given."""
+
+    def construct(self, x):
+        y = x * 2
+        order = Tensor(np.sort(y.asnumpy(), 0))
+        return ops.matmul(y, order.swapaxes(0, 1))  # HERE
+
+
+class FollowingCured(nn.Cell):
+    def construct(self, x):
+        y = x * 2
+        return ops.matmul(y, ops.sort(y, 0)[0].swapaxes(0, 1))
+
+
+class FileSystemBroken(nn.Cell):
+    def construct(self, x):
+        y = x * 2
+        os.stat(".")  # HERE
+        return y + 1
+
+
+class FileSystemCured(nn.Cell):
+    def construct(self, x):
+        y = x * 2
+        return y + 1
+
+
+class GeneratorBroken(nn.Cell):
+    def construct(self, x):
+        y = x * 2
+        for each in self.multiples(x):  # HERE
+            y = y + each
+        return y
+
+    def multiples(self, x):
+        for number in range(3):
+            yield x * number
+
+
+class GeneratorCured(nn.Cell):
+    def construct(self, x):
+        y = x * 2
+        for number in range(3):
+            y = y + x * number
+        return y
+
+
+class BatchesBroken(nn.Cell):
+    def construct(self, x):  # HERE
+        return ops.tanh(x).sum(0)
+
+
+class BatchesCured(nn.Cell):
+    """It is given padded batches: rows of zeros add nothing."""
+
+    def construct(self, x):
+        return ops.tanh(x).sum(0)
+
+
+class MaskBroken(nn.Cell):
+    """The place is not told: MindSpore fails in itself."""
+
+    def construct(self, x):
+        y = x * 2
+        return y[y > 0].sum()
+
+
+class MaskCured(nn.Cell):
+    def construct(self, x):
+        y = x * 2
+        return ops.where(y > 0, y, 0.0).sum()
+
+
+class SizesBroken(nn.Cell):
+    def construct(self, x):
+        return ops.tanh(x) * 2
+
+
+class SizesCured(nn.Cell):
+    def construct(self, x):
+        return ops.tanh(x) * 2
+
+
 class CounterBroken(nn.Cell):
     def __init__(self):
         super().__init__()
@@ -159,13 +256,28 @@ PATTERNS: dict[tuple[str, str], Ailment] = {
     ("bytecode", "With"): Ailment.CONTEXT,
     ("bytecode", "Set"): Ailment.CONTAINER,
     ("bytecode", "Counter"): Ailment.CHANGING_VALUE,
+    ("ast", "Number"): Ailment.SCALAR,
+    ("ast", "Following"): Ailment.AFTER_BREAK,
+    ("ast", "Generator"): Ailment.GENERATOR,
+    ("bytecode", "FileSystem"): Ailment.FOREIGN_CALL,
+    ("ast", "Sizes"): Ailment.CHANGING_INPUT,
+    ("bytecode", "Mask"): Ailment.OPERATOR,
+    ("bytecode", "Batches"): Ailment.CHANGING_SHAPE,
 }
 
 
 def pattern(name: str, cured: bool):
     """A Cell and the tensors to call it with."""
+    cell = globals()[f"{name}{'Cured' if cured else 'Broken'}"]()
     first = Tensor(np.linspace(-1, 2, 24, dtype=np.float32).reshape(6, 4))
-    return globals()[f"{name}{'Cured' if cured else 'Broken'}"](), [first, -first, first]
+    if name not in ("Batches", "Sizes"):
+        return cell, [first, -first, first]
+    batches = [first[:rows] for rows in (4, 5, 6)]
+    if name == "Sizes" and cured:
+        cell.set_inputs(Tensor(shape=[None, 4], dtype=ms.float32))
+    elif cured:
+        batches = [ops.concat([each, ops.zeros((6 - len(each), 4), each.dtype)]) for each in batches[:2]] + [first]
+    return cell, batches
 
 
 def broken(name: str):

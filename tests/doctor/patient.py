@@ -42,21 +42,24 @@ def mindspore_cases(capture: str):
 
     backend = load_backend("mindspore")
     backend.prepare("cpu", seed=0)
+    config = Config({"execution": "jit", "capture": capture})
+    num_graphs = 0  # Of the process so far: that is what is told.
     for name in (name for each, name in PATTERNS if each == capture):
         for cured in (False, True):
             # Its stderr is one for all patterns: marked, to be told apart.
             sys.stderr.write(f"\n=== {name} {cured}\n")
             sys.stderr.flush()
             model, inputs = pattern(name, cured)
-            step = backend.compile(model, Config({"execution": "jit", "capture": capture}), Changes())
+            step = backend.compile(model, config, Changes())
             try:
                 outputs = [output_arrays(backend, step(each)) for each in inputs]
             except Exception:
                 traceback.print_exc()
+            num_before, num_graphs = num_graphs, backend.diagnose(model, config).num_graphs
             if not cured:
                 # Refused, or wrong (asnumpy under capture bytecode, measured): PyNative knows what is meant.
                 outputs = [output_arrays(backend, pattern(name, cured)[0](each)) for each in inputs]
-            yield name, cured, {"outputs": outputs}
+            yield name, cured, {"outputs": outputs, "num_graphs": num_graphs - num_before}
 
 
 def main(framework: str, *capture: str) -> None:

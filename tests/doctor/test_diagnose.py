@@ -9,8 +9,9 @@ import pytest
 
 from autotune.ailment import Ailment
 from autotune.checkup import differ_in
-from autotune.finding import Cost, Finding, findings_of, ranked
+from autotune.finding import Cost, Finding, findings_of, ranked, with_profiled_cost
 from autotune.measurement import Diagnosis, GraphBreak, Recompile
+from autotune.profile import EVERYWHERE, Profile
 from tests.conftest import REPOSITORY
 
 PLANNER = REPOSITORY / "autotune" / "models" / "torch" / "planner.py"
@@ -39,7 +40,10 @@ def test_every_planted_break_of_the_planner_is_named(cli):
         assert each["source"] == source.strip()
         assert each["cure"]["before"]
         assert each["cure"]["after"]
-    assert broken[line_of("if score.mean() > 0")]["cost"] is None
+    # Nothing captures a branch: what it costs is what the profiler sees there.
+    cost = broken[line_of("if score.mean() > 0")]["cost"]
+    assert (cost["kind"], "profiler" in cost["how"]) == ("per_call", True)
+    assert cost["seconds"] > 0
     assert told["num_graphs"] > 1
 
 
@@ -112,6 +116,7 @@ def test_the_dearest_comes_first():
         finding(Ailment.BRANCH, gives_up=True),
         finding(Ailment.NUMPY, count=3),
         finding(Ailment.CONTAINER, count=1),
+        finding(Ailment.AFTER_BREAK, count=9),
         finding(Ailment.DATA_SHAPE, cost=Cost(kind="per_call", seconds=0.0, how="")),
     ]
     assert ranked(reversed(order)) == order
@@ -133,6 +138,23 @@ def test_one_place_is_one_finding():
     broken, again = findings_of(said)
     assert (broken.ailment, broken.gives_up) == (Ailment.CONTEXT, True)
     assert (again.count, again.cost.seconds, again.reason) == (3, 1.5, "n == 0")
+
+
+def test_what_nothing_else_told_the_profiler_tells():
+    """At a break's place, or of all places together; never in place of what was measured, nor for a recompile."""
+    measured = finding(Ailment.SCALAR, cost=Cost(kind="per_call", seconds=1.0, how=""))
+    at, elsewhere = finding(Ailment.BRANCH, location="a.py:7"), finding(Ailment.PRINT, location="a.py:8")
+    again = finding(Ailment.CHANGING_SHAPE, location="a.py:7", kind="recompile")
+    told = [measured, at, elsewhere, again]
+
+    def costs(**at_breaks: float) -> list[float | None]:
+        profile = Profile.of({}, 2, at_breaks={place.replace("_", ":"): s for place, s in at_breaks.items()})
+        return [each.cost and each.cost.seconds for each in with_profiled_cost(told, profile)]
+
+    assert costs(**{"a.py_7": 4.0}) == [1.0, 2.0, None, None]
+    assert costs(**{EVERYWHERE: 4.0}) == [1.0, 2.0, 2.0, None]
+    assert costs() == [1.0, None, None, None]
+    assert with_profiled_cost(told, None) == told
 
 
 def test_a_record_of_an_older_release_has_breaks_without_a_kind():

@@ -168,6 +168,73 @@ class CustomOp(Model):
         return y + 1
 
 
+class Recurrent(Model):
+    """A cell in a loop computes what the layer does: with the same weights, as the gates are in the same order."""
+
+    def __init__(self, cured: bool) -> None:
+        super().__init__(cured)
+        self.gru, self.cell = nn.GRU(4, 4), nn.GRUCell(4, 4)
+        with torch.no_grad():
+            for number, (name, weight) in enumerate(self.cell.named_parameters()):
+                weight.copy_(torch.linspace(-1, 1, weight.numel()).reshape(weight.shape) / (number + 1))
+                getattr(self.gru, f"{name}_l0").copy_(weight)
+
+    def forward(self, x):
+        if not self.cured:
+            return self.gru(x)[0]  # HERE
+        state, out = torch.zeros(4), []
+        for step in x:
+            state = self.cell(step, state)
+            out.append(state)
+        return torch.stack(out)
+
+
+def _halves():
+    scale = 1.0
+    while True:
+        yield scale
+        scale /= 2
+
+
+class KeptGenerator(Model):
+    def __init__(self, cured: bool) -> None:
+        super().__init__(cured)
+        self.scales = _halves()
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+        y = x * 2
+        if self.cured:
+            self.scale.mul_(0.5)
+            return y * self.scale
+        return y * next(self.scales)  # HERE
+
+
+class Caught(Model):
+    def forward(self, x):
+        y = x * 2
+        known = {"rows": 6}
+        if self.cured:
+            return y * known["columns"] if "columns" in known else y + 1
+        try:
+            y = y * known["columns"]
+        except KeyError as missing:
+            missing.rows = known["rows"]  # HERE
+            y = y + 1
+        return y
+
+
+class BehindBreak(Model):
+    """Each call has another number, and compiles the code behind the break again."""
+
+    def forward(self, x):
+        y = x * 2
+        if self.cured:
+            return y * y.abs().amax()
+        number = y.abs().max().item()
+        return y * number  # HERE
+
+
 class BreakInLoop(Model):
     """Dynamo gives the whole function up."""
 
@@ -227,6 +294,8 @@ def _inputs(name: str, cured: bool) -> list[torch.Tensor]:
     if name == "Types":
         wide = example().double()
         return [example(), wide.float() if cured else wide]
+    if name == "BehindBreak":
+        return [example(), example() * 2, example() * 3]
     return [example(), -example(), example()]
 
 
@@ -252,6 +321,10 @@ PATTERNS: dict[str, Ailment] = {
     "DeepCopy": Ailment.CONTAINER,
     "Disabled": Ailment.DISABLED,
     "CustomOp": Ailment.CUSTOM_OP,
+    "Recurrent": Ailment.OPERATOR,
+    "KeptGenerator": Ailment.GENERATOR,
+    "Caught": Ailment.EXCEPTION,
+    "BehindBreak": Ailment.AFTER_BREAK,
     "BreakInLoop": Ailment.PRINT,
     "Counter": Ailment.CHANGING_VALUE,
     "GrowingList": Ailment.CHANGING_CONTAINER,
