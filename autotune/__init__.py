@@ -5,18 +5,20 @@ In a job, two lines: `import autotune` and `model = autotune.load("best.yaml").a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
     from autotune.journal import Stats
+    from autotune.ladder import TieredStats
     from autotune.loaded import Loaded
+    from autotune.tiered import LoadedTiers, TieredModel
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "expose", "load", "stats"]
+__all__ = ["__version__", "expose", "load", "load_tiers", "stats"]
 
 
 def load(path: str | PathLike[str]) -> Loaded:
@@ -30,8 +32,22 @@ def load(path: str | PathLike[str]) -> Loaded:
     return load_answer(path)
 
 
-def stats(model: Any) -> Stats | None:
-    """What a model that `apply` gave has done until now; None for any other object."""
+def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
+    """The tiers in the YAML file that `tune --deadline` wrote, ready to `.apply({NAME: MODEL, ...})`.
+
+    Never raises, like `load`.
+    """
+    from autotune.tiered import load_tiers as load_all
+
+    return load_all(path)
+
+
+@overload
+def stats(model: TieredModel) -> TieredStats: ...
+@overload
+def stats(model: Any) -> Stats | None: ...
+def stats(model: Any) -> Any:
+    """What a model that `apply` gave has done until now, in its tiers if it has any; None for any other object."""
     from autotune.journal import journal_of
 
     journal = journal_of(model)

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from autotune.contest import BlockPlan
 from autotune.errors import InputError
 from autotune.measurement import Record
-from autotune.timing import SamplingPlan
+from autotune.timing import SamplingPlan, TailPlan
 from autotune.trial import Limits
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|sec|m|min|h)?")
@@ -35,6 +35,8 @@ class Budget(Record):
     """Of the untuned model when it is timed again between trials."""
     trials_per_sentinel: PositiveInt = 4
     confirmation: BlockPlan = BlockPlan()
+    tail: TailPlan = TailPlan()
+    """Of the answer's 99th percentile, where there is a deadline."""
 
     def but(
         self,

@@ -1,10 +1,11 @@
-"""`Declaration`: the regions and variants that a model's author declared, as names, and the knobs that they become; and
-what may be padded."""
+"""`Declaration`: the regions, variants, tiers and padding that a model's author declared; and the knobs that the first
+two become."""
 
 from __future__ import annotations
 
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.grade import Grade
 from autotune.measurement import Record
 from autotune.regions import KNOB, WHOLE
 from autotune.space import Knob, Pattern, SearchSpace
@@ -23,7 +24,8 @@ class Declaration(Record):
     variants: dict[str, dict[str, str | None]] = {}
     """Variant -> its values, the model as it is first -> `package.module:function` that makes it (None: none, or not to
     be imported by that name)."""
-
+    tiers: dict[str, Grade] = {}
+    """Its grades of quality by name, the best first."""
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""
 

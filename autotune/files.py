@@ -81,6 +81,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return loaded
 
 
+def read_versioned(path: Path, newest: int) -> dict[str, Any]:
+    """`read_yaml` of an export, whose `schema` is `newest` at most. Raises InputError with file and key."""
+    content = read_yaml(path)
+    schema = content.get("schema")
+    if isinstance(schema, int) and schema > newest:
+        raise InputError(
+            f"{path}: key schema: {schema} is newer than {newest}, the newest that this autotune reads",
+            tip="upgrade autotune, or export the study again with this one",
+        )
+    return content
+
+
 def parse_as(model: type[Model], content: object, path: Path, error_class: type[AutotuneError] = InputError) -> Model:
     """`content` of the file at `path` checked against `model`. Raises with file and key in the sentence."""
     try:

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from autotune.measurement import Diagnosis, Latency
 
@@ -133,10 +133,17 @@ class CallTimes:
         return counted
 
 
-_JOURNALS: weakref.WeakKeyDictionary[Any, Journal] = weakref.WeakKeyDictionary()
+class Told(Protocol):
+    """Whatever keeps statistics of a model: a `Journal`, or that of several tiers."""
+
+    def stats(self) -> Any:
+        """Of the model until now."""
 
 
-def keep_for(model: Any, journal: Journal) -> None:
+_JOURNALS: weakref.WeakKeyDictionary[Any, Told] = weakref.WeakKeyDictionary()
+
+
+def keep_for(model: Any, journal: Told) -> None:
     """Find the journal again by this object. An object that cannot be referred to weakly has none."""
     try:
         _JOURNALS[model] = journal
@@ -144,7 +151,7 @@ def keep_for(model: Any, journal: Journal) -> None:
         _log.debug("autotune: no statistics for a %s", type(model).__name__)
 
 
-def journal_of(model: Any) -> Journal | None:
+def journal_of(model: Any) -> Told | None:
     """The journal of a model that `apply` gave; None for any other object."""
     try:
         return _JOURNALS.get(model)

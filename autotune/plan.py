@@ -24,6 +24,7 @@ from autotune.config import Config, Scalar
 from autotune.declaration import Declaration, with_declared
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
+from autotune.grade import Grade
 from autotune.joint import join
 from autotune.manifest import Manifest, Target
 from autotune.measurement import Record
@@ -67,6 +68,8 @@ class Wish(Record):
     variables: tuple[str, ...] = ()
     preset: Preset = "standard"
     fixed_precision: bool = False
+    arguments: dict[str, Scalar] = {}
+    """Of a tier: they count more than `model_arguments`."""
 
 
 def make_manifest(wish: Wish) -> Manifest:
@@ -89,7 +92,7 @@ def make_manifest(wish: Wish) -> Manifest:
     return Manifest(
         schema=3,
         id=uuid.uuid4().hex,
-        name=wish.study or "-".join([_short_name(base.workload.model), *_named_kind(wish), *frameworks, device]),
+        name=_study_name(wish, frameworks, device),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         autotune_version=autotune.__version__,
         optuna_version=optuna.__version__,
@@ -105,6 +108,38 @@ def make_manifest(wish: Wish) -> Manifest:
         variables=variables,
         variants={name: said.variants for name, said in zip(frameworks, declared, strict=True) if said.variants},
     )
+
+
+def tier_wishes(wish: Wish) -> dict[str, Wish]:
+    """Tier -> the wish of its study, the best tier first. A model that declares no tiers is one, `full`.
+
+    What is minimised is the 99th percentile, unless the user wants something else. Raises an AutotuneError.
+    """
+    frameworks, device = choose_targets(wish.framework, wish.device)
+    if wish.task == "train" or len(frameworks) > 1:
+        raise InputError(
+            "--deadline is for calls of a model in one framework",
+            tip="leave out --task train and name one framework: a job holds all tiers side by side",
+        )
+    if wish.shapes or wish.traffic is not None:
+        raise InputError(
+            "--deadline with --shapes or --traffic: a 99th percentile is promised for one shape",
+            tip="leave one of the two out; the size of a deadline's inputs is a --model-arg",
+        )
+    (target,) = _targets(wish, frameworks, device, None, STREAM_CALLS)
+    declared = _declaration_of(target.workload, _pairs("--env", wish.variables))
+    name = _study_name(wish, frameworks, device)
+    return {
+        tier: wish.model_copy(
+            update={
+                "study": f"{name}-{tier}",
+                "arguments": grade.arguments,
+                "tolerance": grade.tolerance or wish.tolerance,
+                "objectives": wish.objectives or ("p99",),
+            }
+        )
+        for tier, grade in (declared.tiers or {"full": Grade()}).items()
+    }
 
 
 def make_case(wish: Wish, knobs: Iterable[str]) -> Case:
@@ -181,7 +216,8 @@ def _require_fit_for(
 
 def _arguments_of(wish: Wish, traffic: Traffic | None) -> dict[str, Scalar]:
     """What the model's function is called with: each dimension of the traffic at its largest size."""
-    arguments = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
+    typed = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
+    arguments = {**typed, **wish.arguments}
     largest = {} if traffic is None else traffic.largest
     twice = next((name for name in largest if name in arguments), None)
     if twice is not None:
@@ -480,6 +516,14 @@ def _digest(module: str, search_path: Path) -> str | None:
         places = list(spec.submodule_search_locations or ())
     origin = spec.origin if spec is not None else None
     return hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin and Path(origin).is_file() else None
+
+
+def _study_name(wish: Wish, frameworks: tuple[str, ...], device: Device) -> str:
+    """What the user calls it, else after the model (in the first framework), task, frameworks and device."""
+    if wish.study:
+        return wish.study
+    model = models_of(wish.models, frameworks)[frameworks[0]]
+    return "-".join([_short_name(model), *_named_kind(wish), *frameworks, device])
 
 
 def _named_kind(wish: Wish) -> list[str]:

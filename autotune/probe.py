@@ -113,6 +113,7 @@ def _declared(workload: Workload) -> dict[str, Any]:
             for name, choices in built.variants.items()
         },
         padding=tuple(built.padding),
+        tiers=dict(built.tiers),
     )
     return declaration.model_dump(mode="json")
 

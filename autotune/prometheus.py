@@ -12,7 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from autotune.errors import InputError
-from autotune.journal import Journal, Stats, journal_of
+from autotune.journal import Stats, Told, journal_of
+from autotune.ladder import TieredStats
 
 _LABELS = ("model",)
 _STATES = ("tuned", "untuned", "settling")
@@ -32,7 +33,7 @@ def expose(model: Any, name: str, registry: CollectorRegistry = REGISTRY) -> Col
 
 
 class _StatsCollector(Collector):
-    def __init__(self, journal: Journal, name: str) -> None:
+    def __init__(self, journal: Told, name: str) -> None:
         self._journal = journal
         self._name = name
 
@@ -42,6 +43,12 @@ class _StatsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._journal.stats()
+        if isinstance(stats, TieredStats):
+            yield from _of_tiers(stats, self._name)
+        else:
+            yield from self._of_one(stats)
+
+    def _of_one(self, stats: Stats) -> Iterator[Metric]:
         yield from self._calls(stats)
         yield from self._counts(stats)
         if stats.peak_memory_bytes is not None:
@@ -82,3 +89,27 @@ class _StatsCollector(Collector):
                 family = CounterMetricFamily(f"autotune_{name}", text, labels=_LABELS)
                 family.add_metric([self._name], value)
                 yield family
+
+
+def _of_tiers(stats: TieredStats, model: str) -> Iterator[Metric]:
+    for name, value, text in (
+        ("hopeless_calls", stats.num_hopeless, "Calls whose budget no tier was expected to keep"),
+        ("degraded_calls", stats.num_degraded, "Calls that went to a lesser tier than the promises would have had it"),
+    ):
+        family = CounterMetricFamily(f"autotune_{name}", text, labels=_LABELS)
+        family.add_metric([model], value)
+        yield family
+    labels = (*_LABELS, "tier")
+    calls = CounterMetricFamily("autotune_calls", "Calls of the model", labels=labels)
+    misses = CounterMetricFamily("autotune_missed_calls", "Calls that took longer than their budget", labels=labels)
+    promised = GaugeMetricFamily("autotune_promised_p99_seconds", "The confirmed 99th percentile", labels=labels)
+    seen = GaugeMetricFamily("autotune_p99_seconds", "99th percentile of the latest calls", labels=labels)
+    for tier in stats.tiers:
+        where = [model, tier.name]
+        calls.add_metric(where, tier.num_calls)
+        misses.add_metric(where, tier.num_misses)
+        if tier.promised_s is not None:
+            promised.add_metric(where, tier.promised_s)
+        if tier.latency_s is not None:
+            seen.add_metric(where, tier.latency_s.p99)
+    yield from (calls, misses, promised, seen)

@@ -47,6 +47,21 @@ class SamplingPlan(Record):
     fewest_in_turn: PositiveInt = 2
 
 
+class TailPlan(Record):
+    """How the 99th percentile of an answer is confirmed: so many fresh processes, one after the other, so many calls
+    each. Of fewer than 100 calls it is little more than the slowest."""
+
+    num_processes: PositiveInt = 4
+    num_samples: PositiveInt = 500
+    max_sampling_s: PositiveFloat = 10.0
+    """In each process; a slow model gets fewer samples."""
+
+    def sampling(self, usual: SamplingPlan) -> SamplingPlan:
+        """That of one process: warmed up as usual."""
+        counts = {"min_samples": self.num_samples, "max_samples": self.num_samples}
+        return usual.model_copy(update={**counts, "max_sampling_s": self.max_sampling_s})
+
+
 def take_samples(
     call: Callable[[], None],
     plan: SamplingPlan,

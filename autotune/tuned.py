@@ -12,8 +12,7 @@ from pydantic import AliasChoices, Field
 from autotune.artifact import Artifact
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
-from autotune.errors import InputError
-from autotune.files import parse_as, read_yaml, write_yaml
+from autotune.files import parse_as, read_versioned, write_yaml
 from autotune.measurement import Latency, Record, Signature
 from autotune.numerics import ReferencePrecision
 from autotune.objective import GOAL_PATTERN
@@ -142,14 +141,7 @@ In a job:  import autotune
 def load_tuned(path: str | PathLike[str]) -> TunedConfig:
     """Read and check a tuned config. Raises InputError with file and key."""
     file = Path(path)
-    content = read_yaml(file)
-    schema = content.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise InputError(
-            f"{file}: key schema: {schema} is newer than {SCHEMA}, the newest that this autotune reads",
-            tip="upgrade autotune, or export the study again with this one",
-        )
-    return parse_as(TunedConfig, content, file)
+    return parse_as(TunedConfig, read_versioned(file, SCHEMA), file)
 
 
 if __name__ == "__main__":

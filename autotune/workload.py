@@ -17,7 +17,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +27,7 @@ from pydantic import PositiveInt
 
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.grade import Grades, grades_in
 from autotune.measurement import Record
 from autotune.traffic import Traffic
 
@@ -123,6 +124,8 @@ class Built:
     """Regions to compile instead of the whole (see `regions`); None: nothing was said about them."""
     variants: Variants = field(default_factory=dict)
     """Of each the model as it is first (see `variants`)."""
+    tiers: Grades = field(default_factory=dict)
+    """What there is to be had in less time (see `tiers`)."""
     recipe: Recipe | None = None
     """Given if and only if the task is to train."""
     padding: Mapping[str, float] = field(default_factory=dict)
@@ -166,6 +169,8 @@ def build(workload: Workload) -> Built:
     if not callable(model):
         raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
     read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
+    for grade in read.get("tiers", {}).values():
+        _require_known(grade.arguments, function, workload, f"{workload.model}: the tiers:")
     inputs = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())]
     if workload.task == "infer":
         return Built(model, inputs[0], tuple(inputs[1:]), **read)
@@ -176,7 +181,7 @@ def build(workload: Workload) -> Built:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """What a tuple holds."""
-_KEYS = (*_POSITIONS, "regions", "variants", "padding", "targets", "loss", "optimizer")
+_KEYS = (*_POSITIONS, "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
 _FOR_TRAINING = (
     'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
 )
@@ -246,6 +251,10 @@ def _variants(value: object, workload: Workload) -> Variants:
     return value
 
 
+def _tiers(value: object, workload: Workload) -> Grades:
+    return grades_in(value, workload.model)
+
+
 def _padding(value: object, workload: Workload) -> Mapping[str, float]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InputError(
@@ -263,6 +272,7 @@ _READ: dict[str, Callable[[object, Workload], Any]] = {
     "more_inputs": _more_inputs,
     "regions": _regions,
     "variants": _variants,
+    "tiers": _tiers,
     "padding": _padding,
 }
 """Key -> what makes its value part of `Built`, or says what is wrong with it."""
@@ -299,20 +309,24 @@ def _import_file(path: Path) -> ModuleType:
 
 def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
     """The workload's arguments, checked against the function; its seed too where the function takes one."""
-    parameters = inspect.signature(function).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    unknown = [name for name in workload.arguments if name not in parameters and not takes_any]
-    if unknown:
-        dimensions = () if workload.traffic is None else workload.traffic.dimensions
-        flag = "--shapes" if unknown[0] in dimensions else "--model-arg"
-        raise InputError(
-            f"{flag} {unknown[0]}: {workload.model} has no such argument",
-            tip=f"it takes: {', '.join(parameters) or 'none'}",
-        )
+    dimensions = () if workload.traffic is None else workload.traffic.dimensions
+    _require_known(dimensions, function, workload, "--shapes")
+    _require_known(workload.arguments, function, workload, "--model-arg")
     given: dict[str, Any] = dict(workload.arguments)
-    if "seed" in parameters:
+    if "seed" in inspect.signature(function).parameters:
         given.setdefault("seed", workload.seed)
     return given
+
+
+def _require_known(names: Iterable[str], function: Callable[..., Any], workload: Workload, where: str) -> None:
+    parameters = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [name for name in names if name not in parameters and not takes_any]
+    if unknown:
+        raise InputError(
+            f"{where} {unknown[0]}: {workload.model} has no such argument",
+            tip=f"it takes: {', '.join(parameters) or 'none'}",
+        )
 
 
 def _kind(value: object) -> str:

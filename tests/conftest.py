@@ -25,7 +25,7 @@ from autotune.objective import Constraint, Objective
 from autotune.runner import Runner
 from autotune.space import Circumstances, SearchSpace, load_space
 from autotune.study import Study, create_study
-from autotune.timing import SamplingPlan
+from autotune.timing import SamplingPlan, TailPlan
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload import Workload
 
@@ -63,6 +63,7 @@ QUICK_BUDGET = Budget(
     noise_floor=QUICK_BLOCKS,
     # Four: over two blocks an interval is so wide that a busy machine would decide.
     confirmation=QUICK_BLOCKS.model_copy(update={"first_look": 4}),
+    tail=TailPlan(num_processes=2, num_samples=10),
 )
 
 

@@ -12,6 +12,7 @@ import autotune
 from autotune import models
 from autotune.declaration import Declaration, with_declared
 from autotune.errors import InputError, MissingVariantError
+from autotune.grade import Grade
 from autotune.joint import join, plain
 from autotune.plan import Wish, make_manifest, make_workload
 from autotune.probe import read_declaration
@@ -117,7 +118,8 @@ def longer(model):
 def tiny(**more):
     print("built")
     return {"model": Net(), "inputs": np.ones((4, 8)), "regions": ["blocks.*"],
-            "variants": {"wait": {"usual": None, "short": shorten, "long": longer}}, **more}
+            "variants": {"wait": {"usual": None, "short": shorten, "long": longer}},
+            "tiers": {"full": {}, "fast": {"arguments": {}, "tolerance": 0.02}}, **more}
 
 
 def misspelt():
@@ -182,6 +184,11 @@ class TestAsked:
         said = read_declaration(make_workload("net.py:tiny", {}, "fake", "cpu", 0), {})
         assert said.regions == ("blocks.*",)
         assert said.variants == {"wait": {"usual": None, "short": None, "long": None}}
+
+    def test_tiers(self, net):
+        """Names, arguments and tolerances come back from the child, the best tier first."""
+        said = read_declaration(make_workload("net.py:tiny", {}, "fake", "cpu", 0), {})
+        assert list(said.tiers.items()) == [("full", Grade()), ("fast", Grade(tolerance=0.02))]
 
     def test_of_a_package(self, net):
         """A function in a module that can be imported says where it is."""

@@ -39,6 +39,7 @@ NEEDS = {
     "lightning_training": ("torch", "pytorch_lightning"),
     "mindspore_training": ("mindspore",),
     "serving": ("torch", "fastapi", "uvicorn"),
+    "deadlines": ("torch",),
 }
 """Example -> what it imports; its framework first."""
 
@@ -70,17 +71,17 @@ def example(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
-TRAINING = [example(name) for name in NEEDS if name != "serving"]
+TRAINING = [example(name) for name in NEEDS if name not in ("serving", "deadlines")]
 SERVING = [example("serving")]
 
 
-def write_tuned(name: str, path: Path) -> Path:
+def write_tuned(name: str, path: Path, **arguments: Any) -> Path:
     """The file that a study of the example's own model would export here, with a config that compiles quickly."""
     framework = NEEDS[name][0]
     backend = load_backend(framework)
     backend.prepare("cpu", 0)
     task = "train" if name == "torch_training" else "infer"
-    workload = make_workload(f"{EXAMPLES / name}.py:build", {}, framework, "cpu", 0, task=task)
+    workload = make_workload(f"{EXAMPLES / name}.py:build", arguments, framework, "cpu", 0, task=task)
     subject = put_on_device(workload, backend)
     start = time.perf_counter()
     subject.inputs[0].call(subject.model if task == "infer" else functools.partial(subject.recipe.loss, subject.model))
@@ -104,10 +105,10 @@ def surroundings() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "GLOG_v": "3"}
 
 
-def run(name: str, folder: Path, tuned: str) -> str:
+def run(name: str, folder: Path, tuned: str, flag: str = "--tuned") -> str:
     """What an example says in `folder`, standard error with it."""
     child = subprocess.run(
-        command(name, "--tuned", tuned), cwd=folder, env=surroundings(), capture_output=True, text=True, check=False,
+        command(name, flag, tuned), cwd=folder, env=surroundings(), capture_output=True, text=True, check=False,
         timeout=300,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
@@ -229,6 +230,40 @@ def built(name: str) -> tuple[Any, Any]:
 
 def accuracy(scores: Any, labels: Any) -> float:
     return float(((scores.argmax(dim=1) == 1) == labels).float().mean())
+
+
+# Deadlines
+
+
+@pytest.mark.parametrize("name", [example("deadlines")])
+def test_deadlines_with_tiers(tmp_path, name):
+    """Every tier is compiled before the first tick, and every tick is answered by one of them."""
+    made = {"full": {}, "half_depth": {"depth": 8}, "one_layer": {"depth": 1}}
+    for tier, arguments in made.items():
+        write_tuned(name, tmp_path / f"{tier}.yaml", **arguments)
+    evidence = {"trial": 0, "num_samples": 1, "p50_s": 1e-3, "p99_s": 1e-3, "process_p99_s": [1e-3]}
+    content = {
+        "schema": 1, "model": "build", "framework": "torch", "device": "cpu", "deadline_s": 0.005,
+        "tiers": [
+            {"name": tier, "arguments": arguments, "file": f"{tier}.yaml", "verdict": "faster", "p99_s": p99_s,
+             "evidence": evidence}
+            for (tier, arguments), p99_s in zip(made.items(), (1e-3, 5e-4, 1e-4), strict=True)
+        ],
+    }  # fmt: skip
+    (tmp_path / "tiers.yaml").write_text(yaml.safe_dump(content))
+    said = run(name, tmp_path, str(tmp_path / "tiers.yaml"), "--tiers")
+    assert number(r"graphs: (\d+)", said) == 3
+    assert sum(map(int, re.findall(r": (\d+) calls", said))) == number(r"(\d+) ticks", said) == 200
+    assert "untuned" not in said
+
+
+@pytest.mark.parametrize("name", [example("deadlines")])
+def test_deadlines_before_anything_was_tuned(tmp_path, name):
+    """Without the file the controller runs on what its calls show."""
+    said = run(name, tmp_path, "nowhere.yaml", "--tiers")
+    assert number(r"graphs: (\d+)", said) == 0
+    assert number(r"(\d+) ticks", said) == 200
+    assert len([line for line in said.splitlines() if "nowhere.yaml" in line]) == 1
 
 
 # The server

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.grade import Grade
 from autotune.workload import Arguments, Built, Workload, build, file_reference, split_reference
 
 _numbers = itertools.count()
@@ -153,6 +154,14 @@ def test_a_dict_says_the_same_and_more(in_file: Make) -> None:
         ("'variants': {'a': {'plain': None, 'x': None}}", "the variant a=x is a NoneType"),
         ("'variants': {'a': {'plain': None, 'x': 3}}", "the variant a=x is a int"),
         ("'variants': {'a': {'plain': None, 1: print}}", "the variant a has a value whose name is no text"),
+        ("'tiers': ['full']", "returned ['full'] as tiers"),
+        ("'tiers': {}", "returned {} as tiers"),
+        ("'tiers': {'half size': {}}", "the tier 'half size' needs a name of letters, digits and underscores"),
+        ("'tiers': {'full': 3}", "the tier full: arguments: Input should be a valid dictionary"),
+        ("'tiers': {'full': {'sizes': [1, 2]}}", "the tier full: arguments.sizes:"),
+        ("'tiers': {'full': {'arguments': {}, 'tolerence': 0.1}}", "the tier full: tolerence: Extra inputs"),
+        ("'tiers': {'full': {'arguments': {}, 'tolerance': 0}}", "the tier full: tolerance: Input should be greater"),
+        ("'tiers': {'full': {}, 'small': {'depht': 2}}", "the tiers: depht: my-model has no such argument"),
     ],
 )
 def test_a_wrong_dict_is_a_sentence(in_file: Make, more: str, message: str) -> None:
@@ -160,6 +169,17 @@ def test_a_wrong_dict_is_a_sentence(in_file: Make, more: str, message: str) -> N
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         build(in_file(f"def f():\n    return {{'model': print, 'inputs': 0, {more}}}\n"))
     assert str(caught.value).startswith("my-model")
+
+
+def test_tiers_are_grades_in_their_order(in_file: Make) -> None:
+    """An entry is the function's arguments, or these and a tolerance; an argument may be called tolerance."""
+    tiers = "{'full': {}, 'half': {'arguments': {}, 'tolerance': 0.02}, 'a': {'tolerance': 0.5, 'depth': None}}"
+    source = f"def f(depth=4, tolerance=1):\n    return {{'model': print, 'inputs': 0, 'tiers': {tiers}}}\n"
+    assert list(build(in_file(source)).tiers.items()) == [
+        ("full", Grade()),
+        ("half", Grade(tolerance=0.02)),
+        ("a", Grade(arguments={"tolerance": 0.5, "depth": None})),
+    ]
 
 
 @pytest.mark.parametrize("missing", ["model", "inputs"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,10 @@ from autotune.errors import AutotuneError
 if TYPE_CHECKING:
     from autotune.answer import Answer
     from autotune.budget import Budget
+    from autotune.deadline import Deadline
     from autotune.priors import Source
+    from autotune.report.live import LiveDisplay
+    from autotune.runner import Runners
     from autotune.study import Study
 
 EarlyStop = Annotated[
@@ -123,6 +127,12 @@ def tune(
     profile: Annotated[
         bool, typer.Option("--profile", help="In the end profile the untuned model and the best: operator by operator.")
     ] = False,
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            "--deadline", help="E.g. 50ms: tune each tier that the model declares, and write which ones keep it."
+        ),
+    ] = None,
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
@@ -156,8 +166,12 @@ def tune(
     wanted = budget_of(budget).but(
         num_trials=trials, stop_early=early_stop, compile_s=compile_timeout, total_s=trial_timeout
     )
-    manifest = make_manifest(wish)
     sources = [read_prior(text, studies_dir) for text in dict.fromkeys(prior or ())]
+    if deadline is not None:
+        from autotune.cli.tiering import tune_tiers
+
+        return tune_tiers(wish, deadline, wanted, studies_dir, as_json, begun, sources, profiled=profile)
+    manifest = make_manifest(wish)
     opened = open_or_create(studies_dir, manifest)
     return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile)
 
@@ -198,61 +212,88 @@ def _tune(
     profiled: bool = False,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
-    from rich.console import Console
-
     from autotune.answer import answer_of
     from autotune.deadline import Deadline
-    from autotune.report.hot_spots import hot_spots_table
-    from autotune.report.live import LiveDisplay
-    from autotune.report.terminal import failure_lines, summary
-    from autotune.runner import Runners
-    from autotune.study import studies_dir_flag
-    from autotune.tune import Tuner
 
     end_politely()
     try:
-        with (
-            LiveDisplay(Console(stderr=True)) as display,
-            Runners(
-                study.manifest.variables,
-                # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
-                preload=study.manifest.workload.device == "cpu",
-                log=study.folder / "supervisor.log",
-            ) as trials,
-        ):
-            Tuner(study, budget, trials, display, deadline=Deadline.after(budget.wall_s, begun), sources=sources).run()
+        search(study, budget, Deadline.after(budget.wall_s, begun), sources)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
         say("interrupted; nothing recorded is lost. Go on with:")
         say(f"  {study.command('resume')}")
         return 130
     except AutotuneError:
-        answer = answer_of(study)
-        for line in failure_lines(answer):
-            say(line)
         if as_json:
-            print_document(study, answer)
+            print_document(study, answer_of(study))
         raise
-    answer = answer_of(study)
     if profiled:
-        _profile(study, answer)
-        answer = answer_of(study)
+        profile_best(study)
+    answer = answer_of(study)
     if as_json:
         print_document(study, answer)
     else:
-        console = Console(soft_wrap=not sys.stdout.isatty())
-        if profiled and answer.hot_spots is not None:
-            console.print(hot_spots_table(answer.hot_spots))
-        console.print(summary(answer, studies_dir_flag(studies_dir)))
+        print_summary(answer, studies_dir, profiled=profiled)
     study.close()
     return 0 if answer.best is not None else 1
 
 
-def _profile(study: Study, answer: Answer) -> None:
+def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source]) -> None:
+    """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
+    from autotune.answer import answer_of
+    from autotune.report.terminal import failure_lines
+    from autotune.tune import Tuner
+
+    try:
+        with at_work(study) as (trials, display):
+            Tuner(study, budget, trials, display, deadline=deadline, sources=sources).run()
+    except AutotuneError:
+        for line in failure_lines(answer_of(study)):
+            say(line)
+        raise
+
+
+@contextmanager
+def at_work(study: Study) -> Iterator[tuple[Runners, LiveDisplay]]:
+    """What runs the trials of a study, and what shows them."""
+    from rich.console import Console
+
+    from autotune.report.live import LiveDisplay
+    from autotune.runner import Runners
+
+    with (
+        LiveDisplay(Console(stderr=True)) as display,
+        Runners(
+            study.manifest.variables,
+            # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
+            preload=study.manifest.workload.device == "cpu",
+            log=study.folder / "supervisor.log",
+        ) as trials,
+    ):
+        yield trials, display
+
+
+def print_summary(answer: Answer, studies_dir: Path, *, profiled: bool, with_next: bool = True) -> None:
+    """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
+    from rich.console import Console
+
+    from autotune.report.hot_spots import hot_spots_table
+    from autotune.report.terminal import summary
+    from autotune.study import studies_dir_flag
+
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    if profiled and answer.hot_spots is not None:
+        console.print(hot_spots_table(answer.hot_spots))
+    console.print(summary(answer, studies_dir_flag(studies_dir), with_next=with_next))
+
+
+def profile_best(study: Study) -> None:
     """The untuned model and the best config once more, each alone and then under the framework's profiler."""
     from autotune.again import run_again
+    from autotune.answer import answer_of
     from autotune.measurement import Failure
 
+    answer = answer_of(study)
     compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
     for number in dict.fromkeys(compared):
         outcome, _ = run_again(study, number, profiled=True, log=study.folder / "supervisor.log")

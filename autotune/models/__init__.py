@@ -1,9 +1,9 @@
 """Table of the bundled models: what they are, and which frameworks each one is written for.
 
 Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`, or gives a dict with `model`,
-`inputs` and what else it declares (`variants`, `regions`, `padding`, `more_inputs`; see `autotune.workload`): the model
-is in evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with. Where a
-model exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
+`inputs` and what else it declares (`variants`, `regions`, `tiers`, `padding`, `more_inputs`; see `autotune.workload`):
+the model is in evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with.
+Where a model exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
 `training.py` has the builders for training steps: the same models with a loss, targets and an optimizer.
 
 Importing this package imports no framework, so the models can be listed where a framework is not installed.
@@ -35,6 +35,8 @@ class BundledModel:
     """Framework -> what it declares there; values, and where their functions are."""
     padding: tuple[str, ...] = ()
     """Dimensions that may be padded, by its default arguments."""
+    tiers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Its grades of quality, the best first: the arguments of each."""
     trains: bool = False
 
 
@@ -67,7 +69,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
             trains=True,
         ),
         "swiglu": BundledModel(
-            "encoder: 4 pre-norm blocks with gated feed-forward; declares variants",
+            "encoder: 4 pre-norm blocks with gated feed-forward; declares variants and tiers",
             _BOTH,
             "blocks.*",
             variants={
@@ -77,6 +79,7 @@ BUNDLED: Mapping[str, BundledModel] = MappingProxyType(
                 },
                 "mindspore": {"activation": _swiglu("mindspore")},
             },
+            tiers={"full": {}, "half_depth": {"depth": 2}, "one_block": {"depth": 1}},
         ),
         "planner": BundledModel("decision network that breaks graphs on purpose", ("torch",)),
         "intersection": BundledModel(
@@ -108,6 +111,7 @@ def declared(name: str, framework: str) -> dict[str, Any]:
         "regions": model.regions,
         "variants": model.variants.get(framework, {}),
         "padding": model.padding,
+        "tiers": {tier: {"arguments": arguments} for tier, arguments in model.tiers.items()},
     }
 
 

@@ -38,11 +38,12 @@ def trials_table(answer: Answer) -> Table:
     return table
 
 
-def summary(answer: Answer, studies_dir_flag: str = "") -> RenderableType:
+def summary(answer: Answer, studies_dir_flag: str = "", *, with_next: bool = True) -> RenderableType:
     """Verdict, figures, what stands in the way, and what to do next."""
     lines = [Text.from_markup(f"[bold]{_headline(answer)}[/bold]")]
     lines += [Text(f"  {line}") for line in (*_figures(answer), *priors_summary(answer), *_obstacles(answer))]
-    lines += [Text(f"next: {line}") for line in _next_steps(answer, studies_dir_flag)]
+    if with_next:
+        lines += [Text(f"next: {line}") for line in _next_steps(answer, studies_dir_flag)]
     return Group(*lines)
 
 

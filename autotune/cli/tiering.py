@@ -1,0 +1,132 @@
+"""`tune --deadline`: a study for each tier that the model declares, and the file that a job chooses by."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from autotune.cli.application import end_politely, say
+from autotune.cli.tuning import at_work, print_summary, profile_best, search
+from autotune.errors import AutotuneError, NoUsableTrialError
+
+if TYPE_CHECKING:
+    from autotune.budget import Budget
+    from autotune.deadline import Deadline
+    from autotune.plan import Wish
+    from autotune.priors import Source
+    from autotune.study import Study
+    from autotune.tiers import Tail, Tiers
+
+
+def tune_tiers(
+    wish: Wish,
+    deadline: str,
+    budget: Budget,
+    studies_dir: Path,
+    as_json: bool,
+    begun: float,
+    sources: Sequence[Source],
+    *,
+    profiled: bool,
+) -> int:
+    """Tune one tier after the other, the best first. 1 where none keeps the deadline."""
+    from autotune.deadline import Deadline
+    from autotune.plan import make_manifest, tier_wishes
+    from autotune.study import open_or_create
+    from autotune.tiering import deadline_s, export_tier, folder_of, share_of, write_tiers
+
+    limit_s = deadline_s(deadline)
+    manifests = {name: make_manifest(each) for name, each in tier_wishes(wish).items()}
+    folder = folder_of(studies_dir, manifests)
+    time = Deadline.after(budget.wall_s, begun)
+    end_politely()
+    tiers, left_out = [], {}
+    for number, (name, manifest) in enumerate(manifests.items()):
+        say(f"tier {name} ({number + 1} of {len(manifests)}): study {manifest.name}")
+        study = open_or_create(studies_dir, manifest)
+        own, study_time, all_time = share_of(budget, time, len(manifests) - number)
+        try:
+            search(study, own, study_time, sources)
+            if profiled:
+                profile_best(study)
+            tail = _confirm_tail(study, own, all_time)
+            tiers.append(export_tier(study, name, tail, folder))
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
+            say("interrupted; nothing recorded is lost. The same command goes on")
+            return 130
+        except AutotuneError as problem:
+            # A tier that cannot be had must not cost the others.
+            left_out[name] = str(problem)
+            say(f"tier {name} is left out: {problem}" + (f" ({problem.tip})" if problem.tip else ""))
+            continue
+        if not as_json:
+            _print_one(name, study, studies_dir, profiled=profiled)
+        study.close()
+    if not tiers:
+        raise NoUsableTrialError("no tier could be tuned", tip="what each of them failed in is said above")
+    written = write_tiers(next(iter(manifests.values())), tiers, limit_s, folder)
+    _print(written, folder, left_out, as_json=as_json)
+    return _verdict(written)
+
+
+def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
+    """Raises NoUsableTrialError."""
+    from autotune.answer import answer_of
+    from autotune.tail import confirm_tail
+    from autotune.workbench import Workbench
+
+    best = answer_of(study).best
+    if best is None:
+        raise NoUsableTrialError("no config keeps every constraint", tip=f"look at: {study.command('show')}")
+    with at_work(study) as (trials, display):
+        return confirm_tail(Workbench(study, budget, trials, display, deadline), best)
+
+
+def _print_one(name: str, study: Study, studies_dir: Path, *, profiled: bool) -> None:
+    from autotune.answer import answer_of
+
+    typer.echo(f"tier {name}")
+    print_summary(answer_of(study), studies_dir, profiled=profiled, with_next=False)
+
+
+def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:
+    from rich.console import Console
+
+    from autotune.report.tiers import tiers_table
+    from autotune.tiering import FILE
+    from autotune.tiers import NOISY
+
+    noisy = [each.name for each in tiers.tiers if each.evidence.spread > NOISY]
+    if noisy:
+        say(
+            f"noisy: processes of {', '.join(noisy)} differ by more than {NOISY:.0%} in their 99th percentile; "
+            "let nothing else run, and give the same command again"
+        )
+    if as_json:
+        content = tiers.model_dump(mode="json", by_alias=True)
+        for shown, each in zip(content["tiers"], tiers.tiers, strict=True):
+            shown["fits"] = tiers.fits(each)
+        typer.echo(json.dumps({**content, "file": str(folder / FILE), "left_out": left_out}, indent=2))
+        return
+    Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty()).print(tiers_table(tiers))
+    typer.echo(f"written: {folder / FILE}")
+
+
+def _verdict(tiers: Tiers) -> int:
+    from autotune.report.units import seconds
+
+    if any(tiers.fits(each) for each in tiers.tiers):
+        return 0
+    fastest = min(tiers.tiers, key=lambda each: each.p99_s)
+    say(
+        f"no tier keeps {seconds(tiers.deadline_s)}: the fastest, {fastest.name}, has a 99th percentile of "
+        f"{seconds(fastest.p99_s)}"
+    )
+    return 1

@@ -1,0 +1,57 @@
+"""`Grade`: one step of a model's quality, as its author declares it: what is built, and how exact it must be. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat, ValidationError
+
+from autotune.config import Scalar
+from autotune.errors import InputError
+from autotune.measurement import Record
+
+
+class Grade(Record):
+    """A size, a variant or a precision: all are arguments of the model's function, but for a tolerance."""
+
+    arguments: dict[str, Scalar] = {}
+    """Of the model's function; what is not named here stays as the study has it."""
+    tolerance: Annotated[PositiveFloat, Field(allow_inf_nan=False)] | None = None
+    """Largest relative error of an output; None: as the study has it."""
+
+
+Grades = Mapping[str, Grade]
+"""By name, the best first."""
+
+
+def grades_in(tiers: object, model: str) -> dict[str, Grade]:
+    """What the author of `model` wrote under `tiers`. Raises InputError."""
+    if not isinstance(tiers, Mapping) or not tiers:
+        raise InputError(f"{model} returned {tiers!r} as tiers", tip=_WRITE)
+    return {_checked(name, model): _grade(name, entry, model) for name, entry in tiers.items()}
+
+
+def _checked(name: object, model: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(f"{model}: the tier {name!r} needs a name of letters, digits and underscores")
+    return name
+
+
+def _grade(name: str, entry: object, model: str) -> Grade:
+    """An argument's value is never a dict, so that the two forms cannot be taken for each other."""
+    is_long = isinstance(entry, Mapping) and isinstance(entry.get("arguments"), Mapping)
+    try:
+        return Grade.model_validate(entry if is_long else {"arguments": entry})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"][:2])
+        raise InputError(f"{model}: the tier {name}: {key}: {first['msg']}", tip=_WRITE) from None
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+_WRITE = (
+    "write tiers as a dict, the best first: {NAME: {ARGUMENT: VALUE}}, "
+    "or {NAME: {'arguments': {ARGUMENT: VALUE}, 'tolerance': 0.02}}"
+)

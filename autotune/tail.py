@@ -1,0 +1,86 @@
+"""The 99th percentile of a study's answer, confirmed: measured in fresh processes, each alone, after the verdict.
+
+The confirmation's own blocks do not serve. They chose the answer, so that its figures there are the luckier ones; they
+take some fifty samples in a process, of which the 99th percentile is the slowest; and an untuned model that nothing
+came near took part in none.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from autotune.errors import NoUsableTrialError
+from autotune.measurement import Failure, Latency, Measurement, Reason
+from autotune.record import TrialRecord
+from autotune.tiers import NOISY, Tail
+from autotune.trial import TrialFolder
+from autotune.workbench import Workbench, trial_request
+
+_TAIL = "tail"
+
+
+def confirm_tail(bench: Workbench, answer: TrialRecord) -> Tail:
+    """Measure it, or recall it if this answer's was measured before.
+
+    Within the run's time fewer processes may have to do. What they or a noisy machine gave serves for once, and is
+    measured again when the study goes on. Raises NoUsableTrialError where one fails, or there is no time
+    for a single one.
+    """
+    study = bench.study
+    with study.writing():
+        remembered = study.recall(_TAIL)
+        if remembered is not None and remembered["trial"] == answer.number:
+            return Tail.model_validate(remembered)
+        measured = _measure(bench, answer)
+        tail = _tail_of(answer.number, [each.samples.latency_s for each in measured])
+        if len(measured) == bench.budget.tail.num_processes and tail.spread <= NOISY:
+            study.remember(_TAIL, tail.model_dump(mode="json"))
+        return tail
+
+
+def _measure(bench: Workbench, answer: TrialRecord) -> list[Measurement]:
+    """One process after the other; the first one compiles, the others have its caches."""
+    folder = bench.study.folder / _TAIL
+    shutil.rmtree(folder, ignore_errors=True)
+    measured: list[Measurement] = []
+    for number in range(bench.budget.tail.num_processes):
+        if bench.deadline.left_s() <= 0:
+            break
+        outcome = _run(bench, answer, TrialFolder((folder / f"{number + 1}").resolve()), is_first=number == 0)
+        if isinstance(outcome, Measurement):
+            measured.append(outcome)
+        elif outcome.reason is not Reason.OUT_OF_TIME:
+            raise _not_confirmed(outcome)
+    if not measured:
+        raise NoUsableTrialError("no time is left to confirm the 99th percentile", tip="give more --budget")
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    return measured
+
+
+def _run(bench: Workbench, answer: TrialRecord, folder: TrialFolder, *, is_first: bool) -> Measurement | Failure:
+    request = trial_request(bench.study, answer.number, answer.config, folder, bench.budget)
+    once = {
+        "cache": str(folder.path.parent / "cache"),
+        "cold": is_first,
+        "sampling": bench.budget.tail.sampling(bench.budget.sampling),
+    }
+    return bench.attempt(folder, request.model_copy(update=once))
+
+
+def _not_confirmed(failure: Failure) -> NoUsableTrialError:
+    return NoUsableTrialError(
+        f"the 99th percentile could not be confirmed ({failure.reason} at {failure.stage}): {failure.error}",
+        tip=f"the whole story: {failure.evidence}" if failure.evidence else None,
+    )
+
+
+def _tail_of(trial: int, processes: list[tuple[float, ...]]) -> Tail:
+    samples = tuple(each for process in processes for each in process)
+    together = Latency.of(samples)
+    return Tail(
+        trial=trial,
+        num_samples=len(samples),
+        p50_s=together.p50,
+        p99_s=together.p99,
+        process_p99_s=tuple(Latency.of(each).p99 for each in processes),
+    )

@@ -1,0 +1,194 @@
+"""`TieredModel`: a job's model in several tiers, of which each call takes the best that its time allows.
+
+    tiers = autotune.load_tiers("tiers.yaml")
+    model = tiers.apply({"full": full_model, "half_depth": small_model})
+    model.warm_up(inputs)
+    model(inputs)                           # within the deadline of the file
+    model.within(0.03)(inputs)              # within what is left of a request's time, in seconds
+
+Each tier's model goes through `Loaded.apply`, with its policies: whatever is wrong leaves that tier untuned.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from autotune.backends import Backend, framework_of, load_backend
+from autotune.errors import AutotuneError, InputError
+from autotune.journal import Journal, journal_of, keep_for
+from autotune.ladder import Ladder, TieredStats
+from autotune.loaded import load
+from autotune.tiers import Tier, Tiers, read_tiers
+
+_log = logging.getLogger("autotune")
+
+FEWEST_TO_WARM_UP = 5
+MOST_TO_WARM_UP = 100
+"""Calls of each tier in `warm_up`: until its loader has settled, within these bounds; more than the framework's runtime
+needs to warm up."""
+
+
+@dataclass(frozen=True)
+class LoadedTiers:
+    """What is in a file of tiers. `tiers` is None where it cannot be used; `problem` then says why."""
+
+    path: str
+    tiers: Tiers | None
+    problem: InputError | None = None
+
+    def apply(self, models: Mapping[str, Any], **policy: Any) -> TieredModel:
+        """One callable of the job's models, which are named as the tiers; each is compiled as it was measured.
+
+        Each tier needs an object of its own, since a config may change its model's weights. `policy` is what
+        `Loaded.apply` takes, but for `monitor`: tiers are always counted. A tier without a model, and a model without a
+        tier, are left out with one warning. Where the file cannot be used, or names none of the models, all of them
+        stay untuned, in the given order, with no promise and no deadline; with `on_mismatch="raise"` that raises
+        InputError. Raises InputError where there is no model at all, or one object for several tiers.
+        """
+        if not models:
+            raise InputError(f"{self.path}: apply() was given no model", tip="give one for each tier: {NAME: MODEL}")
+        if len({id(each) for each in models.values()}) < len(models):
+            raise InputError(
+                f"{self.path}: apply() was given one model for several tiers", tip="copy it: copy.deepcopy(model)"
+            )
+        backend = _backend_of(next(iter(models.values())))
+        problem = self.problem or self._unnamed(models)
+        if problem is None:
+            assert self.tiers is not None
+            return self._applied(self.tiers, models, backend, policy)
+        if policy.get("on_mismatch") == "raise":
+            raise problem
+        _log.warning("autotune: %s; the tiers stay untuned, in the order in which they were given", problem)
+        return TieredModel([(name, model, None) for name, model in models.items()], math.inf, backend)
+
+    def _unnamed(self, models: Mapping[str, Any]) -> InputError | None:
+        """What is wrong where no model has the name of a tier."""
+        assert self.tiers is not None
+        names = [each.name for each in self.tiers.tiers]
+        if set(names) & set(models):
+            return None
+        return InputError(
+            f"{self.path} has the tiers {', '.join(names)}, and models were given for {', '.join(models)}"
+        )
+
+    def _applied(
+        self, tiers: Tiers, models: Mapping[str, Any], backend: Backend | None, policy: dict[str, Any]
+    ) -> TieredModel:
+        _say_left_out(self.path, tiers.tiers, models)
+        folder = Path(self.path).parent
+        present = [each for each in tiers.tiers if each.name in models]
+        # The best tier last: what a config sets for the whole process is then as the best one wants it.
+        given = {each.name: load(folder / each.file).apply(models[each.name], **policy) for each in reversed(present)}
+        return TieredModel([(each.name, given[each.name], each.p99_s) for each in present], tiers.deadline_s, backend)
+
+
+class TieredModel:
+    """A callable that takes, in each call, the best tier that is expected to keep the call's budget.
+
+    All tiers take the same inputs. What a miss does, and for how long: see `ladder`. Threads may share it.
+    """
+
+    def __init__(
+        self, tiers: Iterable[tuple[str, Any, float | None]], deadline_s: float, backend: Backend | None
+    ) -> None:
+        """(name, model, promised 99th percentile in seconds or None) of each tier, the best first. `backend` is that of
+        their framework; None: a call returns with its result."""
+        known = list(tiers)
+        self.tiers: Mapping[str, Any] = {name: model for name, model, _ in known}
+        """The models, as `apply` gave them."""
+        self.deadline_s = deadline_s
+        self._models = [model for _, model, _ in known]
+        self._ladder = Ladder([(name, promised_s) for name, _, promised_s in known])
+        self._wait: Callable[[], None] = _do_not_wait if backend is None else backend.synchronise
+        self._fewest_to_warm_up = max(FEWEST_TO_WARM_UP, 0 if backend is None else backend.warmup_calls + 1)
+        keep_for(self, _Statistics(self._ladder, self._models))
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """A call that has the file's deadline."""
+        return self._serve(self.deadline_s, args, kwargs)
+
+    def within(self, budget_s: float) -> Callable[..., Any]:
+        """The model for a call that has this long, in seconds from the call on."""
+        return partial(self._within, budget_s)
+
+    def warm_up(self, /, *args: Any, **kwargs: Any) -> None:
+        """Make the first calls of every tier with these inputs: they compile, and the loader looks at the next ones.
+
+        Nothing of it is counted. Without it the first calls miss their budgets.
+        """
+        for model in self._models:
+            for number in range(MOST_TO_WARM_UP):
+                if number >= self._fewest_to_warm_up and _state_of(model) != "settling":
+                    break
+                model(*args, **kwargs)
+                self._wait()
+
+    def _within(self, budget_s: float, /, *args: Any, **kwargs: Any) -> Any:
+        return self._serve(budget_s, args, kwargs)
+
+    def _serve(self, budget_s: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        start = time.perf_counter()
+        choice = self._ladder.choose(budget_s)
+        result = self._models[choice.tier](*args, **kwargs)
+        self._wait()
+        self._ladder.took(choice, time.perf_counter() - start)
+        return result
+
+
+class _Statistics:
+    """What `autotune.stats` finds; it must not refer to the model that it is found by."""
+
+    def __init__(self, ladder: Ladder, models: list[Any]) -> None:
+        self._ladder = ladder
+        self._models = models
+
+    def stats(self) -> TieredStats:
+        return self._ladder.stats([_state_of(each) for each in self._models])
+
+
+def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
+    """The tiers in a YAML file. Never raises: what is wrong with the file is for `apply` to deal with."""
+    try:
+        return LoadedTiers(fspath(path), read_tiers(path))
+    except InputError as problem:
+        return LoadedTiers(fspath(path), None, problem)
+
+
+def _state_of(model: Any) -> str | None:
+    journal = journal_of(model)
+    return journal.state if isinstance(journal, Journal) else None
+
+
+def _say_left_out(path: str, tiers: Iterable[Tier], models: Mapping[str, Any]) -> None:
+    names = [each.name for each in tiers]
+    missing = [name for name in names if name not in models]
+    unknown = [name for name in models if name not in names]
+    if missing or unknown:
+        left_out = [*(f"tier {name}, which has no model" for name in missing)]
+        left_out += [f"the model {name}, which is no tier there" for name in unknown]
+        _log.warning("autotune: %s: left out: %s", path, "; ".join(left_out))
+
+
+def _do_not_wait() -> None:
+    pass
+
+
+def _backend_of(model: Any) -> Backend | None:
+    """That of the model's framework, on the model's device; None for a model of no framework."""
+    framework = framework_of(model)
+    if framework is None:
+        return None
+    backend = load_backend(framework)
+    try:
+        backend.adopt(model)
+    except AutotuneError:
+        return None  # What is wrong is said when the model is loaded.
+    return backend
