@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from autotune.backends import Backend
+from autotune.backends import Backend, Versions
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
@@ -42,9 +42,16 @@ def compile_under(
 
     `variants` are the functions that the config asks for (`declared` or `recalled`).
     """
-    for apply in variants:
-        changes.rewrite(backend.modules(model).values(), lambda apply=apply: apply(model))  # type: ignore[misc]
+    _rewrite(backend, model, variants, changes)
     return backend.compile(model, without_variants(config), changes)
+
+
+def versions_under(
+    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
+) -> Versions | None:
+    """The same, to be compiled for one shape at a time. See `Backend.versions`."""
+    _rewrite(backend, model, variants, changes)
+    return backend.versions(model, without_variants(config), changes)
 
 
 def program(backend: Backend, model: Any, config: Config) -> str | None:
@@ -91,6 +98,11 @@ def place_of(function: Apply | None) -> str | None:
         return place if _found(place) is function else None
     except (ImportError, AttributeError):
         return None
+
+
+def _rewrite(backend: Backend, model: Any, variants: Iterable[Apply], changes: Changes) -> None:
+    for apply in variants:
+        changes.rewrite(backend.modules(model).values(), lambda apply=apply: apply(model))  # type: ignore[misc]
 
 
 def _imported(name: str, value: str, place: str | None) -> Apply:

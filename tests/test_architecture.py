@@ -19,7 +19,7 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes", "ailment"),
     ("config", "measurement", "cures"),
-    ("traffic",),
+    ("traffic", "adaptive"),
     (
         "shapes",
         "files",
@@ -53,7 +53,18 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "journal",
         "warm_start",
     ),
-    ("guard", "mismatch", "manifest", "forecast", "classes", "classmate", "trial_rows", "front", "deadline"),
+    (
+        "guard",
+        "adaptation",
+        "mismatch",
+        "manifest",
+        "forecast",
+        "classes",
+        "classmate",
+        "trial_rows",
+        "front",
+        "deadline",
+    ),
     ("inference", "training"),
     ("exercise", "sampler", "effects", "store"),
     ("reference", "rules", "application", "prometheus"),

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.ailment import Ailment
-from autotune.backends import Found, mindspore_regions, mindspore_training, python_random_state
+from autotune.backends import Found, Versions, mindspore_regions, mindspore_training, python_random_state
 from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
 from autotune.backends.mindspore_cache import compile_cache
 from autotune.backends.mindspore_diagnosis import diagnose
@@ -33,6 +33,7 @@ from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_profile import profile
 from autotune.backends.mindspore_program import program
 from autotune.backends.mindspore_settings import TARGETS
+from autotune.backends.mindspore_versions import versions
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
@@ -110,6 +111,9 @@ class MindSporeBackend:
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         cell: Callable[..., Any] = apply(model, config, changes)
         return cell
+
+    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+        return versions(model, config, changes)
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         """MindSpore has no such setting."""
