@@ -157,6 +157,7 @@ class Adaptation:
             self._lost(work, error)
             return result
         else:
+            self._ledger.run(work.account)
             return result
         finally:
             self._end(work.account)

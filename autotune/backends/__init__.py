@@ -61,7 +61,8 @@ class Versions(Protocol):
         specialised to. Quick: it is asked at each call."""
 
     def new(self) -> Callable[..., Any]:
-        """A version: compiled at its first call, for calls of one key."""
+        """A version: compiled at its first call, for calls of one key. The first one may take a while, for what a
+        framework does once in a process."""
 
     def drop(self, version: Callable[..., Any]) -> None:
         """Free what was compiled, so far as the framework lets go of it. The version is never called again."""

@@ -9,7 +9,6 @@ entry with its own guards, and goes when it is dropped.
 from __future__ import annotations
 
 import contextvars
-import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Hashable
@@ -69,6 +68,7 @@ class TorchVersions:
         self._scope = scope
         self._codes: dict[Callable[..., Any], CodeType] = {}
         self._dropped: CodeType | None = None
+        self._is_warm = False
         self._device = device_of(model)
         self.eager = self._scoped(step)
 
@@ -84,8 +84,11 @@ class TorchVersions:
         )
 
     def new(self) -> Callable[..., Any]:
-        if self._arguments["backend"] == "inductor":
-            importlib.import_module("torch._inductor.compile_fx")  # Not part of what this version takes.
+        if self._arguments["backend"] == "inductor" and not self._is_warm:
+            # What inductor does once in a process (imports, workers, headers) would be taken for this version's own
+            # price, several times too high for the next one.
+            torch.compile(_tiny, dynamic=False)(torch.zeros(64, device=self._device))
+            self._is_warm = True
         function = _function_of_its_own(self._step)
         version = self._scoped(torch.compile(function, **self._arguments))
         self._codes[version] = function.__code__
@@ -140,6 +143,10 @@ class TorchVersions:
                 return call(*args, **kwargs)
 
         return within
+
+
+def _tiny(x: torch.Tensor) -> torch.Tensor:
+    return x.exp() + 1
 
 
 def _function_of_its_own(step: Any) -> FunctionType:
