@@ -51,8 +51,11 @@ class Expected:
     """What the evidence promises before anything was compiled here."""
 
     compile_s: float
+    """To compile the first shape in a process."""
     ratio: float
     """Seconds of a compiled call over those of an eager one."""
+    fixed_s: float = 0.0
+    """Part of `compile_s` that is spent once in a process, whatever is compiled."""
 
 
 @dataclass(eq=False)
@@ -153,11 +156,14 @@ class Ledger:
         self._failures_in_a_row = 0
         self._compiling_s = 0.0
         self._grown_bytes = 0
+        self._missed_s = 0.0
 
     @property
     def compile_s(self) -> float:
         """What compiling a shape is expected to take: by the versions compiled here, else by the evidence."""
-        return statistics.median_low(self._compile_times_s) if self._compile_times_s else self._expected.compile_s
+        if self._compile_times_s:
+            return statistics.median_low(self._compile_times_s)
+        return self._expected.compile_s - self._expected.fixed_s
 
     @property
     def ratio(self) -> float:
@@ -207,6 +213,7 @@ class Ledger:
         account.num_unpaid += 1
         if seconds is not None:
             account.eager_times_s.append(seconds)
+        self._missed_s += max(self._saved_by(account), 0.0)
 
     def is_due(self, account: Account) -> bool:
         """Whether this shape is to be compiled now."""
@@ -216,7 +223,10 @@ class Ledger:
         price_s = self._price(account)
         # All that is known of how long a job goes on is how long it has gone on: as long again, on the average.
         is_in_sight = account.share * self.num_calls * saved_s >= price_s
-        is_earned = account.num_unpaid * saved_s >= price_s * (self.limits.trust if is_in_sight else 1)
+        needed_s = price_s * (self.limits.trust if is_in_sight else 1)
+        # What is spent once has to be earned too, by all shapes together.
+        fixed_s = 0.0 if self._compile_times_s else self._expected.fixed_s
+        is_earned = account.num_unpaid * saved_s >= needed_s and self._missed_s >= fixed_s + needed_s
         return is_earned and self.stopped is None
 
     def start(self, account: Account) -> None:

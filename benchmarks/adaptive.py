@@ -30,6 +30,8 @@ from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, tab
 
 WAYS = ("eager", "compiled", "adaptive")
 SLOWER_LIMIT = 1.05
+FEWEST = 8000
+"""Candidates in a frame."""
 CLASSES, ROUNDS_OF_DAMPING = 80, 2
 CONFIG = {"execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False}
 
@@ -47,20 +49,20 @@ class Case:
     def stream(self) -> list[int]:
         """Numbers of candidates, one for each call."""
         whole = sum(self.shares)
-        loads = tuple(Load(sizes={"candidates": 4000 + 16 * i}, share=s / whole) for i, s in enumerate(self.shares))
+        loads = tuple(Load(sizes={"candidates": FEWEST + 16 * i}, share=s / whole) for i, s in enumerate(self.shares))
         traffic = Traffic(loads=loads)
         repeats = max(self.phase_calls, 1)
         drawn = traffic.stream(self.num_calls // repeats, seed=0)
         return [loads[index].sizes["candidates"] for index in drawn for _ in range(repeats)]
 
 
-ZIPF = tuple(1 / rank**1.6 for rank in range(1, 61))
+ZIPF = tuple(1 / rank**1.8 for rank in range(1, 61))
 CASES = (
-    Case("steady", "two shapes, as often the one as the other", (1, 1), 3000),
-    Case("long tail", "60 shapes, the n-th as often as 1 / n^1.6: most of them a few times", ZIPF, 3000),
-    Case("bursts", "12 shapes, in 20 phases of 150 calls", (1,) * 12, 3000, 150),
+    Case("steady", "two shapes, as often the one as the other", (1, 1), 2400),
+    Case("long tail", "60 shapes, the n-th as often as 1 / n^1.8: most of them a few times", ZIPF, 2400),
+    Case("bursts", "6 shapes, in 12 phases of 200 calls", (1,) * 6, 2400, 200),
 )
-QUICK = (Case("steady", "two shapes", (1, 1), 1000), Case("long tail", "8 shapes", ZIPF[:8], 1000))
+QUICK = (Case("steady", "two shapes", (1, 1), 400), Case("long tail", "8 shapes", ZIPF[:8], 400))
 
 
 def answer(folder: Path) -> Path:
@@ -71,7 +73,7 @@ def answer(folder: Path) -> Path:
     from autotune.backends.torch_compile import TorchBackend
     from autotune.subject import structure_sha256
 
-    model, x = decoding(4000)
+    model, x = decoding(FEWEST)
     compiled: Callable[..., Any] = torch.compile(model, dynamic=False)
     with torch.no_grad():
         eager_s = median_s(lambda: model(x))
@@ -140,7 +142,7 @@ def replay(name: str, case: Case, path: Path, background: bool) -> dict[str, Any
 
     torch.set_num_threads(1)
     stream = case.stream()
-    model = decoding(4000)[0]
+    model = decoding(FEWEST)[0]
     inputs = {size: decoding(size)[1] for size in set(stream)}
     worst_s = 0.0
     with torch.no_grad():
@@ -208,7 +210,7 @@ def report_of(cases: Sequence[Case], found: dict[str, dict[str, list[dict[str, A
         title="The adaptive runtime on three kinds of traffic",
         about=(
             "Seconds that a job's calls take together, compiling included, from an empty cache. A detector's decoding "
-            f"of 4 000 and more candidates on one core, {cases[0].num_calls} calls in each traffic; medians of "
+            f"of {FEWEST} and more candidates on one core, {cases[0].num_calls} calls in each traffic; medians of "
             f"{rounds} process(es), which take turns."
         ),
         goals=[

@@ -60,6 +60,20 @@ class TestLedger:
             pay(book, str(index))
         assert not any(book.is_due(book.open(str(index), str)) for index in range(60))
 
+    def test_what_is_spent_once_is_earned_by_all(self):
+        """Of ten seconds eight are spent once in a process: the first version waits until all shapes together have cost
+        ten, any other until its own have cost two."""
+        book = ledger(expected=Expected(compile_s=10.0, ratio=0.5, fixed_s=8.0))
+        for _ in range(9):
+            first, second = pay(book, "a"), pay(book, "b")
+        assert not book.is_due(first)
+        pay(book, "a")
+        pay(book, "a")
+        assert book.is_due(first)
+        book.finish(first, 2.0, fixed_s=8.0)
+        assert book.is_due(second)
+        assert not book.is_due(pay(book, "c"))
+
     def test_a_run_of_calls_puts_break_even_in_sight(self):
         """After a hundred calls of others a shape that comes each time is compiled before it has cost its price; one
         that comes every fiftieth time is not."""
