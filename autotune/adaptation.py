@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
@@ -85,8 +86,11 @@ class Adaptation:
         journal.state = "adaptive"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        key = self._key(args, kwargs)
-        running = self._running.get(key)
+        try:
+            key = self._key(args, kwargs)
+            running = self._running.get(key)
+        except Exception:  # Inputs that no key can be made of: a tensor of a kind that has no strides.
+            return self._untuned(*args, **kwargs) if self._is_over else self._eagerly(args, kwargs)
         if running is None:
             return self._uncompiled(key, args, kwargs)
         self._ledger.run(running.account)
@@ -124,11 +128,7 @@ class Adaptation:
                 self._ledger.start(account)
         if not starts:
             return self._paid(account, args, kwargs)
-        work = _Work(key, account, *self._new_version())
-        rehearsal = None if self._worker is None else self._versions.rehearsal(work.version, args, kwargs)
-        if rehearsal is None:
-            return self._compiled_here(work, args, kwargs)
-        return self._compiled_behind(work, rehearsal, args, kwargs)
+        return self._compiled(_Work(key, account), args, kwargs)
 
     def _paid(self, account: Account, args: _Args, kwargs: _Kwargs) -> Any:
         """An eager call, on the shape's account."""
@@ -141,73 +141,75 @@ class Adaptation:
             self._ledger.pay(account, seconds)
         return result
 
-    def _new_version(self) -> tuple[Callable[..., Any], float]:
-        """A version, and the seconds that it took to have one, which are not to be spent for the next."""
-        start = self._clock()
-        return self._versions.new(), self._clock() - start
-
-    def _compiled_here(self, work: _Work, args: _Args, kwargs: _Kwargs) -> Any:
-        """The job's call is the version's first: what it gives is what the job gets, or the eager result instead."""
+    def _compiled(self, work: _Work, args: _Args, kwargs: _Kwargs) -> Any:
+        """A call with which a shape is compiled: by the call itself, or behind it."""
         try:
-            result = self._built(work, lambda: work.version(*args, **kwargs), lambda: self._eager(*args, **kwargs))
+            work.version = self._versions.new()
+            rehearsals = None if self._worker is None else self._rehearsals(work.version, args, kwargs)
+            if rehearsals is not None:
+                return self._compiled_behind(work, rehearsals, args, kwargs)
+            result = self._built(work, partial(work.version, *args, **kwargs), partial(self._eager, *args, **kwargs))
+            self._ledger.run(work.account)
+            return result
         except Exception as error:
-            if self._raises:
+            if self._raises or work.is_paid:
                 raise
             result = self._paid(work.account, args, kwargs)  # What fails here too is the job's own error.
             self._lost(work, error)
             return result
-        else:
-            self._ledger.run(work.account)
-            return result
         finally:
-            self._end(work.account)
-
-    def _compiled_behind(self, work: _Work, rehearsal: Callable[[], Any], args: _Args, kwargs: _Kwargs) -> Any:
-        """The call is eager, and the version's first call is made on copies of the inputs, in the worker's thread.
-
-        A model that keeps something from its calls would keep it twice: it is compiled with the job's own calls.
-        """
-        before = self._versions.state()
-        is_handed_over = False
-        try:
-            result = self._paid(work.account, args, kwargs)
-            if self._versions.state() != before:
-                self._worker = None
-            else:
-                eager = self._versions.rehearsal(self._eager, args, kwargs) if self._tolerance is not None else None
-                self._hand_over(work, rehearsal, eager)
-                is_handed_over = True
-            return result
-        finally:
-            if not is_handed_over:
+            if not work.is_behind:
                 self._end(work.account)
 
-    def _hand_over(self, work: _Work, rehearsal: Callable[[], Any], eager: Callable[[], Any] | None) -> None:
+    def _compiled_behind(self, work: _Work, rehearsals: _Rehearsals, args: _Args, kwargs: _Kwargs) -> Any:
+        """The call is eager. A model that keeps something from it would keep it twice: it is compiled by calls only."""
+        before = self._versions.state()
+        work.is_paid = True
+        result = self._paid(work.account, args, kwargs)
+        if self._versions.state() == before:
+            self._hand_over(work, *rehearsals)
+        else:
+            self._worker = None
+        return result
+
+    def _rehearsals(self, version: _Call, args: _Args, kwargs: _Kwargs) -> _Rehearsals | None:
+        """The version's first call and an eager one, on copies of the inputs, for the worker's thread."""
+        call, eager = (self._versions.rehearsal(each, args, kwargs) for each in (version, self._eager))
+        return None if call is None or eager is None else (call, eager)
+
+    def _hand_over(self, work: _Work, call: Callable[[], Any], eager: Callable[[], Any]) -> None:
         def build() -> None:
             try:
-                self._built(work, rehearsal, eager)
+                self._built(work, call, eager)
             except Exception as error:
                 self._lost(work, error)
             finally:
                 self._end(work.account)
 
-        assert self._worker is not None
-        self._worker.submit(build)
+        with self._lock:
+            if self._worker is not None and not self._is_over:
+                self._worker.submit(build)
+                work.is_behind = True
 
-    def _built(self, work: _Work, call: Callable[[], Any], eager: Callable[[], Any] | None) -> Any:
+    def _built(self, work: _Work, call: Callable[[], Any], eager: Callable[[], Any]) -> Any:
         """What the version's first call gives; from now on the shape's calls go to it. Raises what that raises."""
-        held_bytes = self._held_bytes()
         start = self._clock()
+        self._versions.warm()
+        warm = self._clock()
+        held_bytes = self._held_bytes()
         try:
             result = call()
             self._backend.synchronise()
         finally:
-            work.seconds = self._clock() - start
-        if self._tolerance is not None and eager is not None:
+            work.seconds = self._clock() - warm
+        if self._tolerance is not None:
             self._compare(result, eager, self._tolerance)
         grown_bytes = max(self._held_bytes() - held_bytes, 0)
         with self._lock:
-            evicted = self._ledger.finish(work.account, work.seconds, grown_bytes, work.fixed_s)
+            if self._is_over:
+                return result
+            evicted = self._ledger.finish(work.account, work.seconds, grown_bytes, warm - start)
+            assert work.version is not None
             self._running[work.key] = _Running(work.account, work.version)
             if evicted is not None:
                 self._drop(evicted)
@@ -225,7 +227,8 @@ class Adaptation:
 
     def _lost(self, work: _Work, error: Exception) -> None:
         with self._lock:
-            self._versions.drop(work.version)
+            if work.version is not None:
+                self._versions.drop(work.version)
             self._fail(work.account, error, work.seconds)
 
     def _end(self, account: Account) -> None:
@@ -321,10 +324,15 @@ class _Work:
 
     key: Hashable
     account: Account
-    version: Callable[..., Any]
-    fixed_s: float
+    version: _Call | None = None
     seconds: float = 0.0
+    is_paid: bool = False
+    """The job's call is an eager one, whatever becomes of the version."""
+    is_behind: bool = False
+    """In the worker's hands."""
 
 
+_Call = Callable[..., Any]
+_Rehearsals = tuple[Callable[[], Any], Callable[[], Any]]
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]

@@ -30,7 +30,7 @@ from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, tab
 
 WAYS = ("eager", "compiled", "adaptive")
 SLOWER_LIMIT = 1.05
-FEWEST = 8000
+FEWEST = 10_000
 """Candidates in a frame."""
 CLASSES, ROUNDS_OF_DAMPING = 80, 2
 CONFIG = {"execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False}
@@ -229,7 +229,7 @@ def report_of(cases: Sequence[Case], found: dict[str, dict[str, list[dict[str, A
         title="The adaptive runtime on three kinds of traffic",
         about=(
             "Seconds that a job's calls take together, compiling included, from an empty cache. A detector's decoding "
-            f"of {FEWEST} and more candidates on one core, {cases[0].num_calls} calls in each traffic; medians of "
+            f"of {FEWEST:,} and more candidates on one core, {cases[0].num_calls} calls in each traffic; medians of "
             f"{rounds} process(es), which take turns."
         ),
         goals=[

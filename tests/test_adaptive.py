@@ -306,6 +306,9 @@ class Machine:
 
         return version
 
+    def warm(self):
+        pass
+
     def drop(self, version):
         self.made.append(("drop", self.versions.pop(version)))
         self.held_bytes -= 100
@@ -405,6 +408,34 @@ class TestAdaptation:
             "float64[1, 2], compiled for itself: RuntimeError: no such operator; this shape stays eager" in caplog.text
         )
         assert len(caplog.records) == 1
+
+    @pytest.mark.parametrize("step", ["new", "warm"])
+    @pytest.mark.parametrize("background", [False, True])
+    def test_a_compiler_that_cannot_even_start(self, adapt, machine, caplog, step, background):
+        """No C++ compiler, for example: a failure like any other, and every call is answered."""
+
+        def refuse():
+            raise RuntimeError("no compiler here")
+
+        setattr(machine, step, refuse)
+        machine.drop = lambda version: None
+        model = adapt(Adaptive(trust=1, background=background))
+        for _ in range(30):
+            assert (model(of(1)) == 2).all()
+        model.release()
+        assert machine.kinds() == ["eager"] * 30
+        assert "RuntimeError: no compiler here; this shape stays eager" in caplog.text
+
+    def test_inputs_without_a_key(self, adapt, machine):
+        """What cannot be told from other inputs is called eagerly, and no account is kept."""
+
+        def refuse(args, kwargs):
+            raise RuntimeError("no strides")
+
+        model = adapt()
+        model._key = refuse
+        assert (model(of(1)) == 2).all()
+        assert machine.kinds() == ["eager"]
 
     def test_repeated_failures(self, adapt, machine, caplog):
         """After the third shape that fails nothing is compiled any more, which is said."""

@@ -61,8 +61,10 @@ class Versions(Protocol):
         specialised to. Quick: it is asked at each call."""
 
     def new(self) -> Callable[..., Any]:
-        """A version: compiled at its first call, for calls of one key. The first one may take a while, for what a
-        framework does once in a process."""
+        """A version: compiled at its first call, for calls of one key."""
+
+    def warm(self) -> None:
+        """Do what the framework does once in a process before it compiles, if it was not done yet."""
 
     def drop(self, version: Callable[..., Any]) -> None:
         """Free what was compiled, so far as the framework lets go of it. The version is never called again."""

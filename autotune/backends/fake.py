@@ -262,6 +262,9 @@ class FakeVersions:
         self._versions.append(version)
         return version
 
+    def warm(self) -> None:
+        pass
+
     def drop(self, version: Callable[..., Any]) -> None:
         self._versions.remove(version)
 

@@ -69,6 +69,8 @@ class TorchVersions:
         self._codes: dict[Callable[..., Any], CodeType] = {}
         self._dropped: CodeType | None = None
         self._is_warm = False
+        # A release's settings can be a context's own, and another thread begins with none (2.13).
+        self._context = contextvars.copy_context()
         self._device = device_of(model)
         self.eager = self._scoped(step)
 
@@ -84,15 +86,17 @@ class TorchVersions:
         )
 
     def new(self) -> Callable[..., Any]:
-        if self._arguments["backend"] == "inductor" and not self._is_warm:
-            # What inductor does once in a process (imports, workers, headers) would be taken for this version's own
-            # price, several times too high for the next one.
-            torch.compile(_tiny, dynamic=False)(torch.zeros(64, device=self._device))
-            self._is_warm = True
         function = _function_of_its_own(self._step)
         version = self._scoped(torch.compile(function, **self._arguments))
         self._codes[version] = function.__code__
         return version
+
+    def warm(self) -> None:
+        """A tiny function is compiled. Without, imports, workers and headers would be taken for the first version's own
+        price, which is several times too high for the next one."""
+        if self._arguments["backend"] == "inductor" and not self._is_warm:
+            torch.compile(_tiny, dynamic=False)(torch.zeros(64, device=self._device))
+            self._is_warm = True
 
     def drop(self, version: Callable[..., Any]) -> None:
         """The one that was dropped before: a thread may just be asking this one's guards."""
@@ -116,8 +120,7 @@ class TorchVersions:
         inputs, keywords = copies.of(args), copies.of(kwargs)
         if not copies.are_alike:
             return None
-        # A release's settings can be a context's own, and a thread begins with none (2.13).
-        context, num_threads = contextvars.copy_context(), torch.get_num_threads()
+        context, num_threads = self._context.copy(), torch.get_num_threads()
         is_inference = torch.is_inference_mode_enabled()
 
         def call() -> Any:
