@@ -224,8 +224,8 @@ class Ledger:
         # All that is known of how long a job goes on is how long it has gone on: as long again, on the average.
         is_in_sight = account.share * self.num_calls * saved_s >= price_s
         needed_s = price_s * (self.limits.trust if is_in_sight else 1)
-        # What is spent once has to be earned too, by all shapes together.
-        fixed_s = 0.0 if self._compile_times_s else self._expected.fixed_s
+        # What is spent once has to be earned too, by all shapes together: of a whole job it is always in sight.
+        fixed_s = 0.0 if self._compile_times_s else self._expected.fixed_s * self.limits.trust
         is_earned = account.num_unpaid * saved_s >= needed_s and self._missed_s >= fixed_s + needed_s
         return is_earned and self.stopped is None
 
