@@ -71,8 +71,11 @@ class Account:
     num_unpaid: int = 0
     """Eager calls that count towards compiling it: those since it was evicted."""
     eager_times_s: list[float] = field(default_factory=list)
+    eager_s: float | None = None
+    """Of a call, the median of these."""
     compiled_times_s: list[float] = field(default_factory=list)
     """Of the latest version, warm."""
+    compiled_s: float | None = None
     num_to_warm: int = 0
     """Compiled calls that are still part of the warm-up."""
     compile_s: float | None = None
@@ -84,19 +87,9 @@ class Account:
     """The same with that call."""
 
     @property
-    def eager_s(self) -> float | None:
-        """Of a call; None before one was timed."""
-        return statistics.median_low(self.eager_times_s) if self.eager_times_s else None
-
-    @property
-    def compiled_s(self) -> float | None:
-        return statistics.median(self.compiled_times_s) if self.compiled_times_s else None
-
-    @property
     def ratio(self) -> float | None:
         """Seconds of a compiled call over those of an eager one, once both were timed."""
-        eager_s, compiled_s = self.eager_s, self.compiled_s
-        return None if not eager_s or compiled_s is None else compiled_s / eager_s
+        return None if not self.eager_s or self.compiled_s is None else self.compiled_s / self.eager_s
 
 
 @dataclass(frozen=True)
@@ -148,6 +141,10 @@ class Ledger:
         self.num_calls = 0
         self._accounts: dict[Hashable, Account] = {}
         self._expected = expected
+        self.compile_s = expected.compile_s - expected.fixed_s
+        """What compiling a shape is expected to take: by the evidence, and then by the versions compiled here."""
+        self.ratio = expected.ratio
+        """What a compiled call is expected to take, over an eager one."""
         self._warmup_calls = warmup_calls
         self._evicts = evicts
         self._compile_times_s: deque[float] = deque(maxlen=_NUM_KEPT)
@@ -157,18 +154,6 @@ class Ledger:
         self._compiling_s = 0.0
         self._grown_bytes = 0
         self._missed_s = 0.0
-
-    @property
-    def compile_s(self) -> float:
-        """What compiling a shape is expected to take: by the versions compiled here, else by the evidence."""
-        if self._compile_times_s:
-            return statistics.median_low(self._compile_times_s)
-        return self._expected.compile_s - self._expected.fixed_s
-
-    @property
-    def ratio(self) -> float:
-        """What a compiled call is expected to take, over an eager one."""
-        return statistics.median(self._ratios) if self._ratios else self._expected.ratio
 
     @property
     def stopped(self) -> str | None:
@@ -213,6 +198,7 @@ class Ledger:
         account.num_unpaid += 1
         if seconds is not None:
             account.eager_times_s.append(seconds)
+            account.eager_s = statistics.median_low(account.eager_times_s)
         self._missed_s += max(self._saved_by(account), 0.0)
 
     def is_due(self, account: Account) -> bool:
@@ -247,12 +233,13 @@ class Ledger:
         account.reason = f"compiled after {_calls(account.num_unpaid)} that would have saved {saved_s:.3g} s; "
         account.reason += f"compiling took {seconds:.3g} s"
         account.standing, account.compile_s, account.grown_bytes = "compiled", seconds, grown_bytes
-        account.compiled_times_s, account.num_to_warm = [], self._warmup_calls
+        account.compiled_times_s, account.compiled_s, account.num_to_warm = [], None, self._warmup_calls
         account.last_call = self.num_calls
         self._failures_in_a_row = 0
         self._counts["compiled"] += 1
         self._compiling_s += seconds + fixed_s
         self._compile_times_s.append(seconds)
+        self.compile_s = statistics.median_low(self._compile_times_s)
         self._grown_bytes += grown_bytes
         return self._evicted_for(account)
 
@@ -275,9 +262,11 @@ class Ledger:
             account.num_to_warm -= 1
             return True
         account.compiled_times_s.append(seconds)
+        account.compiled_s = statistics.median(account.compiled_times_s)
         if len(account.compiled_times_s) < NUM_TIMED or account.ratio is None:
             return True
         self._ratios.append(account.ratio)
+        self.ratio = statistics.median(self._ratios)
         if account.ratio < 1:
             return True
         self._counts["slower"] += 1
