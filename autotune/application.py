@@ -48,6 +48,11 @@ class Policy:
             raise InputError(
                 f"on_mismatch={self.on_mismatch!r}: unknown", tip=f"choose one of: {', '.join(get_args(OnMismatch))}"
             )
+        if not isinstance(self.adaptive, (Adaptive, bool, type(None))):
+            raise InputError(
+                f"adaptive={self.adaptive!r}: is neither a truth value nor an Adaptive",
+                tip="give it as autotune.adaptive.Adaptive(max_versions=8)",
+            )
 
 
 @dataclass(frozen=True)

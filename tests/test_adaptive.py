@@ -15,6 +15,7 @@ from autotune.adaptation import Adaptation, Adapted
 from autotune.adaptive import MAX_SHAPES, NUM_TIMED, Adaptive, Expected, Ledger
 from autotune.backends.fake import FakeBackend
 from autotune.changes import Changes
+from autotune.errors import InputError
 from autotune.journal import Journal
 from autotune.prometheus import expose
 from autotune.traffic import Load, Traffic
@@ -636,6 +637,11 @@ class TestLoaded:
         assert stats.adaptive.num_compiled == 3
         assert stats.adaptive.num_evicted == (0 if asked is True else 1)
         assert stats.adaptive.saved_s > 0
+
+    def test_asked_for_by_something_else(self, write):
+        """A dict is refused at once, as any other policy that means nothing."""
+        with pytest.raises(InputError, match="neither a truth value nor an Adaptive"):
+            autotune.load(write()).apply(double, adaptive={"max_versions": 2})
 
     def test_asked_for_by_the_file(self, write):
         """A user writes `adaptive:` into the YAML by hand; the caller's word counts more."""
