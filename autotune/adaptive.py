@@ -20,7 +20,10 @@ from pydantic import Field, PositiveInt
 from autotune.measurement import Record
 
 NUM_TIMED = 5
-"""Eager calls of a shape that are timed, and compiled ones after the framework's warm-up."""
+"""Calls that a shape's figures are medians of: the latest timed eager ones, and the first compiled ones after the
+framework's warm-up."""
+_TIMED_EVERY = 8
+"""After its first ones a shape's eager calls are timed once in so many: they get faster as the allocator settles."""
 MAX_SHAPES = 4096
 """Shapes that are remembered."""
 _RECENT = 64
@@ -70,7 +73,7 @@ class Account:
     num_compiled: int = 0
     num_unpaid: int = 0
     """Eager calls that count towards compiling it: those since it was evicted."""
-    eager_times_s: list[float] = field(default_factory=list)
+    eager_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_TIMED))
     eager_s: float | None = None
     """Of a call, the median of these."""
     compiled_times_s: list[float] = field(default_factory=list)
@@ -184,8 +187,9 @@ class Ledger:
 
     def is_timed(self, account: Account) -> bool:
         """Whether the next call of this shape is to be timed."""
-        times_s = account.compiled_times_s if account.standing == "compiled" else account.eager_times_s
-        return len(times_s) < NUM_TIMED
+        if account.standing == "compiled":
+            return len(account.compiled_times_s) < NUM_TIMED
+        return account.num_eager < NUM_TIMED or account.num_eager % _TIMED_EVERY == 0
 
     def pay(self, account: Account, seconds: float | None) -> None:
         """An eager call was made; `seconds` if it was timed."""

@@ -194,6 +194,15 @@ class TestLedger:
         assert stats.num_eager_calls == 2 * MAX_SHAPES + 1
         assert stats.num_versions == 1
 
+    def test_eager_calls_that_get_faster(self):
+        """The first calls of a process are slow: one call in eight is timed later on, and the latest five count."""
+        book = ledger()
+        for number in range(60):
+            account = book.open("a", str)
+            book.pay(account, (1.0 if number < 8 else 0.1) if book.is_timed(account) else None)
+        assert len(account.eager_times_s) == NUM_TIMED
+        assert account.eager_s == 0.1
+
     def test_seconds_saved(self):
         """Compiled calls, times what one takes less."""
         book = ledger()
