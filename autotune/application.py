@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 import psutil
 
+from autotune.adaptation import Adaptation, Adapted
+from autotune.adaptive import Adaptive, Expected, Ledger
 from autotune.backends import Backend, entry_of, framework_of, load_backend
 from autotune.changes import Changes
 from autotune.config import Config
@@ -20,7 +22,7 @@ from autotune.mismatch import differences, inputs_differ, retune_command
 from autotune.numerics import default_tolerance
 from autotune.subject import structure_sha256
 from autotune.tuned import TunedConfig
-from autotune.variants import compile_under, recalled, without_variants
+from autotune.variants import compile_under, recalled, versions_under, without_variants
 from autotune.warm_start import WarmStart, key_here, warm_start
 from autotune.workload import Apply, Arguments, Recipe, Variants
 
@@ -38,11 +40,18 @@ class Policy:
     margin: float | None = MARGIN
     monitor: bool = False
     variants: Variants = field(default_factory=dict)
+    adaptive: Adaptive | bool | None = None
+    """None: as the file says; False: not even then; True: with the file's bounds, or the usual ones."""
 
     def __post_init__(self) -> None:
         if self.on_mismatch not in get_args(OnMismatch):
             raise InputError(
                 f"on_mismatch={self.on_mismatch!r}: unknown", tip=f"choose one of: {', '.join(get_args(OnMismatch))}"
+            )
+        if not isinstance(self.adaptive, (Adaptive, bool, type(None))):
+            raise InputError(
+                f"adaptive={self.adaptive!r}: is neither a truth value nor an Adaptive",
+                tip="give it as autotune.adaptive.Adaptive(max_versions=8)",
             )
 
 
@@ -87,6 +96,9 @@ class Application:
             raise self._loaded.problem
         tuned = self._loaded.answer
         assert tuned is not None
+        if tuned.is_untuned and self._limits(tuned) is not None:
+            why = f"the verdict is {tuned.verdict.value}: nothing is compiled, adaptive or not"
+            self._journal.note("version", f"{self._loaded.path}: {why}")
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()
         backend = self._backend = load_backend(tuned.framework)
@@ -111,19 +123,64 @@ class Application:
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
         functions = recalled(tuned.config, tuned.variants, self._policy.variants)
+        adaptation = self._adaptation(tuned, backend, functions, untuned, terms)
+        if adaptation is not None:
+            return self._held(backend, tuned, self._model, adaptation, adaptation.release)
         step = self._step(backend, tuned.config, functions, self._changes)
         applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes, start)
         guard = Guard(applied, terms, self._journal)
+        return self._held(backend, tuned, step, guard, guard.release)
+
+    def _held(
+        self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], end: Callable[[], None]
+    ) -> tuple[Any, Callable[[], None]]:
+        """What the job holds for a `call` that stands in front of the model."""
         self._journal.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
         holding = Changes()
-        call = self._monitored(guard)
-        given = call if self._recipe else backend.stand_in(self._model, step, call, holding)
+        monitored = self._monitored(call)
+        given = monitored if self._recipe else backend.stand_in(self._model, step, monitored, holding)
 
         def release() -> None:
             holding.undo()
-            guard.release()
+            end()
 
         return given, release
+
+    def _adaptation(
+        self,
+        tuned: TunedConfig,
+        backend: Backend,
+        variants: list[Apply],
+        untuned: Callable[..., Any],
+        terms: Terms,
+    ) -> Adaptation | None:
+        """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
+        limits = self._limits(tuned)
+        if limits is None or self._recipe is not None:
+            return None
+        versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
+        if versions is None:
+            self._changes.undo()
+            self._changes = Changes()
+            why = "what this config compiles cannot be kept apart by shape"
+            self._journal.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
+            return None
+        ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
+        adaptation = Adaptation(
+            Adapted(backend, versions, untuned, self._changes),
+            ledger,
+            self._journal,
+            tolerance=terms.tolerance if self._policy.check else None,
+            raises=terms.raises,
+        )
+        self._journal.adaptive = adaptation.stats
+        return adaptation
+
+    def _limits(self, tuned: TunedConfig) -> Adaptive | None:
+        asked = self._policy.adaptive
+        if asked is False or (asked is None and tuned.adaptive is None):
+            return None
+        return asked if isinstance(asked, Adaptive) else tuned.adaptive or Adaptive()
 
     def _step(self, backend: Backend, config: Config, variants: list[Apply], changes: Changes) -> Any:
         if self._recipe is None:
@@ -221,6 +278,19 @@ class Application:
 
 def _hint(tuned: TunedConfig) -> str:
     return f"to tune here: {retune_command(tuned)}"
+
+
+def _expected(tuned: TunedConfig) -> Expected:
+    """What the evidence promises of any shape: nobody has measured another one than the study's."""
+    evidence = tuned.evidence
+    ratio = evidence.best.latency_s.p50 / evidence.untuned.latency_s.p50
+    if evidence.speedup is not None and tuned.workload.objective == "latency":
+        ratio = 1 / evidence.speedup.median
+    cold_s = evidence.best.compile_cold_s
+    warm_s = cold_s / 2 if evidence.compile_warm_s is None else min(evidence.compile_warm_s, cold_s)
+    # Some of what caches spare is made once as well, such as precompiled headers (up to 80 %, measured): half of it is
+    # taken for the shape's own.
+    return Expected(compile_s=cold_s, ratio=ratio, fixed_s=(cold_s + warm_s) / 2)
 
 
 def _tolerance(tuned: TunedConfig, backend: Backend, model: Any) -> float:

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from autotune.adaptive import AdaptiveStats
 from autotune.measurement import Diagnosis, Latency
 
 _log = logging.getLogger("autotune")
 
-EventKind = Literal["mismatch", "fallback", "slow", "artifact"]
+EventKind = Literal["mismatch", "fallback", "slow", "artifact", "version"]
 NUM_KEPT = 4096
 """Latest calls that percentiles are taken over."""
 
@@ -37,7 +38,7 @@ class Stats:
 
     state: str
     """`tuned`; `untuned` if the answer was to leave the model as it is, or it was given up; `settling` until the first
-    calls have shown that the tuned model does what it promised."""
+    calls have shown that the tuned model does what it promised; `adaptive` where each shape is decided on its own."""
     num_calls: int | None
     latency_s: Latency | None
     """Over the latest calls; on a device that computes on its own, over one call in `TIMED_EVERY`."""
@@ -49,17 +50,20 @@ class Stats:
     peak_memory_bytes: int | None
     """Of the device's allocator; on a CPU the process's resident set as it is now."""
     events: tuple[Event, ...]
+    adaptive: AdaptiveStats | None = None
+    """What was decided for each shape; None where the job did not ask for that."""
 
 
 @dataclass
 class Journal:
     """One for each model that `apply` gave or was given."""
 
-    state: Literal["settling", "tuned", "untuned"] = "untuned"
+    state: Literal["settling", "tuned", "untuned", "adaptive"] = "untuned"
     diagnose: Callable[[], Diagnosis] | None = None
     """Asks the framework's own books; None where nothing was compiled."""
     memory_bytes: Callable[[], int | None] = lambda: None
     calls: CallTimes | None = None
+    adaptive: Callable[[], AdaptiveStats] | None = None
     events: list[Event] = field(default_factory=list)
 
     def note(self, kind: EventKind, message: str, level: int = logging.WARNING) -> None:
@@ -79,6 +83,7 @@ class Journal:
             num_fallbacks=sum(each.kind == "fallback" for each in self.events),
             peak_memory_bytes=self.memory_bytes(),
             events=tuple(self.events),
+            adaptive=None if self.adaptive is None else self.adaptive(),
         )
 
 

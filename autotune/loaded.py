@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, cast
 
+from autotune.adaptive import Adaptive
 from autotune.application import MARGIN, Answer, Application, OnMismatch, Policy
 from autotune.errors import InputError
 from autotune.tuned import load_tuned
@@ -34,6 +35,7 @@ class Loaded(Answer):
         margin: float | None = MARGIN,
         monitor: bool = False,
         variants: Variants | None = None,
+        adaptive: Adaptive | bool | None = None,
     ) -> Any:
         """The model compiled as it was measured; the very same model if nothing was faster than leaving it.
 
@@ -48,12 +50,15 @@ class Loaded(Answer):
         called for it. `margin`: if the first calls take longer than so many times the recorded latency, and longer
         than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the calls, for
         `autotune.stats(model)`. `variants`: functions of the variants that the config asks for, as the model's author
-        declared them, {NAME: {VALUE: FUNCTION}}; what is left out is imported where the file names a place.
+        declared them, {NAME: {VALUE: FUNCTION}}; what is left out is imported where the file names a place. `adaptive`:
+        each shape is called eagerly until compiling it pays, by the bounds given (docs/adaptive.md); None: if the file
+        says so.
 
         Never raises but for `on_mismatch="raise"`. A config that does not compile, or fails at a call that the untuned
         model takes, is given up: one warning, and the untuned model from then on.
         """
-        given, _ = Application(self, model, Policy(on_mismatch, check, margin, monitor, variants or {})).given()
+        policy = Policy(on_mismatch, check, margin, monitor, variants or {}, adaptive)
+        given, _ = Application(self, model, policy).given()
         return given
 
     def training_step(

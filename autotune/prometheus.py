@@ -5,18 +5,19 @@ The optional extra `prometheus`: `pip install 'autotune-compile[prometheus]'`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
+from autotune.adaptive import AdaptiveStats
 from autotune.errors import InputError
 from autotune.journal import Stats, Told, journal_of
 from autotune.ladder import TieredStats
 
 _LABELS = ("model",)
-_STATES = ("tuned", "untuned", "settling")
+_STATES = ("tuned", "untuned", "settling", "adaptive")
 
 
 def expose(model: Any, name: str, registry: CollectorRegistry = REGISTRY) -> Collector:
@@ -51,6 +52,8 @@ class _StatsCollector(Collector):
     def _of_one(self, stats: Stats) -> Iterator[Metric]:
         yield from self._calls(stats)
         yield from self._counts(stats)
+        if stats.adaptive is not None:
+            yield from self._decisions(stats.adaptive)
         if stats.peak_memory_bytes is not None:
             memory = GaugeMetricFamily("autotune_memory_bytes", "Peak of the device's allocator", labels=_LABELS)
             memory.add_metric([self._name], stats.peak_memory_bytes)
@@ -78,12 +81,35 @@ class _StatsCollector(Collector):
                 latency.add_metric([self._name, quantile], seconds)
         yield latency
 
+    def _decisions(self, adaptive: AdaptiveStats) -> Iterator[Metric]:
+        versions = GaugeMetricFamily("autotune_versions", "Compiled versions, one for each shape", labels=_LABELS)
+        versions.add_metric([self._name], adaptive.num_versions)
+        yield versions
+        yield from self._counters(
+            {
+                "versions_compiled": (adaptive.num_compiled, "Versions compiled"),
+                "versions_evicted": (adaptive.num_evicted, "Versions that went for another one"),
+                "versions_slower": (adaptive.num_slower, "Versions dropped as no faster than the eager model"),
+                "versions_failed": (adaptive.num_failures, "Versions that did not compile, or failed at a call"),
+                "eager_calls": (adaptive.num_eager_calls, "Calls that were made eagerly"),
+                "compiled_calls": (adaptive.num_compiled_calls, "Calls of compiled versions"),
+                "compiling_seconds": (adaptive.compiling_s, "Seconds spent compiling versions"),
+            }
+        )
+        # Not a counter: it is an estimate, which is corrected, and can be below zero.
+        saved = GaugeMetricFamily("autotune_saved_seconds", "Seconds that versions saved in calls", labels=_LABELS)
+        saved.add_metric([self._name], adaptive.saved_s)
+        yield saved
+
     def _counts(self, stats: Stats) -> Iterator[Metric]:
-        counts = {
+        counts: dict[str, tuple[float | None, str]] = {
             "compiles": (stats.num_compiles, "Graphs compiled in this process"),
             "recompiles": (stats.num_recompiles, "Graphs compiled again because a guard failed"),
             "fallbacks": (stats.num_fallbacks, "Times that the tuned model was given up"),
         }
+        yield from self._counters(counts)
+
+    def _counters(self, counts: Mapping[str, tuple[float | None, str]]) -> Iterator[Metric]:
         for name, (value, text) in counts.items():
             if value is not None:
                 family = CounterMetricFamily(f"autotune_{name}", text, labels=_LABELS)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
+from autotune.adaptive import Adaptive
 from autotune.artifact import Artifact
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
@@ -115,6 +116,8 @@ class TunedConfig(Record):
     """What traffic it was tuned for; None: one shape."""
     artifact: Artifact | None = None
     """The config's compile cache in a file beside this one; None: the first call compiles."""
+    adaptive: Adaptive | None = None
+    """To be written by hand: a job decides for each shape on its own. None: it does not, unless it asks for that."""
 
     @property
     def is_untuned(self) -> bool:

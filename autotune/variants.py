@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune import strategy
-from autotune.backends import Backend
+from autotune.backends import Backend, Versions
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
@@ -55,10 +55,18 @@ def compile_under(
     `variants` are the functions that the config asks for (`declared` or `recalled`), `shapes` is the traffic that its
     shape strategy goes by. Raises InvalidConfigError.
     """
-    for apply in variants:
-        changes.rewrite(backend.modules(model).values(), lambda apply=apply: apply(model))  # type: ignore[misc]
+    _rewrite(backend, model, variants, changes)
     step = backend.compile(model, without_variants(config), changes)
     return strategy.around(Place(backend, model, step, changes, shapes), config)
+
+
+def versions_under(
+    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
+) -> Versions | None:
+    """The same, to be compiled for one shape at a time: without a shape strategy. See `Backend.versions`."""
+    _rewrite(backend, model, variants, changes)
+    one_shape = Config({name: value for name, value in config.root.items() if name not in strategy.KNOBS})
+    return backend.versions(model, without_variants(one_shape), changes)
 
 
 def program(backend: Backend, model: Any, config: Config) -> str | None:
@@ -107,6 +115,11 @@ def place_of(function: Apply | None) -> str | None:
         return place if _found(place) is function else None
     except (ImportError, AttributeError):
         return None
+
+
+def _rewrite(backend: Backend, model: Any, variants: Iterable[Apply], changes: Changes) -> None:
+    for apply in variants:
+        changes.rewrite(backend.modules(model).values(), lambda apply=apply: apply(model))  # type: ignore[misc]
 
 
 def _imported(name: str, value: str, place: str | None) -> Apply:

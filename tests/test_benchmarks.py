@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import yaml
 from autotune.config import Config
 from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict
-from benchmarks import aa, delivered, overhead, planted, record, regions
+from benchmarks import aa, adaptive, delivered, overhead, planted, record, regions
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.plain import settings_of
@@ -282,3 +283,30 @@ def test_regions_are_judged_by_the_deep_models(measurement):
     assert report.goals[0].found == "40% at most"
     assert len(report.body.splitlines()) == 2 + 4
     assert [goal.met for goal in regions.report_of([seen(deep, 10, 6)], 2).goals] == [False, True]
+
+
+def test_traffics_of_the_adaptive_runtime():
+    """Each stream has the calls that its case says: rare shapes in the tail, whole phases in the bursts."""
+    steady, tail, bursts = (Counter(each.stream()) for each in adaptive.CASES)
+    assert sorted(steady.values()) == [1200, 1200]
+    assert len(tail) == 60
+    assert sum(count <= 5 for count in tail.values()) > 30
+    assert set(bursts.values()) == {400}
+    assert all(sum(each.values()) == 2400 for each in (steady, tail, bursts))
+
+
+def test_the_adaptive_runtime_is_judged_by_the_worse_of_both():
+    """Up to 5 % over the slower of the two others is met anywhere; on the long tail it must be the fastest."""
+
+    def report(tail_s: float, bursts_s: float):
+        seconds = {"steady": (9, 5, 6), "long tail": (9, 20, tail_s), "bursts": (9, 8, bursts_s)}
+        found = {
+            case: {
+                name: [{"seconds": each, "num_compiled": 0}] for name, each in zip(adaptive.WAYS, times, strict=True)
+            }
+            for case, times in seconds.items()
+        }
+        return adaptive.report_of(adaptive.CASES, found, 1)
+
+    assert [goal.met for goal in report(8, 9.4).goals] == [True, True]
+    assert [goal.met for goal in report(9.1, 9.5).goals] == [False, False]

@@ -12,7 +12,7 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,43 @@ class Varying:
     axis: int
     smallest: int | None = None
     largest: int | None = None
+
+
+class Versions(Protocol):
+    """A model under a config, to be compiled for one shape at a time."""
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        """The model under all that the config sets, but not compiled."""
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether `drop` frees anything."""
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+        """Equal for calls that one version serves: shapes and types of tensors, and whatever else compiled code is
+        specialised to. Quick: it is asked at each call."""
+
+    def new(self) -> Callable[..., Any]:
+        """A version: compiled at its first call, for calls of one key."""
+
+    def warm(self) -> None:
+        """Do what the framework does once in a process before it compiles, if it was not done yet."""
+
+    def drop(self, version: Callable[..., Any]) -> None:
+        """Free what was compiled, so far as the framework lets go of it. The version is never called again."""
+
+    def state(self) -> object:
+        """What a call of the model may leave behind in it: equal before and after one that leaves nothing."""
+
+    def rehearsal(
+        self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], Any] | None:
+        """A function that calls the version on copies of these inputs, as this thread would, for another thread; None
+        where such a call could be told from none, or compiling there would disturb other calls."""
+
+    def memory_bytes(self) -> int | None:
+        """What the device's allocator has handed out; None where there is none (CPU)."""
 
 
 class Backend(Protocol):
@@ -100,6 +137,10 @@ class Backend(Protocol):
         Sets what a config sets in the process (contexts, global switches) and in the model too, and notes in `changes`
         how that is undone. Raises InvalidConfigError for a setting that the installed release does not take.
         """
+
+    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+        """The same, with what is compiled for one shape kept apart from what is compiled for another. None where this
+        config's compiled code cannot be: nothing was set then."""
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         """Before `compile`: let the compiler capture code of this kind, which it breaks at by default. Nothing happens

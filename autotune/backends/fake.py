@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.ailment import Ailment
-from autotune.backends import Found, Varying, python_random_state, variables_set
+from autotune.backends import Found, Varying, Versions, python_random_state, variables_set
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
@@ -107,6 +107,10 @@ class FakeBackend:
             return _BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
+
+    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+        """None for a config with a `region`."""
+        return None if "region" in config.root else FakeVersions(self, model, config)
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         pass
@@ -280,6 +284,49 @@ class FakeBackend:
         time.sleep(float(config.get("compile_ms") or 0) / 1e3)
         if made is not None:
             made.write_text("whole")
+
+
+class FakeVersions:
+    """See `Versions`. An eager call takes `eager_ms`."""
+
+    gives_back = True
+
+    def __init__(self, backend: FakeBackend, model: Any, config: Config) -> None:
+        self._backend = backend
+        self._model = model
+        self._config = config
+        self._versions: list[Callable[..., Any]] = []
+
+    def eager(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(float(self._config.get("eager_ms") or 0) / 1e3)
+        return self._model(*args, **kwargs)
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+        return tuple((each.shape, str(each.dtype)) for each in (*args, *kwargs.values()))
+
+    def new(self) -> Callable[..., Any]:
+        version = self._backend.compile(self._model, self._config, Changes())
+        self._versions.append(version)
+        return version
+
+    def warm(self) -> None:
+        pass
+
+    def drop(self, version: Callable[..., Any]) -> None:
+        self._versions.remove(version)
+
+    def state(self) -> object:
+        return getattr(self._model, "state", None)
+
+    def rehearsal(
+        self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], Any] | None:
+        copies = [each.copy() for each in args]
+        return lambda: version(*copies, **kwargs)
+
+    def memory_bytes(self) -> int | None:
+        """So many for each version as `version_bytes` says."""
+        return len(self._versions) * int(self._config.get("version_bytes") or 0)
 
 
 def _right(output: Any) -> Any:

@@ -27,6 +27,7 @@ from autotune.ailment import Ailment
 from autotune.backends import (
     Found,
     Varying,
+    Versions,
     mindspore_regions,
     mindspore_shapes,
     mindspore_training,
@@ -41,6 +42,7 @@ from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_profile import profile
 from autotune.backends.mindspore_program import program
 from autotune.backends.mindspore_settings import TARGETS
+from autotune.backends.mindspore_versions import versions
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
@@ -118,6 +120,9 @@ class MindSporeBackend:
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         cell: Callable[..., Any] = apply(model, config, changes)
         return cell
+
+    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+        return versions(model, config, changes)
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         """MindSpore has no such setting."""

@@ -12,6 +12,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -41,12 +42,11 @@ def apply(model: torch.nn.Module, config: Config, changes: Changes) -> Any:
     settings = settings_of(config)
     torch_regions.check(model, settings.region)
     arguments = prepare(model, settings, changes)
-    step: Any = _adapted(model, settings)
+    step: Any = adapted(model, settings)
     if arguments is not None:
         step = torch_regions.compile_region(model, step, settings, arguments, changes)
-    if settings.inference_mode or settings.freezes:
-        step = WithoutGradients(step, torch.inference_mode if settings.inference_mode else torch.no_grad)
-    return step
+    scope = inference_scope(settings)
+    return step if scope is None else WithoutGradients(step, scope)
 
 
 def prepare(model: torch.nn.Module, settings: Settings, changes: Changes) -> dict[str, Any] | None:
@@ -276,7 +276,15 @@ def _in_form(tensor: torch.Tensor, dtype: torch.dtype, stride: tuple[int, ...]) 
     return torch.empty_strided(tensor.shape, stride, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
-def _adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
+def inference_scope(settings: Settings) -> Callable[[], AbstractContextManager[Any]] | None:
+    """What a call is to be made in; None: in whatever the job has set."""
+    if settings.inference_mode:
+        return torch.inference_mode
+    return torch.no_grad if settings.freezes else None
+
+
+def adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
+    """The model in its config's precision; the very same object where that is its own."""
     if settings.cast is None and settings.autocast is None:
         return model
     cast = None if settings.cast is None else getattr(torch, settings.cast)

@@ -27,6 +27,7 @@ from autotune.ailment import Ailment
 from autotune.backends import (
     Found,
     Varying,
+    Versions,
     python_random_state,
     torch_books,
     torch_regions,
@@ -39,6 +40,7 @@ from autotune.backends.torch_profile import profile
 from autotune.backends.torch_program import program
 from autotune.backends.torch_settings import settings_of
 from autotune.backends.torch_twin import twin
+from autotune.backends.torch_versions import versions
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
@@ -115,6 +117,9 @@ class TorchBackend:
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes)
         return step
+
+    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+        return versions(model, config, changes)
 
     def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
         capture_despite(ailment, changes)

@@ -34,13 +34,19 @@ def compile_region(
     Chosen modules are compiled in place (`nn.Module.compile`), so that `step` itself is what is called. Dynamo does not
     compile a loop around a module that is left, and says so (torch 2.13): its other modules are compiled then.
     """
-    chosen = _chosen(model, settings.region)
     if not settings.region.compiled:
-        changes.rewrite(chosen, lambda: _leave(chosen))
+        leave(model, settings.region, changes)
         return torch.compile(step, **arguments)
+    chosen = _chosen(model, settings.region)
     _allow_code_for(len(chosen), changes)
     changes.rewrite(chosen, lambda: _compile(chosen, arguments))
     return step
+
+
+def leave(model: torch.nn.Module, region: Region, changes: Changes) -> None:
+    """Tell the compiler to leave the modules as they are that the region leaves out."""
+    chosen = _chosen(model, region)
+    changes.rewrite(chosen, lambda: _leave(chosen))
 
 
 def compiled_paths(model: torch.nn.Module) -> list[str]:

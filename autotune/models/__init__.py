@@ -3,7 +3,8 @@
 Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`, or gives a dict with `model`,
 `inputs` and what else it declares (`variants`, `regions`, `tiers`, `padding`, `more_inputs`; see `autotune.workload`):
 the model is in evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with.
-Where a model exists in two frameworks, both builders take the same sizes and give the same function of the same weights.
+Where a model exists in two frameworks, both builders take the same sizes and give the same function of the same
+weights.
 `training.py` has the builders for training steps: the same models with a loss, targets and an optimizer.
 
 Importing this package imports no framework, so the models can be listed where a framework is not installed.

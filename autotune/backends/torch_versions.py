@@ -1,0 +1,203 @@
+"""Versions of a PyTorch model, each compiled for one shape and apart from the others.
+
+Dynamo keeps what it compiled by code object: a model that is compiled once for each shape has all of it in one list,
+whose guards are tried one by one, which ends at a limit of 8, and from which nothing can be taken. Here each version is
+a function with a code object of its own that calls the model; dynamo inlines the model into it. A version has one
+entry with its own guards, and goes when it is dropped.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import itertools
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from autotune.backends import torch_regions
+from autotune.backends.torch_apply import adapted, device_of, inference_scope, prepare
+from autotune.backends.torch_settings import settings_of
+from autotune.changes import Changes
+from autotune.config import Config
+
+_NUMBERS = itertools.count()
+"""Dynamo remembers sizes by a function's name and line, and would make those that it saw change dynamic."""
+_ISOLATES = "isolate_recompiles"
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+def versions(model: torch.nn.Module, config: Config, changes: Changes) -> TorchVersions | None:
+    """See `Backend.versions`. None where parts of the model are compiled in place, each for whatever calls it."""
+    settings = settings_of(config)
+    torch_regions.check(model, settings.region)
+    if not settings.compiled or settings.region.compiled:
+        return None
+    arguments = prepare(model, settings, changes)
+    assert arguments is not None
+    torch_regions.leave(model, settings.region, changes)
+    # A version sees one shape alone: what would be made dynamic by itself never is.
+    arguments = {**arguments, "dynamic": False if arguments["dynamic"] is None else arguments["dynamic"]}
+    if _ISOLATES in inspect.signature(torch.compile).parameters:
+        # Where the graph breaks, functions of the model are compiled on their own, under their own code objects.
+        arguments[_ISOLATES] = True
+    return TorchVersions(model, adapted(model, settings), arguments, inference_scope(settings))
+
+
+class TorchVersions:
+    """See `backends.Versions`."""
+
+    gives_back = True
+    """Guards and graphs go; inductor's modules stay loaded, with the constants of frozen ones (measured, 2.13)."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        step: torch.nn.Module,
+        arguments: dict[str, Any],
+        scope: Callable[[], AbstractContextManager[Any]] | None,
+    ) -> None:
+        """`step` is the model or stands around it; `arguments` are those of torch.compile; `scope` is entered around
+        each call."""
+        self._model = model
+        self._step = step
+        self._arguments = arguments
+        self._scope = scope
+        self._codes: dict[Callable[..., Any], CodeType] = {}
+        self._dropped: CodeType | None = None
+        self._is_warm = False
+        # A release's settings can be a context's own, and another thread begins with none (2.13).
+        self._context = contextvars.copy_context()
+        self._device = device_of(model)
+        self.eager = self._scoped(step)
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+        """What dynamo's guards ask about, as far as it changes from call to call."""
+        return (
+            _seen(args),
+            _seen(kwargs) if kwargs else None,
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled(self._device.type),
+            self._model.training,
+        )
+
+    def new(self) -> Callable[..., Any]:
+        function = _function_of_its_own(self._step)
+        version = self._scoped(torch.compile(function, **self._arguments))
+        self._codes[version] = function.__code__
+        return version
+
+    def warm(self) -> None:
+        """A tiny function is compiled. Without, imports, workers and headers would be taken for the first version's own
+        price, which is several times too high for the next one."""
+        if self._arguments["backend"] == "inductor" and not self._is_warm:
+            torch.compile(_tiny, dynamic=False)(torch.zeros(64, device=self._device))
+            self._is_warm = True
+
+    def drop(self, version: Callable[..., Any]) -> None:
+        """The one that was dropped before: a thread may just be asking this one's guards."""
+        doomed, self._dropped = self._dropped, self._codes.pop(version)
+        if doomed is not None:
+            torch._C._dynamo.eval_frame.reset_code(doomed)
+
+    def state(self) -> object:
+        """Which objects the modules hold, how many are in each collection, and how often each tensor was written."""
+        return [_traces(vars(each)) for each in self._model.modules()]
+
+    def rehearsal(
+        self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], Any] | None:
+        """See `backends.Versions`. A compilation puts the generators back as they were, so nothing may draw meanwhile;
+        gradients and autocast are left to the job's own thread."""
+        is_training = any(each.training for each in self._model.modules())
+        if is_training or torch.is_grad_enabled() or torch.is_autocast_enabled(self._device.type):
+            return None
+        copies = _Copies()
+        inputs, keywords = copies.of(args), copies.of(kwargs)
+        if not copies.are_alike:
+            return None
+        context, num_threads = self._context.copy(), torch.get_num_threads()
+        is_inference = torch.is_inference_mode_enabled()
+
+        def call() -> Any:
+            if torch.get_num_threads() != num_threads:
+                torch.set_num_threads(num_threads)
+            with torch.inference_mode() if is_inference else torch.no_grad():
+                return context.run(version, *inputs, **keywords)
+
+        return call
+
+    def memory_bytes(self) -> int | None:
+        if self._device.type == "cpu":
+            return None
+        return int(getattr(torch, self._device.type).memory_allocated(self._device))
+
+    def _scoped(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        if self._scope is None:
+            return call
+        scope = self._scope
+
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with scope():
+                return call(*args, **kwargs)
+
+        return within
+
+
+def _tiny(x: torch.Tensor) -> torch.Tensor:
+    return x.exp() + 1
+
+
+def _function_of_its_own(step: Any) -> FunctionType:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return step(*args, **kwargs)
+
+    code = call.__code__.replace(co_name=f"version_{next(_NUMBERS)}")
+    return FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+
+
+def _seen(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        return (value.shape, value.stride(), value.dtype, value.device, value.requires_grad)
+    if isinstance(value, (tuple, list)):
+        return (type(value), *map(_seen, value))
+    if isinstance(value, dict):
+        return tuple((name, _seen(each)) for name, each in value.items())
+    kind: Any = type(value)
+    return (kind, value) if isinstance(value, _PLAIN) else kind
+
+
+class _Copies:
+    """Of arguments, nested as they are. `are_alike`: all of them have the strides of the originals."""
+
+    def __init__(self) -> None:
+        self.are_alike = True
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            copy = value.detach().clone()
+            self.are_alike &= copy.stride() == value.stride() and not value.requires_grad
+            return copy
+        if isinstance(value, dict):
+            return {name: self.of(each) for name, each in value.items()}
+        if type(value) in (tuple, list):
+            return type(value)(map(self.of, value))
+        self.are_alike &= isinstance(value, _PLAIN)
+        return value
+
+
+def _traces(held: dict[str, Any]) -> list[object]:
+    found: list[object] = []
+    for value in held.values():
+        found += (id(value), len(value) if isinstance(value, (dict, list, set)) else None)
+        inside = value.values() if isinstance(value, dict) else (value,)
+        found += [(id(each), _num_writes(each)) for each in inside if isinstance(each, torch.Tensor)]
+    return found
+
+
+def _num_writes(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

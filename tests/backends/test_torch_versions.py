@@ -1,0 +1,213 @@
+"""Versions of a real PyTorch model: each compiled for one shape, apart from the others."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from autotune.adaptation import Adaptation, Adapted  # noqa: E402
+from autotune.adaptive import Adaptive, Expected, Ledger  # noqa: E402
+from autotune.backends import torch_books  # noqa: E402
+from autotune.backends.torch_compile import TorchBackend  # noqa: E402
+from autotune.changes import Changes  # noqa: E402
+from autotune.config import Config  # noqa: E402
+from autotune.journal import Journal  # noqa: E402
+
+AOT = {"execution": "compile", "backend": "aot_eager"}
+
+
+class Small(torch.nn.Module):
+    """A layer, and a break in the graph if it is told so."""
+
+    def __init__(self, breaks=False):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.breaks = breaks
+        self.register_buffer("num_seen", torch.zeros(()))
+        self.counts = False
+
+    def forward(self, x):
+        if self.breaks:
+            torch._dynamo.graph_break()
+        if self.counts:
+            self.num_seen.add_(1)
+        return self.layer(x).relu()
+
+
+@pytest.fixture(autouse=True)
+def empty_books():
+    torch_books.clear()
+    yield
+    torch_books.clear()
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Small().eval()
+
+
+@pytest.fixture
+def changes():
+    made = Changes()
+    yield made
+    made.undo()
+
+
+def of(num_rows: int):
+    return torch.linspace(-1, 1, 4 * num_rows).reshape(num_rows, 4)
+
+
+def versions_of(model, changes, **settings):
+    return TorchBackend().versions(model, Config({**AOT, **settings}), changes)
+
+
+def num_entries(versions) -> list[int]:
+    """Of each version, what dynamo holds under its code."""
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    return [len(_debug_get_cache_entry_list(code)) for code in versions._codes.values()]
+
+
+def test_each_version_has_its_own_entry(model, changes):
+    """Twelve shapes, past dynamo's limit of 8: one entry each, static, and no recompile ever."""
+    versions = versions_of(model, changes)
+    made = {num_rows: versions.new() for num_rows in range(1, 13)}
+    for _ in range(2):
+        for num_rows, version in made.items():
+            assert torch.equal(version(of(num_rows)), model(of(num_rows)))
+    assert num_entries(versions) == [1] * 12
+    found = torch_books.diagnosis()
+    assert (found.num_graphs, found.num_recompiles) == (12, 0)
+
+
+def test_where_the_graph_breaks(changes):
+    """Functions that dynamo compiles on their own are kept apart as well, where this release can."""
+    if "isolate_recompiles" not in inspect.signature(torch.compile).parameters:
+        pytest.skip("this release cannot")
+    model = Small(breaks=True).eval()
+    versions = versions_of(model, changes)
+    made = {num_rows: versions.new() for num_rows in range(1, 13)}
+    for num_rows, version in made.items():
+        assert torch.equal(version(of(num_rows)), model(of(num_rows)))
+    assert torch_books.diagnosis().num_graphs == 12
+
+
+def test_a_dropped_version_leaves_no_entry(model, changes):
+    """Nothing is left under its code once the next one has gone, and the others work on."""
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    versions = versions_of(model, changes)
+    first, second, third = (versions.new() for _ in range(3))
+    for number, version in enumerate((first, second, third), 1):
+        version(of(number))
+    code = versions._codes[first]
+    versions.drop(first)
+    versions.drop(second)
+    assert _debug_get_cache_entry_list(code) == []
+    assert torch.equal(third(of(3)), model(of(3)))
+    assert num_entries(versions) == [1]
+
+
+def test_what_makes_another_version(model, changes):
+    """Shape, type, strides, gradients, and the model's mode; not the values."""
+    versions = versions_of(model, changes)
+
+    def key(x):
+        return versions.key((x,), {})
+
+    x = of(4)
+    assert key(x) == key(x + 1)
+    assert len({key(x), key(of(2)), key(x.double()), key(x.t()), key(x.clone().requires_grad_())}) == 5
+    before = key(x)
+    with torch.no_grad():
+        assert key(x) != before
+    model.train()
+    assert key(x) != before
+    assert versions.key((x, [x, 1], {"a": x}), {"flag": True}) == versions.key((x, [x, 1], {"a": x}), {"flag": True})
+    assert versions.key((x,), {"flag": True}) != versions.key((x,), {"flag": False})
+
+
+def test_the_eager_call_has_the_configs_settings(model, changes):
+    """Precision and gradients are as in a version; only the compiler is not there."""
+    versions = versions_of(model, changes, precision="bf16_cast", inference_mode=True)
+    assert model.layer.weight.dtype == torch.bfloat16
+    result = versions.eager(of(2))
+    assert result.is_inference()
+    assert torch_books.diagnosis().num_graphs == 0
+    changes.undo()
+    assert model.layer.weight.dtype == torch.float32
+
+
+def test_what_cannot_be_kept_apart(model, changes):
+    """Modules compiled in place serve all calls, and an eager config compiles nothing; nothing was set."""
+    assert versions_of(model, changes, region="layer", matmul_precision="medium") is None
+    assert TorchBackend().versions(model, Config({"execution": "eager"}), changes) is None
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_call_that_leaves_something(model, changes):
+    """A written buffer shows, a plain call does not."""
+    versions = versions_of(model, changes)
+    before = versions.state()
+    model(of(2))
+    assert versions.state() == before
+    model.counts = True
+    before = versions.state()
+    model(of(2))
+    assert versions.state() != before
+
+
+def test_when_a_thread_may_compile(model, changes):
+    """Not in training, with gradients, under autocast, or for inputs that cannot be copied as they are."""
+    versions = versions_of(model, changes)
+    version = versions.new()
+    assert versions.rehearsal(version, (of(2),), {}) is None
+    with torch.no_grad():
+        assert versions.rehearsal(version, (of(2),), {}) is not None
+        assert versions.rehearsal(version, (torch.ones(1).expand(2, 4),), {}) is None
+        assert versions.rehearsal(version, (object(),), {}) is None
+        with torch.autocast("cpu"):
+            assert versions.rehearsal(version, (of(2),), {}) is None
+        model.train()
+        assert versions.rehearsal(version, (of(2),), {}) is None
+
+
+def test_compiled_in_a_thread(model, changes):
+    """What another thread compiled is what this one's call finds, without a recompile, also in inference mode."""
+    versions = versions_of(model, changes)
+    for scope in (torch.no_grad, torch.inference_mode):
+        with scope():
+            version = versions.new()
+            rehearsal = versions.rehearsal(version, (of(2),), {})
+            thread = threading.Thread(target=rehearsal)
+            thread.start()
+            thread.join()
+            assert torch.equal(version(of(2)), model(of(2)))
+    assert num_entries(versions) == [1, 1]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_adapting(model, changes, background):
+    """Through the runtime: shapes that come often are compiled, within the bound, and all results are the model's."""
+    versions = versions_of(model, changes)
+    now_s = iter(range(10**9))  # Each look at the clock is a second: all calls are alike.
+    book = Ledger(Adaptive(max_versions=3, background=background), Expected(compile_s=5.0, ratio=0.5), warmup_calls=99)
+    runtime = Adaptation(
+        Adapted(TorchBackend(), versions, model, changes), book, Journal(), clock=lambda: float(next(now_s))
+    )
+    with torch.no_grad():
+        for num_rows in (1, 2, 3, 4, 5, 1):
+            for _ in range(25):
+                assert torch.equal(runtime(of(num_rows)), model(of(num_rows)))
+            while any(each.standing == "compiling" for each in runtime.stats().shapes):
+                pass
+    stats = runtime.stats()
+    assert (stats.num_compiled, stats.num_evicted, stats.num_versions, stats.num_failures) == (6, 3, 3, 0)
+    assert num_entries(versions) == [1, 1, 1]
+    runtime.release()
+    assert torch.equal(runtime(of(1)), model(of(1)))
