@@ -51,12 +51,14 @@ class Product:
         model_arguments: Mapping[str, int] | None = None,
         budget: Path | None = None,
         shapes: str | None = None,
+        objective: str | None = None,
     ) -> Document:
         """The study's document; its verdict is None where the model itself failed. Raises ProductError without one."""
         options = [] if space is None else ["--space", str(space)]
         options += [] if trials is None else ["--trials", str(trials)]
         options += [] if budget is None else ["--budget", str(budget)]
         options += [] if shapes is None else ["--shapes", shapes]
+        options += [] if objective is None else ["--objective", objective]
         for name, value in (model_arguments or {}).items():
             options += ["--model-arg", f"{name}={value}"]
         return self._json(

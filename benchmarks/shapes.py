@@ -2,7 +2,7 @@
 
 Each strategy is a trial like any other, through the product's own runner and worker: a process of its own, empty
 caches, one cold pass of the stream, steady passes, outputs checked. Its total is what the product minimises under
-traffic: the seconds of 1000 calls, compilations included. The job is a plain script that loads the exported file.
+traffic: the seconds of so many calls, compilations included. The job is a plain script that loads the exported file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.config import Config, Scalar
 from autotune.measurement import Failure, Measurement, Outcome
-from autotune.objective import UNDER_TRAFFIC, Objective
+from autotune.objective import UNDER_TRAFFIC, total_s
 from autotune.plan import make_workload
 from autotune.runner import Runner
 from autotune.traffic import parse_shapes
@@ -36,7 +36,9 @@ from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, pub
 CLOSE = 1.05
 """Times the best total that the pick may take."""
 PATIENT = Limits(start=600, build=600, compile=1800, check=1800, run=1800, total=7200)
-TOTAL = Objective.parse(UNDER_TRAFFIC)
+NUM_TRIALS = 16
+SHORT, LONG = int(UNDER_TRAFFIC.partition(":")[2]), 50_000
+"""Calls of a job: of one that is over before much is earned back, and of one that goes on."""
 
 EAGER: dict[str, Scalar] = {"execution": "eager"}
 COMPILE: dict[str, Scalar] = {"execution": "compile", "backend": "inductor", "mode": "default"}
@@ -55,7 +57,8 @@ KNOBS: dict[str, dict[str, Scalar]] = {
     "1 compiled, rest eager": {"shapes": "eager_rare", "num_compiled": 1},
     "4 compiled, rest eager": {"shapes": "eager_rare", "num_compiled": 4},
 }
-STRATEGIES = {"untuned": EAGER, **{name: {**COMPILE, **knobs} for name, knobs in KNOBS.items()}}
+UNTUNED = "untuned"
+STRATEGIES = {UNTUNED: EAGER, **{name: {**COMPILE, **knobs} for name, knobs in KNOBS.items()}}
 SEQUENCES = tuple(name for name in STRATEGIES if "bucket" not in name and "chunk" not in name)
 PADDED = ("untuned", "automatic", "marked", *(name for name in STRATEGIES if "bucket" in name))
 
@@ -68,7 +71,8 @@ class Case:
     shapes: str
     strategies: tuple[str, ...]
     arguments: tuple[tuple[str, Scalar], ...] = ()
-    is_tuned: bool = False
+    tuned_for: tuple[int, ...] = ()
+    """Numbers of calls: a study for each."""
 
     @property
     def name(self) -> str:
@@ -76,7 +80,7 @@ class Case:
 
 
 CASES = (
-    Case("bert_small", "seq=16..128", SEQUENCES, is_tuned=True),
+    Case("bert_small", "seq=16..128", SEQUENCES, tuned_for=(SHORT, LONG)),
     Case("bert_small", "seq=16..128", PADDED, (("masked", True),)),
     Case("vit", "batch=1..8", tuple(STRATEGIES), (("depth", 2),)),
 )
@@ -98,23 +102,23 @@ class Seen:
                 raise RuntimeError(f"{self.case.name}, {name}: {each.reason}: {each.error}; see {each.evidence}")
         return [each for each in self.outcomes[name] if isinstance(each, Measurement)]
 
-    def total_s(self, name: str) -> float:
-        return statistics.median(map(TOTAL.value, self.measured(name)))
+    def total_s(self, name: str, num_calls: int) -> float:
+        return statistics.median(total_s(each, num_calls) for each in self.measured(name))
 
-    @property
-    def best(self) -> str:
+    def best(self, num_calls: int) -> str:
         """Of the strategies one by one."""
-        return min(self.case.strategies, key=self.total_s)
+        return min(self.case.strategies, key=lambda name: self.total_s(name, num_calls))
 
     def rows(self) -> list[list[str]]:
         rows = []
-        for name in sorted(self.outcomes, key=self.total_s):
+        for name in sorted(self.outcomes, key=lambda name: self.total_s(name, SHORT)):
             first, calls = self.measured(name)[0], self.measured(name)
             assert first.replay is not None
             cold_s = statistics.median(sum(each.cold_s) for each in calls)
             steady_s = statistics.median(each.steady_call_s for each in calls)
             said = [first.replay.num_compilations, first.replay.num_fallbacks]
-            numbers = [f"{self.total_s(name):.2f}", f"{cold_s:.2f}", f"{1e3 * steady_s:.2f}"]
+            totals = [f"{self.total_s(name, num_calls):.1f}" for num_calls in (SHORT, LONG)]
+            numbers = [*totals, f"{cold_s:.2f}", f"{1e3 * steady_s:.2f}"]
             rows.append([name, *numbers, *("?" if each is None else str(each) for each in said)])
         return rows
 
@@ -122,7 +126,6 @@ class Seen:
         return {
             name: {
                 "config": STRATEGIES.get(name),
-                "total_s": [TOTAL.value(each) for each in self.measured(name)],
                 "cold_s": [sum(each.cold_s) for each in self.measured(name)],
                 "steady_call_s": [each.steady_call_s for each in self.measured(name)],
                 "compilations": [each.replay and each.replay.num_compilations for each in self.measured(name)],
@@ -131,23 +134,28 @@ class Seen:
         }
 
 
-HEADER = ("strategy", "1000 calls s", "first pass s", "steady ms a call", "compilations", "left to eager")
+HEADER = (
+    "strategy", f"{SHORT:,} calls s", f"{LONG:,} calls s", "first pass s", "steady ms a call", "compilations",
+    "left to eager",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Pick:
-    """What `tune` chose for a case, and a plain job with it."""
+    """What `tune` chose for a case and so many calls, and a plain job with it. `name` is the strategy's, if it is one
+    of those that are tried one by one."""
 
+    num_calls: int
+    name: str
     config: Config
     job: dict[str, Any]
 
 
-def measure(case: Case, folder: Path, rounds: int) -> tuple[Seen, Pick | None]:
-    """All strategies of a case, in rounds, and with them the pick."""
-    pick = pick_of(case, folder) if case.is_tuned else None
+def measure(case: Case, folder: Path, rounds: int) -> tuple[Seen, list[Pick]]:
+    """All strategies of a case, in rounds, and with them what was picked."""
+    picks = [pick_of(case, num_calls, folder) for num_calls in case.tuned_for]
     configs = {name: Config(STRATEGIES[name]) for name in case.strategies}
-    if pick is not None:
-        configs[PICKED] = pick.config
+    configs.update({pick.name: pick.config for pick in picks})
     traffic = parse_shapes((case.shapes,))
     arguments = {**dict(case.arguments), **traffic.largest}
     workload = make_workload(case.model, arguments, "torch", "cpu", 0, traffic=traffic)
@@ -160,7 +168,7 @@ def measure(case: Case, folder: Path, rounds: int) -> tuple[Seen, Pick | None]:
                     number=0,
                     workload=workload,
                     config=config,
-                    untuned=name == "untuned",
+                    untuned=name == UNTUNED,
                     tolerance=1e-3,
                     reference=str(folder / "reference.npz"),
                     cache=str(trial.path / "cache"),
@@ -169,18 +177,19 @@ def measure(case: Case, folder: Path, rounds: int) -> tuple[Seen, Pick | None]:
                 )
                 outcomes[name].append(runner.run(trial, request))
                 trial.drop_leftovers()
-    return Seen(case, outcomes), pick
+                print(case.name, name, f"{number + 1}/{rounds}", file=sys.stderr, flush=True)
+    return Seen(case, outcomes), picks
 
 
-PICKED = "picked by tune"
-
-
-def pick_of(case: Case, folder: Path) -> Pick:
+def pick_of(case: Case, num_calls: int, folder: Path) -> Pick:
     """`tune` as a user calls it, its export, and a job in a process of its own that loads it."""
-    path = folder.resolve() / "best.yaml"
+    path = folder.resolve() / f"best-{num_calls}.yaml"
     with Product() as product:
         arguments = {name: value for name, value in case.arguments if isinstance(value, int)}
-        product.tune(case.model, "torch", study="shapes", model_arguments=arguments, shapes=case.shapes)
+        product.tune(
+            case.model, "torch", study="shapes", trials=NUM_TRIALS, model_arguments=arguments, shapes=case.shapes,
+            objective=f"total:{num_calls}",
+        )  # fmt: skip
         product.export("shapes", path)
     tuned = load_tuned(path)
     job = subprocess.run(
@@ -191,8 +200,10 @@ def pick_of(case: Case, folder: Path) -> Pick:
         text=True,
         check=True,
     )
-    config = tuned.untuned if tuned.is_untuned else tuned.config
-    return Pick(config, json.loads(job.stdout.splitlines()[-1]))
+    name = UNTUNED if tuned.is_untuned else f"picked for {num_calls:,} calls"
+    config = Config(STRATEGIES[UNTUNED]) if tuned.is_untuned else tuned.config
+    print(case.name, num_calls, name, config, file=sys.stderr, flush=True)
+    return Pick(num_calls, name, config, json.loads(job.stdout.splitlines()[-1]))
 
 
 def be_a_job(path: str) -> dict[str, Any]:
@@ -215,45 +226,51 @@ def be_a_job(path: str) -> dict[str, Any]:
     return {"state": stats.state, "compilations": stats.num_compiles or 0}
 
 
-def report_of(seen: list[Seen], picks: list[Pick | None], rounds: int) -> Report:
-    """The goal is about cases that were tuned."""
-    goals = []
-    for each, pick in zip(seen, picks, strict=True):
-        if pick is not None:
-            share = each.total_s(PICKED) / each.total_s(each.best)
-            in_trial = each.measured(PICKED)[0].replay
-            assert in_trial is not None
-            expected, there = in_trial.num_compilations, pick.job["compilations"]
-            goals += [
-                Goal(
-                    f"what `tune` picks for {each.case.name} is at most {percent(CLOSE - 1)} over the best",
-                    f"{share:.3f} times the total of the best one, {each.best}; it picked {pick.config}",
-                    share <= CLOSE,
-                ),
-                Goal(
-                    "a plain script with `apply` compiles as often as the trial did",
-                    f"{there} compilations there, {expected} in the trial",
-                    there == expected,
-                ),
-            ]
-    parts = [f"**{each.case.name}**; the best of them is {each.best}.\n\n{table(HEADER, each.rows())}" for each in seen]
+def goals_of(seen: Seen, pick: Pick) -> list[Goal]:
+    """That the pick is close to the best, and that a job compiles what the trial did."""
+    best = seen.best(pick.num_calls)
+    share = seen.total_s(pick.name, pick.num_calls) / seen.total_s(best, pick.num_calls)
+    in_trial = seen.measured(pick.name)[0].replay
+    assert in_trial is not None
+    expected, there = in_trial.num_compilations, pick.job["compilations"]
+    calls = f"{pick.num_calls:,} calls"
+    return [
+        Goal(
+            f"what `tune` picks in {NUM_TRIALS} trials for {seen.case.name}, {calls}, is at most "
+            f"{percent(CLOSE - 1)} over the best strategy",
+            f"{share:.3f} times the total of the best one, {best}; it picked: {pick.config}",
+            share <= CLOSE,
+        ),
+        Goal(
+            f"a plain script with that file compiles as often as the trial did ({calls})",
+            f"{there} compilations there, {expected} in the trial",
+            there == expected,
+        ),
+    ]
+
+
+def report_of(seen: list[Seen], picks: list[list[Pick]], rounds: int) -> Report:
+    """The goals are about cases that were tuned."""
+    parts = [f"**{each.case.name}**\n\n{table(HEADER, each.rows())}" for each in seen]
     return Report(
         name="shapes",
         title="Shape strategies on a stream of shapes",
         about=(
-            f"Total seconds of 1000 calls, the first pass of {STREAM_CALLS} calls with all compilations among them. "
+            f"Total seconds of a job's calls, the first pass of {STREAM_CALLS} calls with all compilations among them. "
             f"Medians of {rounds} process(es) each. `left to eager` counts functions that dynamo gave up at its limit."
         ),
-        goals=goals,
+        goals=[
+            goal for each, chosen in zip(seen, picks, strict=True) for pick in chosen for goal in goals_of(each, pick)
+        ],
         body="\n\n".join(parts),
         results={
             "rounds": rounds,
             "cases": {
                 each.case.name: {
                     "strategies": each.numbers(),
-                    "pick": None if pick is None else {"config": pick.config.root, "job": pick.job},
+                    "picks": [{"num_calls": p.num_calls, "config": p.config.root, "job": p.job} for p in chosen],
                 }
-                for each, pick in zip(seen, picks, strict=True)
+                for each, chosen in zip(seen, picks, strict=True)
             },
         },
     )
@@ -263,13 +280,14 @@ def main() -> None:
     """Measure, and write the section and its numbers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=2, help="processes of each strategy (default: %(default)s)")
+    parser.add_argument("--cases", type=int, default=len(CASES), help="only so many of them (default: all)")
     parser.add_argument("--quick", action="store_true", help="a small model, few strategies, no study, nothing written")
     parser.add_argument("--job", metavar="FILE", help="be the job that loads FILE, and say what was compiled")
     given = parser.parse_args()
     if given.job is not None:
         print(json.dumps(be_a_job(given.job)))
         return
-    cases, rounds = (QUICK, 1) if given.quick else (CASES, given.rounds)
+    cases, rounds = (QUICK, 1) if given.quick else (CASES[: given.cases], given.rounds)
     os.chdir(Path(__file__).resolve().parent.parent)
     conditions = Conditions.now()
     with tempfile.TemporaryDirectory() as temporary:
