@@ -21,6 +21,7 @@ import torch
 from autotune.ailment import Ailment
 from autotune.backends import torch_regions
 from autotune.backends.torch_settings import Settings, compile_arguments, settings_of
+from autotune.backends.torch_threads import Entry, ThreadSettings
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -46,7 +47,8 @@ def apply(model: torch.nn.Module, config: Config, changes: Changes) -> Any:
     if arguments is not None:
         step = torch_regions.compile_region(model, step, settings, arguments, changes)
     scope = inference_scope(settings)
-    return step if scope is None else WithoutGradients(step, scope)
+    step = step if scope is None else WithoutGradients(step, scope)
+    return ThreadSettings(entries_of_threads(settings)).around(step)
 
 
 def prepare(model: torch.nn.Module, settings: Settings, changes: Changes) -> dict[str, Any] | None:
@@ -210,13 +212,21 @@ def _set_in_process(settings: Settings, changes: Changes) -> None:
     if settings.matmul_precision is not None:
         before = torch.get_float32_matmul_precision()
         _set(changes, torch.set_float32_matmul_precision, settings.matmul_precision, before)
-    for module, entries in (
-        (_INDUCTOR, settings.process_options),
-        (_DYNAMO, settings.dynamo_options),
-        (_FUNCTORCH, settings.functorch_options),
-    ):
-        for name, value in entries.items():
-            changes.set_attribute(importlib.import_module(module), name, value)
+    for module, name, value in entries_of_threads(settings):
+        changes.set_attribute(module, name, value)
+
+
+def entries_of_threads(settings: Settings) -> list[Entry]:
+    """What is set for the process, or in newer releases for the thread that sets it."""
+    return [
+        (importlib.import_module(module), name, value)
+        for module, entries in (
+            (_INDUCTOR, settings.process_options),
+            (_DYNAMO, settings.dynamo_options),
+            (_FUNCTORCH, settings.functorch_options),
+        )
+        for name, value in entries.items()
+    ]
 
 
 def _set(changes: Changes, setter: Callable[[Any], object], value: object, before: object) -> None:

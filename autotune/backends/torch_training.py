@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.torch_apply import device_of, prepare
+from autotune.backends.torch_apply import device_of, entries_of_threads, prepare
 from autotune.backends.torch_settings import Settings, require_for_training, settings_of
+from autotune.backends.torch_threads import ThreadSettings
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -48,7 +49,7 @@ def training_step(
         update()
         return value.detach()
 
-    return step
+    return ThreadSettings(entries_of_threads(settings)).around(step)
 
 
 def kept(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:

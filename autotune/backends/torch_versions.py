@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from autotune.backends import torch_regions
-from autotune.backends.torch_apply import adapted, device_of, inference_scope, prepare
+from autotune.backends.torch_apply import adapted, device_of, entries_of_threads, inference_scope, prepare
 from autotune.backends.torch_settings import settings_of
+from autotune.backends.torch_threads import ThreadSettings
 from autotune.changes import Changes
 from autotune.config import Config
 
@@ -44,7 +45,8 @@ def versions(model: torch.nn.Module, config: Config, changes: Changes) -> TorchV
     if _ISOLATES in inspect.signature(torch.compile).parameters:
         # Where the graph breaks, functions of the model are compiled on their own, under their own code objects.
         arguments[_ISOLATES] = True
-    return TorchVersions(model, adapted(model, settings), arguments, inference_scope(settings))
+    own = ThreadSettings(entries_of_threads(settings))
+    return TorchVersions(model, adapted(model, settings), arguments, inference_scope(settings), own)
 
 
 class TorchVersions:
@@ -59,13 +61,15 @@ class TorchVersions:
         step: torch.nn.Module,
         arguments: dict[str, Any],
         scope: Callable[[], AbstractContextManager[Any]] | None,
+        own: ThreadSettings,
     ) -> None:
         """`step` is the model or stands around it; `arguments` are those of torch.compile; `scope` is entered around
-        each call."""
+        each call, and `own` holds for it."""
         self._model = model
         self._step = step
         self._arguments = arguments
         self._scope = scope
+        self._own = own
         self._codes: dict[Callable[..., Any], CodeType] = {}
         self._dropped: CodeType | None = None
         self._is_warm = False
@@ -87,7 +91,7 @@ class TorchVersions:
 
     def new(self) -> Callable[..., Any]:
         function = _function_of_its_own(self._step)
-        version = self._scoped(torch.compile(function, **self._arguments))
+        version = self._scoped(self._own.around(torch.compile(function, **self._arguments)))
         self._codes[version] = function.__code__
         return version
 

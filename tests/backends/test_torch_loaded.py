@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -286,6 +287,22 @@ def test_what_cannot_be_trained(tmp_path):
         loaded.training_step("model", loss, None)
     with pytest.raises(InputError, match=r"training_step\(\) was given"):
         loaded.training_step(Small(), loss, "adam")
+
+
+def test_another_thread_compiles_under_the_same_settings(answer, model):
+    """A config that allows more compilations allows them in a thread that was not there when it was applied."""
+    config = {**CAPTURED, "shapes": "static", "recompile_limit": 64}
+    given = answer(config).apply(model, on_mismatch="apply")
+
+    def call_with_ten_shapes():
+        with torch.no_grad():
+            for rows in range(2, 12):
+                given(torch.ones(rows, 4))
+
+    thread = threading.Thread(target=call_with_ten_shapes)
+    thread.start()
+    thread.join()
+    assert torch_books.diagnosis().num_graphs == 10
 
 
 def test_each_shape_on_its_own(answer, model):
