@@ -44,6 +44,7 @@ bench: setup
 	$(BIN)/python benchmarks/large_study.py
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/adaptive.py
+	$(BIN)/python benchmarks/shapes.py
 	$(BIN)/python benchmarks/wall_time.py
 	$(BIN)/python benchmarks/record_table.py
 	$(BIN)/python benchmarks/record_table.py --report

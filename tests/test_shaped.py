@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.backends import load_backend
+from autotune.backends import load_backend, output_arrays
 from autotune.errors import InputError
 from autotune.measurement import Axis
+from autotune.plan import make_workload
 from autotune.subject import Subject, put_on_device
 from autotune.traffic import parse_shapes
 from autotune.workload import Workload
@@ -124,3 +125,26 @@ def test_what_cannot_be_cut_is_refused(shaped: Shaped, words: str) -> None:
     with pytest.raises(InputError) as caught:
         shaped(REFUSED[words], "seq=2..9")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "shapes", "axes"),
+    [
+        pytest.param("torch", "intersection", "agents=4..9", {(0, 1)}, marks=pytest.mark.torch),
+        pytest.param("torch", "branching", "length=16,24,32", {(0, 1)}, marks=pytest.mark.torch),
+        pytest.param("torch", "temporal_decision", "batch=1,2,5", {(0, 0), (1, 0)}, marks=pytest.mark.torch),
+        pytest.param("mindspore", "mixed_attention", "batch=1,3", {(0, 0), (1, 0)}, marks=pytest.mark.mindspore),
+    ],
+)
+def test_the_bundled_networks_see_real_traffic(framework: str, model: str, shapes: str, axes: set) -> None:
+    """Agents come and go, signals have lengths, and a history has as many rows as there are requests: each shape runs."""
+    pytest.importorskip(framework)
+    backend, traffic = load_backend(framework), parse_shapes([shapes])
+    backend.prepare("cpu", 0)
+    arguments = {"dim": 32, **traffic.largest}
+    subject = put_on_device(make_workload(model, arguments, framework, "cpu", 0, traffic=traffic), backend)
+    assert {(each.leaf, each.axis) for each in subject.shapes.inputs} == axes
+    assert len(subject.stream.inputs) == len(traffic.loads)
+    with backend.inference():
+        for inputs in subject.stream.inputs:
+            assert output_arrays(backend, inputs.call(subject.model))
