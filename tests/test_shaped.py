@@ -137,7 +137,7 @@ def test_what_cannot_be_cut_is_refused(shaped: Shaped, words: str) -> None:
     ],
 )
 def test_the_bundled_networks_see_real_traffic(framework: str, model: str, shapes: str, axes: set) -> None:
-    """Agents come and go, signals have lengths, and a history has as many rows as there are requests: each shape runs."""
+    """Agents come and go, signals have lengths, a history has as many rows as there are requests: each shape runs."""
     pytest.importorskip(framework)
     backend, traffic = load_backend(framework), parse_shapes([shapes])
     backend.prepare("cpu", 0)
