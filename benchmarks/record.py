@@ -73,17 +73,19 @@ class Report:
     """One benchmark's findings. `body` is Markdown, `results` plain data."""
 
     name: str
-    """Of the script, and of the section."""
+    """Of the section, and of the script where it writes one only."""
     title: str
     about: str
     goals: Sequence[Goal]
     body: str
     results: dict[str, Any]
+    command: str | None = None
+    """What writes this very section; None: the script."""
 
     def section(self, conditions: Conditions) -> str:
         minutes = (datetime.now(UTC) - conditions.started).total_seconds() / 60
         goals = "\n".join(f"* {goal.in_words()}" for goal in self.goals)
-        again = f"`python benchmarks/{self.name}.py`, {minutes:.0f} minutes"
+        again = f"`python benchmarks/{self.command or f'{self.name}.py'}`, {minutes:.0f} minutes"
         raw = f"numbers: [{self.name}.json](../benchmarks/results/{self.name}.json)"
         return (
             f"## {self.title}\n\n{self.about}\n\n{goals}\n\n{self.body}\n\n{conditions.in_words()} ({again}; {raw}.)\n"
