@@ -60,7 +60,7 @@ LONG_TAIL = "long tail"
 ZIPF = tuple(1 / rank**1.8 for rank in range(1, 61))
 CASES = (
     Case("steady", "two shapes, as often the one as the other", (1, 1), 2400),
-    Case(LONG_TAIL, "60 shapes, the n-th as often as 1 / n^1.8: most of them a few times", ZIPF, 8000),
+    Case(LONG_TAIL, "60 shapes, the n-th as often as 1 / n^1.8: most of them rarely", ZIPF, 8000),
     Case("long tail, over soon", "the same shapes, in a job that ends when break-even is in sight", ZIPF, 2400),
     Case("bursts", "6 shapes, in 12 phases of 200 calls", (1,) * 6, 2400, 200),
 )
