@@ -291,17 +291,17 @@ def test_what_cannot_be_trained(tmp_path):
 
 def test_another_thread_compiles_under_the_same_settings(answer, model):
     """A config that allows more compilations allows them in a thread that was not there when it was applied."""
-    config = {**CAPTURED, "shapes": "static", "recompile_limit": 64}
-    given = answer(config).apply(model, on_mismatch="apply")
 
-    def call_with_ten_shapes():
+    def call_with_ten_shapes(given):
         with torch.no_grad():
             for rows in range(2, 12):
                 given(torch.ones(rows, 4))
 
-    thread = threading.Thread(target=call_with_ten_shapes)
-    thread.start()
-    thread.join()
+    config = {**CAPTURED, "shapes": "static", "recompile_limit": 64}
+    with answer(config).applied(model, on_mismatch="apply") as given:
+        thread = threading.Thread(target=call_with_ten_shapes, args=(given,))
+        thread.start()
+        thread.join()
     assert torch_books.diagnosis().num_graphs == 10
 
 
