@@ -77,14 +77,29 @@ BATCHES = (
 
 @dataclass(frozen=True)
 class Case:
-    """A bundled model under traffic, and the strategies that its inputs allow."""
+    """A model under traffic, and the strategies that its inputs allow."""
 
     model: str
+    """Name of its function."""
     shapes: str
     strategies: tuple[str, ...]
     arguments: tuple[tuple[str, Scalar], ...] = ()
     tuned_for: int | None = None
     """Calls of the job; None: not tuned."""
+    module: str | None = None
+    """Where the function is; None: it is bundled."""
+
+    @property
+    def asked(self) -> str:
+        """As `--model` takes it."""
+        if self.module is None:
+            return self.model
+        return f"{REPOSITORY / self.module.replace('.', '/')}.py:{self.model}"
+
+    @property
+    def place(self) -> str:
+        """As a job imports it."""
+        return f"{self.module or f'autotune.models.torch.{self.model}'}:{self.model}"
 
     @property
     def name(self) -> str:
@@ -95,8 +110,15 @@ CASES = {
     each.model: each
     for each in (
         Case("bert_small", "seq=16..128", SEQUENCES, tuned_for=SHORT),
+        Case(
+            "box_decoding",
+            "candidates=3000..4000",
+            SEQUENCES,
+            (("num_classes", 80), ("rounds", 2)),
+            tuned_for=LONG,
+            module="benchmarks.models.box_decoding_torch",
+        ),
         Case("temporal_decision", "batch=1..16", BATCHES, tuned_for=LONG),
-        Case("vit", "batch=1..8", tuple(STRATEGIES), (("depth", 2),), tuned_for=SHORT),
     )
 }
 """By model: each has a section of its own."""
@@ -181,7 +203,7 @@ def measure(case: Case, folder: Path, rounds: int) -> tuple[Seen, Pick | None]:
         configs[pick.name] = pick.config
     traffic = parse_shapes((case.shapes,))
     arguments = {**dict(case.arguments), **traffic.largest}
-    workload = make_workload(case.model, arguments, "torch", "cpu", 0, traffic=traffic)
+    workload = make_workload(case.asked, arguments, "torch", "cpu", 0, traffic=traffic)
     outcomes: dict[str, list[Outcome]] = {name: [] for name in configs}
     in_a_job: dict[str, int] = {}
     with Runner("torch", {}, preload=True, log=folder / "log.txt") as runner:
@@ -201,7 +223,7 @@ def measure(case: Case, folder: Path, rounds: int) -> tuple[Seen, Pick | None]:
                 )
                 outcomes[name].append(runner.run(trial, request))
                 if pick is not None and number == 0 and name != UNTUNED:
-                    in_a_job[name] = job_with(config, pick.file, Path(request.cache), folder)
+                    in_a_job[name] = job_with(config, case.place, pick.file, Path(request.cache), folder)
                 trial.drop_leftovers()
                 print(case.name, name, f"{number + 1}/{rounds}", file=sys.stderr, flush=True)
     return Seen(case, outcomes, in_a_job), pick
@@ -213,7 +235,7 @@ def pick_of(case: Case, num_calls: int, folder: Path) -> Pick:
     with Product() as product:
         arguments = {name: value for name, value in case.arguments if isinstance(value, int)}
         product.tune(
-            case.model, "torch", study="shapes", trials=NUM_TRIALS, model_arguments=arguments, shapes=case.shapes,
+            case.asked, "torch", study="shapes", trials=NUM_TRIALS, model_arguments=arguments, shapes=case.shapes,
             objective=f"total:{num_calls}",
         )  # fmt: skip
         product.export("shapes", path)
@@ -224,7 +246,7 @@ def pick_of(case: Case, num_calls: int, folder: Path) -> Pick:
     return Pick(name, config, path)
 
 
-def job_with(config: Config, exported: Path, cache: Path, folder: Path) -> int:
+def job_with(config: Config, place: str, exported: Path, cache: Path, folder: Path) -> int:
     """Graphs that a plain script compiles for the stream, with the exported file and this config in it.
 
     `cache` has the trial's compiled code: it spares time, and no compilation of dynamo's.
@@ -235,7 +257,7 @@ def job_with(config: Config, exported: Path, cache: Path, folder: Path) -> int:
     path.write_text(yaml.safe_dump(content))
     variables = {"PYTHONPATH": str(REPOSITORY), "TORCHINDUCTOR_CACHE_DIR": str(cache.resolve() / "inductor")}
     job = subprocess.run(
-        [sys.executable, str(Path(__file__).resolve()), "--job", str(path)],
+        [sys.executable, str(Path(__file__).resolve()), "--job", str(path), place],
         cwd=folder,
         env={**os.environ, **variables},
         capture_output=True,
@@ -247,7 +269,7 @@ def job_with(config: Config, exported: Path, cache: Path, folder: Path) -> int:
     return int(job.stdout.splitlines()[-1])
 
 
-def be_a_job(path: str) -> int:
+def be_a_job(path: str, place: str) -> int:
     """The lines of a plain script: a model, its stream of calls, and the file that was exported."""
     import torch
 
@@ -255,8 +277,8 @@ def be_a_job(path: str) -> int:
 
     tuned = load_tuned(path)
     assert tuned.shapes is not None
-    traffic, name = tuned.shapes.traffic, tuned.workload.model
-    build = getattr(importlib.import_module(f"autotune.models.torch.{name}"), name)
+    traffic, (module, _, name) = tuned.shapes.traffic, place.partition(":")
+    build = getattr(importlib.import_module(module), name)
     built = build(**{**tuned.workload.arguments, **traffic.largest})
     model, inputs = (built["model"], built["inputs"]) if isinstance(built, dict) else built[:2]
     model = autotune.load(path).apply(model, on_mismatch="raise")
@@ -321,10 +343,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="processes of each strategy (default: %(default)s)")
     parser.add_argument("--case", choices=tuple(CASES), help="only this one (default: all)")
     parser.add_argument("--quick", action="store_true", help="a small model, few strategies, no study, nothing written")
-    parser.add_argument("--job", metavar="FILE", help="be the job that loads FILE, and say what was compiled")
+    parser.add_argument("--job", nargs=2, metavar=("FILE", "PLACE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job is not None:
-        print(be_a_job(given.job))
+        print(be_a_job(*given.job))
         return
     cases = [QUICK] if given.quick else [CASES[given.case]] if given.case else list(CASES.values())
     rounds = 1 if given.quick else given.rounds
