@@ -132,6 +132,7 @@ class Pick:
 
     name: str
     config: Config
+    verdict: str
     file: Path
 
 
@@ -243,7 +244,7 @@ def pick_of(case: Case, num_calls: int, folder: Path) -> Pick:
     name = UNTUNED if tuned.is_untuned else "picked by tune"
     config = Config(STRATEGIES[UNTUNED]) if tuned.is_untuned else tuned.config
     print(case.name, num_calls, name, config, file=sys.stderr, flush=True)
-    return Pick(name, config, path)
+    return Pick(name, config, tuned.verdict.value, path)
 
 
 def job_with(config: Config, place: str, exported: Path, cache: Path, folder: Path) -> int:
@@ -305,7 +306,7 @@ def goals_of(seen: Seen, pick: Pick) -> list[Goal]:
         Goal(
             f"what `tune` picks in {NUM_TRIALS} trials for {num_calls:,} calls is at most {percent(CLOSE - 1)} over "
             "the best strategy",
-            f"{share:.3f} times the total of the best one, {best}; it picked: {pick.config}",
+            f"{share:.3f} times the total of the best one, {best}; it picked ({pick.verdict}): {pick.config}",
             share <= CLOSE,
         ),
         Goal(
