@@ -117,7 +117,7 @@ class Manifest(Record):
             "framework": " + ".join(f"{each.workload.framework} {each.framework_version}" for each in targets),
             "device": workload.device,
             "task": workload.task,
-            "shapes": None if workload.traffic is None else str(workload.traffic),
+            "shapes": None if self.traffic is None else f"{self.traffic} ({self.traffic.fingerprint})",
             "seed": workload.seed,
             "search space": self.space.fingerprint,
             "objective": ", ".join(each.name for each in self.objectives),

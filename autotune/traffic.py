@@ -7,6 +7,7 @@ function. Traffic is written as text, `batch=1:60%,4:30%,8:10%` or `seq=16..128`
 from __future__ import annotations
 
 import bisect
+import hashlib
 import itertools
 import json
 import math
@@ -90,6 +91,11 @@ class Traffic(Record):
         calls = [min(bisect.bisect(ends, place), len(ends) - 1) for place in places]
         random.Random(seed).shuffle(calls)
         return tuple(calls)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all shapes with their shares: the words for a long list of them say less."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
     def __str__(self) -> str:
         """In the words of `--shapes` as far as the dimensions are independent; a few words where they are many."""

@@ -143,6 +143,20 @@ def test_traffic_in_its_own_words() -> None:
     assert str(parse_shapes(["seq=2,4,8,16,32,64,128"])) == "seq=7 sizes from 2 to 128"
 
 
+def test_logs_that_the_same_words_describe_are_different_traffic(tmp_path: Path) -> None:
+    """A study of one is not gone on with under the other: the words for many sizes leave their shares out."""
+
+    def logged(*counts: int) -> Traffic:
+        lines = [json.dumps({"seq": size, "count": count}) for size, count in enumerate(counts, start=1)]
+        (tmp_path / "log.jsonl").write_text("\n".join(lines))
+        return read_traffic(tmp_path / "log.jsonl")
+
+    one, other = logged(9, 1, 1, 1, 1, 1, 1, 1), logged(1, 9, 1, 1, 1, 1, 1, 1)
+    assert str(one) == str(other)
+    assert one.fingerprint != other.fingerprint
+    assert one.fingerprint == logged(9, 1, 1, 1, 1, 1, 1, 1).fingerprint
+
+
 def test_a_command_line_that_asks_for_it() -> None:
     """Its own words where they say all of it; else it takes a file: sizes too many to name, or that go together."""
     for text in ("batch=1:60%,4:30%,8:10%", "seq=16..128", "batch=1,4; seq=16..18"):
