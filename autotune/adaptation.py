@@ -17,9 +17,8 @@ from typing import Any
 
 import psutil
 
-from autotune import numerics
 from autotune.adaptive import Account, AdaptiveStats, Ledger
-from autotune.backends import Backend, Versions, output_arrays
+from autotune.backends import Backend, Versions, compared
 from autotune.changes import Changes
 from autotune.errors import AutotuneError, quoted
 from autotune.journal import Journal
@@ -216,13 +215,9 @@ class Adaptation:
         return result
 
     def _compare(self, result: Any, eager: Callable[[], Any], tolerance: float) -> None:
-        got = output_arrays(self._backend, result)
-        state = self._backend.random_state()
-        expected = eager()
-        if self._backend.random_state() != state:
-            return  # Random numbers: no two calls give the same.
-        error = numerics.relative_error(output_arrays(self._backend, expected), got)
-        if error > tolerance:
+        _, error = compared(self._backend, result, eager)
+        # None: random numbers.
+        if error is not None and error > tolerance:
             raise WrongOutputsError(f"wrong outputs: relative error {error:.3g}, tolerance {tolerance:g}")
 
     def _lost(self, work: _Work, error: Exception) -> None:

@@ -17,8 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from autotune import numerics
-from autotune.backends import Backend, output_arrays
+from autotune.backends import Backend, compared
 from autotune.changes import Changes
 from autotune.errors import InputError, quoted
 from autotune.journal import Journal
@@ -128,14 +127,15 @@ class Guard:
 
     def _checked(self, result: Any, tolerance: float, args: _Args, kwargs: _Kwargs) -> Any:
         """The result if it is right, else the untuned model's."""
-        got = output_arrays(self._backend, result)
-        state = self._backend.random_state()
-        with self._changes.set_aside():
-            expected = self._untuned(*args, **kwargs)
-        if self._backend.random_state() != state:
+
+        def untuned() -> Any:
+            with self._changes.set_aside():
+                return self._untuned(*args, **kwargs)
+
+        expected, error = compared(self._backend, result, untuned)
+        if error is None:
             self._journal.note("mismatch", "the model draws random numbers: its first outputs cannot be checked")
             return result
-        error = numerics.relative_error(output_arrays(self._backend, expected), got)
         if error <= tolerance:
             return result
         wrong = f"the first outputs are wrong: relative error {error:.3g}, tolerance {tolerance:g}"

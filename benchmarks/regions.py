@@ -20,11 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.backends import entry_of
 from autotune.config import Config, Scalar
-from autotune.measurement import Failure, Measurement, Outcome
+from autotune.measurement import Measurement, Outcome
 from autotune.plan import make_workload
 from autotune.regions import KNOB
 from autotune.runner import Runner
-from autotune.trial import Limits, TrialFolder, TrialRequest
+from autotune.trial import Limits, TrialFolder
+from benchmarks.cold_trials import cold_request, measurements
 from benchmarks.record import Conditions, Goal, Report, publish, table
 
 BLOCKS = "blocks.*"
@@ -80,11 +81,7 @@ class Seen:
     outcomes: dict[str, list[Outcome]]
 
     def measured(self, name: str) -> list[Measurement]:
-        """Raises RuntimeError where a config failed: there is nothing to compare then."""
-        for each in self.outcomes[name]:
-            if isinstance(each, Failure):
-                raise RuntimeError(f"{self.case.name}, {name}: {each.reason}: {each.error}; see {each.evidence}")
-        return [each for each in self.outcomes[name] if isinstance(each, Measurement)]
+        return measurements(self.outcomes[name], f"{self.case.name}, {name}")
 
     def compile_s(self, name: str) -> float:
         return statistics.median(each.compile_s for each in self.measured(name))
@@ -137,16 +134,8 @@ def measure(case: Case, folder: Path, rounds: int) -> Seen:
         for number in range(rounds):
             for name, config in case.configs().items():
                 trial = TrialFolder(folder / f"{name}-{number}")
-                request = TrialRequest(
-                    number=0,
-                    workload=workload,
-                    config=config,
-                    untuned=name == "untuned",
-                    tolerance=1e-3,
-                    reference=str(folder / "reference.npz"),
-                    cache=str(trial.path / "cache"),
-                    cold=True,
-                    limits=PATIENT,
+                request = cold_request(
+                    workload, config, trial, folder / "reference.npz", PATIENT, untuned=name == "untuned"
                 )
                 outcomes[name].append(runner.run(trial, request))
                 trial.drop_leftovers()

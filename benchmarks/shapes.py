@@ -25,14 +25,15 @@ import yaml
 
 from autotune.config import Config, Scalar
 from autotune.journal import Stats
-from autotune.measurement import Failure, Measurement, Outcome
+from autotune.measurement import Measurement, Outcome
 from autotune.objective import UNDER_TRAFFIC, total_s
 from autotune.plan import make_workload
 from autotune.runner import Runner
 from autotune.traffic import parse_shapes
-from autotune.trial import Limits, TrialFolder, TrialRequest
+from autotune.trial import Limits, TrialFolder
 from autotune.tuned import load_tuned
 from autotune.workload import STREAM_CALLS
+from benchmarks.cold_trials import cold_request, measurements
 from benchmarks.product import Product
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish, table
 
@@ -53,10 +54,7 @@ KNOBS: dict[str, dict[str, Scalar]] = {
     "marked": {"shapes": "marked"},
     "bounded": {"shapes": "bounded"},
     "2 buckets": {"shapes": "bucketed", "num_buckets": 2},
-    "4 buckets": {"shapes": "bucketed", "num_buckets": 4},
-    "8 buckets": {"shapes": "bucketed", "num_buckets": 8},
     "chunks of the median": {"shapes": "chunked", "chunk_at": 0.5},
-    "chunks of 90 %": {"shapes": "chunked", "chunk_at": 0.9},
     "1 compiled, rest eager": {"shapes": "eager_rare", "num_compiled": 1},
     "4 compiled, rest eager": {"shapes": "eager_rare", "num_compiled": 4},
 }
@@ -145,11 +143,7 @@ class Seen:
     in_a_job: Mapping[str, int]
 
     def measured(self, name: str) -> list[Measurement]:
-        """Raises RuntimeError where a trial failed: there is nothing to compare then."""
-        for each in self.outcomes[name]:
-            if isinstance(each, Failure):
-                raise RuntimeError(f"{self.case.name}, {name}: {each.reason}: {each.error}; see {each.evidence}")
-        return [each for each in self.outcomes[name] if isinstance(each, Measurement)]
+        return measurements(self.outcomes[name], f"{self.case.name}, {name}")
 
     def total_s(self, name: str, num_calls: int) -> float:
         return statistics.median(total_s(each, num_calls) for each in self.measured(name))
@@ -211,16 +205,8 @@ def measure(case: Case, folder: Path, rounds: int) -> tuple[Seen, Pick | None]:
         for number in range(rounds):
             for place, (name, config) in enumerate(configs.items()):
                 trial = TrialFolder(folder / f"{place}-{number}")
-                request = TrialRequest(
-                    number=0,
-                    workload=workload,
-                    config=config,
-                    untuned=name == UNTUNED,
-                    tolerance=1e-3,
-                    reference=str(folder / "reference.npz"),
-                    cache=str(trial.path / "cache"),
-                    cold=True,
-                    limits=PATIENT,
+                request = cold_request(
+                    workload, config, trial, folder / "reference.npz", PATIENT, untuned=name == UNTUNED
                 )
                 outcomes[name].append(runner.run(trial, request))
                 if pick is not None and number == 0 and name != UNTUNED:

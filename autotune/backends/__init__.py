@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from packaging.version import Version
 
+from autotune import numerics
 from autotune.ailment import Ailment
 from autotune.changes import Changes
 from autotune.config import Config, Scalar
@@ -481,3 +482,14 @@ def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:
         if array is not None:
             arrays.append(array.copy())
     return arrays
+
+
+def compared(backend: Backend, outputs: Any, reference: Callable[[], Any]) -> tuple[Any, float | None]:
+    """What `reference` gives, and the relative error of `outputs` against it; None where that call drew random numbers,
+    so that no two give the same."""
+    got = output_arrays(backend, outputs)
+    state = backend.random_state()
+    expected = reference()
+    if backend.random_state() != state:
+        return expected, None
+    return expected, numerics.relative_error(output_arrays(backend, expected), got)
