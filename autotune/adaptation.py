@@ -20,7 +20,7 @@ import psutil
 from autotune.adaptive import Account, AdaptiveStats, Ledger
 from autotune.backends import Backend, Versions, compared
 from autotune.changes import Changes
-from autotune.errors import AutotuneError, quoted
+from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.journal import Journal
 from autotune.workload import Arguments
 
@@ -33,8 +33,7 @@ class WrongOutputsError(AutotuneError):
 
 @dataclass(frozen=True)
 class Adapted:
-    """A model with a config applied, but for its compiler: `versions` are called while the changes stand, as they do
-    now, and `untuned` while they do not."""
+    """A model with a config applied, but for its compiler. `untuned` can be called whether the changes stand or not."""
 
     backend: Backend
     versions: Versions
@@ -97,6 +96,8 @@ class Adaptation:
             if running.is_timed:
                 return self._timed_version(key, running, args, kwargs)
             return running.version(*args, **kwargs)
+        except UnsuitableCallError as error:
+            return self._unsuitable(error, args, kwargs)
         except Exception as error:
             return self._repeated(key, running, error, args, kwargs)
 
@@ -150,6 +151,8 @@ class Adaptation:
             result = self._built(work, partial(work.version, *args, **kwargs), partial(self._eager, *args, **kwargs))
             self._ledger.run(work.account)
             return result
+        except UnsuitableCallError as error:
+            return self._unsuitable(error, args, kwargs)
         except Exception as error:
             if self._raises or work.is_paid:
                 raise
@@ -242,6 +245,26 @@ class Adaptation:
                 self._fail(running.account, error)
         return result
 
+    def _unsuitable(self, error: UnsuitableCallError, args: _Args, kwargs: _Kwargs) -> Any:
+        """A call that a version refused before it did anything; where all later ones are like it, nothing is compiled
+        from now on."""
+        if self._raises:
+            raise error
+        why = "; ".join(filter(None, [str(error), error.tip]))
+        with self._lock:
+            if error.lasting and not self._is_over:
+                self._end_it(f"{why}; back to the untuned model")
+            elif not error.lasting and not any(each.kind == "mismatch" for each in self._journal.events):
+                self._journal.note("mismatch", f"{why}: such calls are made untuned")
+        return self._untuned(*args, **kwargs)
+
+    def _end_it(self, why: str) -> None:
+        self._is_over = True
+        self._drop_all()
+        self._changes.undo()
+        self._journal.note("fallback", why)
+        self._journal.state = "untuned"
+
     def _fail(self, account: Account, error: Exception, seconds: float = 0.0) -> None:
         why = str(error) if isinstance(error, AutotuneError) else quoted(error)
         self._ledger.fail(account, why, seconds)
@@ -259,22 +282,14 @@ class Adaptation:
         """A failed eager call once more, untuned: if that works, it is the config's settings that fail."""
         if self._raises:
             raise error
+        try:
+            result = self._untuned(*args, **kwargs)
+        except Exception as own:
+            raise own from None
         with self._lock:
-            self._changes.undo()
-            try:
-                result = self._untuned(*args, **kwargs)
-            except Exception as own:
-                if not self._is_over:
-                    self._changes.redo()
-                raise own from None
             if not self._is_over:
-                self._is_over = True
-                self._drop_all()
-                self._journal.note(
-                    "fallback", f"the model under its config failed: {quoted(error)}; back to the untuned"
-                )
-                self._journal.state = "untuned"
-            return result
+                self._end_it(f"the model under its config failed: {quoted(error)}; back to the untuned")
+        return result
 
     def _timed_version(self, key: Hashable, running: _Running, args: _Args, kwargs: _Kwargs) -> Any:
         result, seconds = self._timed(lambda args, kwargs: running.version(*args, **kwargs), args, kwargs)

@@ -42,6 +42,8 @@ class Policy:
     variants: Variants = field(default_factory=dict)
     adaptive: Adaptive | bool | None = None
     """None: as the file says; False: not even then; True: with the file's bounds, or the usual ones."""
+    process_settings: bool = False
+    """What a config sets for the whole process may be set."""
 
     def __post_init__(self) -> None:
         if self.on_mismatch not in get_args(OnMismatch):
@@ -102,6 +104,7 @@ class Application:
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()
         backend = self._backend = load_backend(tuned.framework)
+        self._model = backend.original(self._model)
         problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
         if problem is not None:
             raise MismatchError(f"this config was tuned for {tuned.tuned_for}; it was to be applied to {problem}")
@@ -115,10 +118,10 @@ class Application:
     def _compiled(self, tuned: TunedConfig, backend: Backend) -> tuple[Any, Callable[[], None]]:
         if self._recipe is not None and tuned.workload.task != "train":
             raise MismatchError(f"{self._loaded.path} was tuned for inference", tip="tune with --task train")
+        self._require_process_settings(tuned, backend)
         differing = differences(tuned, backend, self._model)
         if differing:
             self._meet(tuned, differing)
-        # Before the model is changed: a cast would widen the tolerance, and an artifact is for the model as it is.
         start = self._warm_start(tuned, backend)
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
@@ -130,6 +133,14 @@ class Application:
         applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes, start)
         guard = Guard(applied, terms, self._journal)
         return self._held(backend, tuned, step, guard, guard.release)
+
+    def _require_process_settings(self, tuned: TunedConfig, backend: Backend) -> None:
+        knobs = backend.process_settings(without_variants(tuned.config))
+        if knobs and not self._policy.process_settings:
+            raise MismatchError(
+                f"{self._loaded.path} sets {', '.join(knobs)} for the whole process, other models in it included",
+                tip="allow it with apply(model, process_settings=True), or tune without --process-settings",
+            )
 
     def _held(
         self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], end: Callable[[], None]

@@ -18,20 +18,12 @@ class Changes:
 
     def __init__(self) -> None:
         self._made: list[tuple[Callable[[], object], Callable[[], object]]] = []
-        self._kept: list[Callable[[], object]] = []
         self._stand = True
 
-    def make(
-        self, do: Callable[[], object], undo: Callable[[], object], forget: Callable[[], object] | None = None
-    ) -> None:
-        """Call `do` now, and note how it is undone. If `do` raises, nothing is noted.
-
-        `forget` drops what is kept for an exact return; `undo` must do without it then, as well as it can.
-        """
+    def make(self, do: Callable[[], object], undo: Callable[[], object]) -> None:
+        """Call `do` now, and note how it is undone. If `do` raises, nothing is noted."""
         do()
         self._made.append((do, undo))
-        if forget is not None:
-            self._kept.append(forget)
 
     def set_attribute(self, owner: Any, name: str, value: object) -> None:
         """`owner.name = value`, undone by the value that it has now."""
@@ -75,12 +67,6 @@ class Changes:
             for do, _ in self._made:
                 do()
             self._stand = True
-
-    def forget(self) -> None:
-        """Free what is kept only for an exact return (weights in their old type)."""
-        for forget in self._kept:
-            forget()
-        self._kept.clear()
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:

@@ -51,6 +51,17 @@ class InvalidConfigError(AutotuneError):
     """A config asks for something that the installed framework does not accept (found in the child)."""
 
 
+class UnsuitableCallError(InvalidConfigError):
+    """A call that compiled code must not serve, found before any of it ran: the untuned model has to.
+
+    `lasting`: so it is with every later call.
+    """
+
+    def __init__(self, what: str, *, tip: str | None = None, lasting: bool = False) -> None:
+        super().__init__(what, tip=tip)
+        self.lasting = lasting
+
+
 def quoted(error: BaseException, *, max_lines: int = 1, max_chars: int = 200) -> str:
     """An exception as a person would quote it: its type and the first lines that say something, in one line. A
     compiler's message can be pages."""

@@ -4,6 +4,9 @@ The first call may find that the config does not compile here, or is not for the
 untuned model. The next calls are timed, where the recorded latency is comparable: if they are slower than recorded, as
 many calls are made untuned, and the faster of the two stays. No call is made that the job did not ask for, but for the
 check. Later on a call that fails is repeated untuned, and what fails untuned too is the job's own error.
+
+Rule of this file: going back is one assignment. The untuned model can be called at any moment, whatever other threads
+call, and what a config set in the process is undone only after no further call goes to the tuned model.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any, Literal
 
 from autotune.backends import Backend, compared
 from autotune.changes import Changes
-from autotune.errors import InputError, quoted
+from autotune.errors import InputError, UnsuitableCallError, quoted
 from autotune.journal import Journal
 from autotune.warm_start import WarmStart
 from autotune.workload import Arguments
@@ -53,8 +56,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Applied:
-    """A model with a config applied: `tuned` is to be called while the changes stand, as they do now, and `untuned`
-    while they do not."""
+    """A model with a config applied. `untuned` can be called whether the changes stand, as they do now, or not."""
 
     backend: Backend
     tuned: Callable[..., Any]
@@ -77,6 +79,8 @@ class Guard:
         self._journal = journal
         self._lock = threading.RLock()
         self._seconds: list[float] = []
+        self._was_refused = False
+        """The last call while settling was none that the tuned model may serve."""
         self._tuned_s = 0.0
         self._call: Callable[..., Any] = self._settling
         self._phase: _Phase = self._first
@@ -88,8 +92,8 @@ class Guard:
     def release(self) -> None:
         """Undo everything: from now on calls go to the untuned model."""
         with self._lock:
-            self._changes.undo()
             self._become("untuned", self._untuned)
+            self._changes.undo()
 
     def _settling(self, *args: Any, **kwargs: Any) -> Any:
         """One call at a time, as long as each may change what the next one does."""
@@ -103,7 +107,10 @@ class Guard:
             return self._passed_by(misfit, args, kwargs)
         if misfit is not None:
             self._note_misfit(f"{misfit}; applied all the same")
+        self._was_refused = False
         result = self._settled(*args, **kwargs)
+        if self._was_refused:
+            return result
         if self._is_settling and self._terms.tolerance is not None:
             result = self._checked(result, self._terms.tolerance, args, kwargs)
         if self._is_settling:
@@ -117,8 +124,7 @@ class Guard:
         if self._terms.raises:
             raise MismatchError(misfit, tip=self._terms.hint)
         self._note_misfit(f"{misfit}: such calls stay untuned until one fits; {self._terms.hint}")
-        with self._changes.set_aside():
-            return self._untuned(*args, **kwargs)
+        return self._untuned(*args, **kwargs)
 
     def _note_misfit(self, message: str) -> None:
         """Once: a job with other inputs has them in each call."""
@@ -127,12 +133,7 @@ class Guard:
 
     def _checked(self, result: Any, tolerance: float, args: _Args, kwargs: _Kwargs) -> Any:
         """The result if it is right, else the untuned model's."""
-
-        def untuned() -> Any:
-            with self._changes.set_aside():
-                return self._untuned(*args, **kwargs)
-
-        expected, error = compared(self._backend, result, untuned)
+        expected, error = compared(self._backend, result, lambda: self._untuned(*args, **kwargs))
         if error is None:
             self._journal.note("mismatch", "the model draws random numbers: its first outputs cannot be checked")
             return result
@@ -157,7 +158,6 @@ class Guard:
             return
         # The machine may be slower as a whole than it was then: only the untuned model tells.
         self._tuned_s = median_s
-        self._changes.undo()
         self._phase = self._time_untuned
 
     def _time_untuned(self, args: _Args, kwargs: _Kwargs) -> Any:
@@ -170,7 +170,6 @@ class Guard:
                 raise MismatchError(f"the tuned model is slower: {seen}", tip=self._terms.hint)
             self._give_up(f"the tuned model is slower: {seen}")
         else:
-            self._changes.redo()
             self._journal.note("slow", f"this machine is slower, the tuned model still faster: {seen}", logging.INFO)
             self._settle()
         return result
@@ -178,11 +177,12 @@ class Guard:
     def _timed(self, call: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> tuple[Any, float | None]:
         """The call's result, and the median once enough calls are timed. Calls with other inputs are not counted."""
         fits = self._terms.misfit(Arguments(args, kwargs)) is None
+        self._was_refused = False
         self._backend.synchronise()
         start = time.perf_counter()
         result = call(*args, **kwargs)
         self._backend.synchronise()
-        if fits:
+        if fits and not self._was_refused:
             self._seconds.append(time.perf_counter() - start)
         if len(self._seconds) < self._backend.warmup_calls + NUM_TIMED:
             return result, None
@@ -195,14 +195,26 @@ class Guard:
         return self._journal.state == "settling"
 
     def _settle(self) -> None:
-        self._changes.forget()
         self._become("tuned", self._settled)
 
     def _settled(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._tuned(*args, **kwargs)
+        except UnsuitableCallError as error:
+            return self._unsuitable(error, args, kwargs)
         except Exception as error:
             return self._repeated(error, args, kwargs)
+
+    def _unsuitable(self, error: UnsuitableCallError, args: _Args, kwargs: _Kwargs) -> Any:
+        """A call that the tuned model refused before it did anything."""
+        if self._terms.raises:
+            raise MismatchError(str(error), tip=error.tip) from error
+        self._was_refused = True
+        if error.lasting:
+            self._give_up("; ".join(filter(None, [str(error), error.tip])))
+        else:
+            self._note_misfit("; ".join(filter(None, [f"{error}: such calls are made untuned", error.tip])))
+        return self._untuned(*args, **kwargs)
 
     def _from_artifact(self, *args: Any, **kwargs: Any) -> Any:
         """The first tuned call, with the artifact's caches if they are for these inputs; without them if not."""
@@ -219,20 +231,20 @@ class Guard:
         """A failed call once more, untuned: what fails there too is the job's own error, and the config is kept."""
         if self._terms.raises:
             raise error
-        with self._lock:
-            self._changes.undo()
-            try:
-                result = self._untuned(*args, **kwargs)
-            except Exception as own:
-                self._changes.redo()
-                raise own from None
-            self._give_up(f"the tuned model failed: {quoted(error)}")
-            return result
+        try:
+            result = self._untuned(*args, **kwargs)
+        except Exception as own:
+            raise own from None
+        self._give_up(f"the tuned model failed: {quoted(error)}")
+        return result
 
     def _give_up(self, why: str) -> None:
-        self._changes.undo()
-        self._journal.note("fallback", f"{why}; back to the untuned model")
-        self._become("untuned", self._untuned)
+        with self._lock:
+            if self._journal.state == "untuned":
+                return  # Another thread was first.
+            self._become("untuned", self._untuned)
+            self._changes.undo()
+            self._journal.note("fallback", f"{why}; back to the untuned model")
 
     def _become(self, state: Literal["tuned", "untuned"], call: Callable[..., Any]) -> None:
         self._journal.state = state

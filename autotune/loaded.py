@@ -36,12 +36,14 @@ class Loaded(Answer):
         monitor: bool = False,
         variants: Variants | None = None,
         adaptive: Adaptive | bool | None = None,
+        process_settings: bool = False,
     ) -> Any:
         """The model compiled as it was measured; the very same model if nothing was faster than leaving it.
 
         `model` is a `torch.nn.Module` or a `mindspore.nn.Cell`, on its device and in the mode (eval or train) in which
         it will be called. What comes back is of its class and has its parameters; compilation happens at the first
-        call. Settings that a framework keeps for the whole process are set now; `applied` takes them back.
+        call. Its weights stay the job's: calls that the tuned code would answer wrongly, because the weights changed or
+        gradients are recorded, are made untuned.
 
         `on_mismatch`: what to do where release, device, driver, model or the first call's inputs are not those of the
         measurement, or the file cannot be read. `retune-hint`: stay untuned, with a warning that says how to tune here;
@@ -50,14 +52,15 @@ class Loaded(Answer):
         called for it. `margin`: if the first calls take longer than so many times the recorded latency, and longer
         than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the calls, for
         `autotune.stats(model)`. `variants`: functions of the variants that the config asks for, as the model's author
-        declared them, {NAME: {VALUE: FUNCTION}}; what is left out is imported where the file names a place. `adaptive`:
-        each shape is called eagerly until compiling it pays, by the bounds given (docs/adaptive.md); None: if the file
-        says so.
+        declared them, {NAME: {VALUE: FUNCTION}}: a file's word is not enough to call one. `adaptive`: each shape is
+        called eagerly until compiling it pays, by the bounds given (docs/adaptive.md); None: if the file says so.
+        `process_settings`: what the config sets for the whole process (threads, allocator, matmul precision) may be
+        set, and is set now; `applied` takes it back. A config that needs it is not applied without.
 
         Never raises but for `on_mismatch="raise"`. A config that does not compile, or fails at a call that the untuned
         model takes, is given up: one warning, and the untuned model from then on.
         """
-        policy = Policy(on_mismatch, check, margin, monitor, variants or {}, adaptive)
+        policy = Policy(on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings)
         given, _ = Application(self, model, policy).given()
         return given
 
@@ -70,6 +73,7 @@ class Loaded(Answer):
         on_mismatch: OnMismatch = "retune-hint",
         margin: float | None = MARGIN,
         monitor: bool = False,
+        process_settings: bool = False,
     ) -> Callable[..., Any]:
         """A function that takes one training step as it was measured: `step(*inputs, *targets)` gives the loss.
 
@@ -77,7 +81,7 @@ class Loaded(Answer):
         nothing was faster, or something is wrong, it is the untuned step; policies are those of `apply`. There is no
         `check`: a step changes the weights. Raises InputError for a model or an optimizer of no framework.
         """
-        policy = Policy(on_mismatch, margin=margin, monitor=monitor)
+        policy = Policy(on_mismatch, margin=margin, monitor=monitor, process_settings=process_settings)
         step, _ = Application(self, model, policy, Recipe(loss, optimizer)).given()
         return cast("Callable[..., Any]", step)
 

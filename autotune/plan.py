@@ -68,6 +68,8 @@ class Wish(Record):
     variables: tuple[str, ...] = ()
     preset: Preset = "standard"
     fixed_precision: bool = False
+    process_settings: bool = False
+    """The job will allow what holds for its whole process."""
     arguments: dict[str, Scalar] = {}
     """Of a tier: they count more than `model_arguments`."""
 
@@ -150,7 +152,9 @@ def make_case(wish: Wish, knobs: Iterable[str]) -> Case:
     framework, device = choose_target(wish.framework, wish.device)
     arguments = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
     # Every value that there is: what is examined need not be worth a search.
-    here = Circumstances(version=framework_version(framework), device=device, preset="exhaustive")
+    here = Circumstances(
+        version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
+    )
     space = load_space(bundled_space(framework), framework=framework, circumstances=here)
     return Case(
         workload=make_workload(wish.models[0], arguments, framework, device, wish.seed),
@@ -275,6 +279,7 @@ def _circumstances(wish: Wish, target: Target, declared: Declaration) -> Circums
         tolerance=0.0 if wish.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
         known=known_of(target.workload.traffic, declared.padding),
+        process_settings=wish.process_settings,
     )
 
 
@@ -402,7 +407,7 @@ def describe_spaces(device: str, framework: str | None = None, task: Task = "inf
     spaces = []
     for name in names:
         version = framework_version(name)
-        here = Circumstances(version=version, device=device, task=task)  # type: ignore[arg-type]
+        here = Circumstances(version=version, device=device, task=task, process_settings=True)  # type: ignore[arg-type]
         spaces.append(load_space(bundled_space(name), framework=name, circumstances=here))
     return [_described(each) for each in ([join(spaces)] if framework and len(spaces) > 1 else spaces)]
 

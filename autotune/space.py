@@ -65,6 +65,8 @@ class Conditions(Record):
     error: NonNegativeFloat = 0.0
     """Relative error of outputs to be expected: it is offered where the study tolerates so much. 0: same numerics."""
     needs: list[Need] = []
+    process: bool = False
+    """It holds for the whole process, other models in it included: offered where the job is to allow that."""
 
 
 class ValueEntry(Conditions):
@@ -123,6 +125,8 @@ class Circumstances:
     num_cores: int = 1
     known: frozenset[Need] = frozenset({"one shape"})
     """Of the shapes that the model is called with."""
+    process_settings: bool = False
+    """The job will allow what holds for its whole process."""
 
     def holds_for(self, rule: ForbidEntry) -> bool:
         """The rule says something here."""
@@ -139,6 +143,7 @@ class Circumstances:
             and conditions.cores <= self.num_cores
             and conditions.error <= self.tolerance
             and self.known.issuperset(conditions.needs)
+            and (self.process_settings or not conditions.process)
         )
 
 

@@ -2,8 +2,9 @@
 
 The model under a config is its variants, what the backend compiles, and around that the config's shape strategy.
 
-A variant is a function that changes a model in place. It sets attributes of its modules (a layer, a method, a flag);
-what it sets is put back when the config's other changes are. Backends know nothing of variants.
+A variant is a function that changes a model in place: it sets attributes of its modules (a layer, a method, a flag). It
+is given a copy of the model's modules, or, where the framework cannot copy them, the model itself; then what it sets is
+put back when the config's other changes are. Backends know nothing of variants.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from autotune import strategy
+from autotune import regions, strategy
 from autotune.backends import Backend, Versions
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.shapes import Shapes
-from autotune.strategy import Place
+from autotune.strategy import Place, Step
 from autotune.workload import MODEL_FILE, Apply, Variants
 
 PREFIX = "variant."
 """Of the knobs: `variant.attention` is the knob of the variant `attention`."""
 
 Places = Mapping[str, str | None]
-"""Variant -> `package.module:function` of the value that a config has; None: not to be imported by any name."""
+"""Variant -> `package.module:function` of the value that a config has, for people to read; None: it has no name."""
 
 
 def without_variants(config: Config) -> Config:
@@ -55,8 +56,8 @@ def compile_under(
     `variants` are the functions that the config asks for (`declared` or `recalled`), `shapes` is the traffic that its
     shape strategy goes by. Raises InvalidConfigError.
     """
-    _rewrite(backend, model, variants, changes)
-    step = backend.compile(model, without_variants(config), changes)
+    rewritten, around = _rewritten(backend, model, config, variants, changes)
+    step = around(backend.compile(rewritten, without_variants(config), changes))
     return strategy.around(Place(backend, model, step, changes, shapes), config)
 
 
@@ -64,8 +65,10 @@ def versions_under(
     backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
 ) -> Versions | None:
     """The same, to be compiled for one shape at a time: without a shape strategy. See `Backend.versions`."""
-    _rewrite(backend, model, variants, changes)
     one_shape = Config({name: value for name, value in config.root.items() if name not in strategy.KNOBS})
+    functions = list(variants)
+    if functions or regions.KNOB in config.root:
+        return None  # Compiled code that is kept apart by shape is called without what stands around a copy.
     return backend.versions(model, without_variants(one_shape), changes)
 
 
@@ -93,16 +96,24 @@ def declared(config: Config, variants: Variants) -> list[Apply]:
 
 
 def recalled(config: Config, places: Places, given: Variants) -> list[Apply]:
-    """The functions of an exported config in a job: those that it is given, else those that can be imported.
+    """The functions of an exported config in a job, out of those that the job gives: a file names them, and nothing
+    that a file names is ever imported or called.
 
-    `places` has the variants that are not the model as it is. No file that is named anywhere is ever run. Raises
-    MissingVariantError.
+    `places` has the variants that are not the model as it is. Raises MissingVariantError.
     """
-    return [
-        given.get(name, {}).get(value) or _imported(name, value, places[name])
-        for name, value in asked(config).items()
-        if name in places
-    ]
+    functions = []
+    for name, value in asked(config).items():
+        if name not in places:
+            continue
+        function = given.get(name, {}).get(value)
+        if function is None:
+            place = f" (in the study: {places[name]})" if places[name] else ""
+            raise MissingVariantError(
+                f"the config uses the variant {name}={value}{place}, which a file may not call",
+                tip=f"give it: apply(model, variants={{{name!r}: {{{value!r}: FUNCTION}}}})",
+            )
+        functions.append(function)
+    return functions
 
 
 def place_of(function: Apply | None) -> str | None:
@@ -117,25 +128,16 @@ def place_of(function: Apply | None) -> str | None:
         return None
 
 
-def _rewrite(backend: Backend, model: Any, variants: Iterable[Apply], changes: Changes) -> None:
-    for apply in variants:
-        changes.rewrite(backend.modules(model).values(), lambda apply=apply: apply(model))  # type: ignore[misc]
-
-
-def _imported(name: str, value: str, place: str | None) -> Apply:
-    why = "it is in no module that can be imported by name"
-    if place is not None:
-        try:
-            function: Apply = _found(place)
-            if callable(function):
-                return function
-            why = f"{place} is no function"
-        except (ImportError, AttributeError, ValueError) as error:
-            why = f"{place} cannot be imported: {error}"
-    raise MissingVariantError(
-        f"the config uses the variant {name}={value}, which is not at hand: {why}",
-        tip=f"give it: apply(model, variants={{{name!r}: {{{value!r}: FUNCTION}}}})",
-    )
+def _rewritten(
+    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
+) -> tuple[Any, Callable[[Step], Step]]:
+    """What is compiled in place of the model, with its variants; and what has to stand around the compiled step."""
+    functions = list(variants)
+    copy = backend.copy_modules(model) if functions or regions.KNOB in config.root else None
+    target = model if copy is None else copy.model
+    for apply in functions:
+        changes.rewrite(backend.modules(target).values(), lambda apply=apply: apply(target))  # type: ignore[misc]
+    return target, (lambda step: step) if copy is None else copy.around
 
 
 def _found(place: str) -> Any:

@@ -76,6 +76,7 @@ class Recording:
             preset=self.definition.preset,
             tolerance=self.definition.tolerance,
             num_cores=self.num_cores,
+            process_settings=True,
         )
         path = self.spaces / self.definition.space
         return load_space(path, framework=self.definition.framework, circumstances=circumstances)

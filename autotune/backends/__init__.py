@@ -94,6 +94,18 @@ class Versions(Protocol):
         """What the device's allocator has handed out; None where there is none (CPU)."""
 
 
+class ModelCopy(Protocol):
+    """A model's modules once more, for what has to rewrite modules: the job's own stay as they are."""
+
+    @property
+    def model(self) -> Any:
+        """The copy. It has the weights of the original: the same tensors, not equal ones."""
+
+    def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """`step`, which calls the rewritten copy, with the original's plain attributes brought along before each call
+        and back after it. Raises UnsuitableCallError once the original was given other parts."""
+
+
 class Backend(Protocol):
     """One framework. Every method runs in the process that owns the model; none starts a process.
 
@@ -135,9 +147,21 @@ class Backend(Protocol):
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         """The model under `config`, ready to be called like the model itself; lazily compiled is fine.
 
-        Sets what a config sets in the process (contexts, global switches) and in the model too, and notes in `changes`
-        how that is undone. Raises InvalidConfigError for a setting that the installed release does not take.
+        Sets what a config sets in the process (contexts, global switches), and notes in `changes` how that is undone. A
+        config with a region rewrites modules: `model` is what `copy_modules` gave then. What is returned raises
+        UnsuitableCallError for a call that must be made untuned. Raises InvalidConfigError for a setting that the
+        installed release does not take.
         """
+
+    def process_settings(self, config: Config) -> tuple[str, ...]:
+        """The knobs of a config that set something for the whole process, where other models feel it too."""
+
+    def copy_modules(self, model: Any) -> ModelCopy | None:
+        """What `compile` and variants may rewrite in place of `model`. None: the framework cannot copy modules, so the
+        model itself is rewritten."""
+
+    def original(self, model: Any) -> Any:
+        """The model behind what `stand_in` gave for it; the very same object for any other."""
 
     def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
         """The same, with what is compiled for one shape kept apart from what is compiled for another. None where this

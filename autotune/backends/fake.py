@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.ailment import Ailment
-from autotune.backends import Found, Varying, Versions, python_random_state, variables_set
+from autotune.backends import Found, ModelCopy, Varying, Versions, python_random_state, variables_set
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
@@ -107,6 +107,15 @@ class FakeBackend:
             return _BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
+
+    def process_settings(self, config: Config) -> tuple[str, ...]:
+        return tuple(name for name in ("threads",) if config.get(name) is not None)
+
+    def copy_modules(self, model: Any) -> ModelCopy | None:
+        return None
+
+    def original(self, model: Any) -> Any:
+        return model
 
     def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
         """None for a config with a `region`."""

@@ -1,27 +1,31 @@
 """A model under a config: what a trial runs, and what `autotune.load(...).apply(model)` gives a job.
 
-Everything is checked before anything is set. Some settings are the whole process's (threads, float32 matmul precision,
-allocator, freezing), and some change the model in place (its memory format, its element type, modules compiled alone).
+Everything is checked before anything is set. Nothing is changed in the model: what has to be rewritten is a copy
+(`torch_copy`). Settings of the whole process (threads, float32 matmul precision, allocator) are noted in `changes`; a
+job gets them only if it asks for them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import inspect
 import logging
+import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from autotune.ailment import Ailment
 from autotune.backends import torch_regions
+from autotune.backends.torch_compiler import Compile, ConstantsSeen, Entry, compiler
+from autotune.backends.torch_frozen import FrozenStep, FrozenWeights
+from autotune.backends.torch_graphs import ClonedOutputs
 from autotune.backends.torch_settings import Settings, compile_arguments, settings_of
-from autotune.backends.torch_threads import Entry, ThreadSettings
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -34,32 +38,66 @@ _TRIM_THRESHOLD, _MMAP_MAX = 128 * 1024, 65536
 
 
 def apply(model: torch.nn.Module, config: Config, changes: Changes) -> Any:
-    """The model under `config`, compiled at its first call; the very same object where nothing wraps it, as where parts
-    of it are compiled.
+    """The model under `config`, compiled at its first call; the very same object where nothing wraps it.
 
-    What is changed in the process and in the model is noted in `changes`. Raises InvalidConfigError for what this
-    release or system does not take, before anything is changed.
+    A config that compiles or leaves out parts (knob `region`) rewrites the modules of `model`, which has to be a copy.
+    Raises InvalidConfigError for what this release or system does not take, before anything is changed.
     """
     settings = settings_of(config)
     torch_regions.check(model, settings.region)
-    arguments = prepare(model, settings, changes)
+    kit = prepare(model, settings, changes)
     step: Any = adapted(model, settings)
-    if arguments is not None:
-        step = torch_regions.compile_region(model, step, settings, arguments, changes)
-    scope = inference_scope(settings)
-    step = step if scope is None else WithoutGradients(step, scope)
-    return ThreadSettings(entries_of_threads(settings)).around(step)
+    if kit.compile is not None:
+        step = torch_regions.compile_region(model, step, settings.region, kit.compile)
+    return kit.around(step)
 
 
-def prepare(model: torch.nn.Module, settings: Settings, changes: Changes) -> dict[str, Any] | None:
-    """Set what holds for the process and change the model in place. Returns torch.compile's arguments, None for eager.
+@dataclass(frozen=True)
+class Kit:
+    """What a config's settings come to for one model."""
 
-    Raises like `apply`, before anything is changed.
+    compile: Compile | None
+    """None: the config compiles nothing."""
+    around: Callable[[Any], Any]
+    """What stands around each compiled step."""
+
+
+def prepare(model: torch.nn.Module, settings: Settings, changes: Changes, *, one_shape: bool = False) -> Kit:
+    """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
+
+    `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others.
     """
     arguments = _arguments(settings)
+    if arguments is not None and one_shape:
+        arguments |= _of_one_shape(arguments)
+    weights = FrozenWeights() if settings.freezes else None
+    compile_ = None if arguments is None else _compiler(model, settings, arguments, weights)
     _set_in_process(settings, changes)
-    _change_in_place(model, settings, changes)
-    return arguments
+
+    def around(step: Any) -> Any:
+        if weights is not None:
+            step = FrozenStep(model, step, weights)
+        return ClonedOutputs(step) if _captures_graphs(model, settings) else step
+
+    return Kit(compile_, around)
+
+
+def _compiler(
+    model: torch.nn.Module, settings: Settings, arguments: dict[str, Any], weights: FrozenWeights | None
+) -> Compile:
+    if weights is not None:
+        options = {**mode_options(settings.mode), **settings.options}
+        arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
+        arguments["backend"] = ConstantsSeen(options, weights.add)
+    return compiler(arguments, _entries(model, settings))
+
+
+def _captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
+    """The config replays CUDA graphs, whose outputs lie in memory that the next replay writes to."""
+    if not settings.compiled or device_of(model).type == "cpu":
+        return False
+    options = {**mode_options(settings.mode), **settings.options}
+    return settings.backend == "cudagraphs" or bool(options.get("triton.cudagraphs"))
 
 
 def capture_despite(ailment: Ailment, changes: Changes) -> None:
@@ -102,39 +140,19 @@ class Around(torch.nn.Module):
 
 
 class Adapted(Around):
-    """A model whose calls are in another precision. Outputs stay in the type in which the model gives them.
+    """A model whose calls are under autocast. Outputs stay in the type in which the model gives them.
 
-    It is compiled together with the model: entering autocast and casting inputs then cost nothing at a call (0.19 ms
-    in place of 0.21 for a small MLP under autocast, 0.16 in place of 0.20 frozen and cast).
+    It is compiled together with the model: entering autocast then costs nothing at a call (0.19 ms in place of 0.21 for
+    a small MLP).
     """
 
-    def __init__(self, model: torch.nn.Module, cast: torch.dtype | None, autocast: torch.dtype | None) -> None:
+    def __init__(self, model: torch.nn.Module, autocast: torch.dtype) -> None:
         super().__init__(model)
-        self._cast = cast
         self._autocast = autocast
         self._device_type = device_of(model).type
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._cast is not None:
-            args, kwargs = _cast(args, self._cast), _cast(kwargs, self._cast)
-        if self._autocast is None:
-            return self.model(*args, **kwargs)
         with torch.autocast(self._device_type, dtype=self._autocast):
-            return self.model(*args, **kwargs)
-
-
-class WithoutGradients(Around):
-    """A step that is always called without recording gradients, whatever the job has set.
-
-    Frozen code needs it: called with gradients on, dynamo would compile the model again, unfrozen.
-    """
-
-    def __init__(self, model: Any, scope: Callable[[], Any]) -> None:
-        super().__init__(model)
-        self._scope = scope
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with self._scope():
             return self.model(*args, **kwargs)
 
 
@@ -151,6 +169,7 @@ def mode_options(mode: str | None) -> dict[str, Any]:
 def _arguments(settings: Settings) -> dict[str, Any] | None:
     """Arguments of torch.compile, None for eager; all that can be refused is refused here."""
     _refuse_unknown_entries(settings)
+    _refuse_too_many_threads(settings)
     if settings.keeps_memory and not _has_mallopt():
         raise InvalidConfigError("knob allocator: only glibc on Linux can be told to keep freed memory")
     if not settings.compiled:
@@ -159,6 +178,21 @@ def _arguments(settings: Settings) -> dict[str, Any] | None:
         return {**compile_arguments(settings, {}), "backend": _torchair(settings.torchair_mode)}
     _refuse_unknown_backend(settings.backend)
     return compile_arguments(settings, mode_options(settings.mode))
+
+
+def _of_one_shape(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What would be made dynamic by itself never is; and where the graph breaks, functions of the model are compiled on
+    their own, under their own code objects, so far as this release can."""
+    isolates = "isolate_recompiles"
+    kept_apart = {isolates: True} if isolates in inspect.signature(torch.compile).parameters else {}
+    return {**kept_apart, "dynamic": bool(arguments["dynamic"])}
+
+
+def _refuse_too_many_threads(settings: Settings) -> None:
+    """Each is a thread of the system, and a process that asks for too many ends."""
+    num_cores = os.cpu_count() or 1
+    if settings.num_threads is not None and settings.num_threads > num_cores:
+        raise InvalidConfigError(f"knob threads: {settings.num_threads} are more than the {num_cores} cores here")
 
 
 def _refuse_unknown_backend(backend: str) -> None:
@@ -173,7 +207,7 @@ def _refuse_unknown_backend(backend: str) -> None:
 def _refuse_unknown_entries(settings: Settings) -> None:
     """Inductor's and dynamo's settings come and go between releases."""
     wanted = {
-        _INDUCTOR: {**settings.options, **settings.process_options},
+        _INDUCTOR: {**settings.options, **settings.compiler_options},
         _DYNAMO: settings.dynamo_options,
         _FUNCTORCH: settings.functorch_options,
     }
@@ -212,21 +246,20 @@ def _set_in_process(settings: Settings, changes: Changes) -> None:
     if settings.matmul_precision is not None:
         before = torch.get_float32_matmul_precision()
         _set(changes, torch.set_float32_matmul_precision, settings.matmul_precision, before)
-    for module, name, value in entries_of_threads(settings):
-        changes.set_attribute(module, name, value)
 
 
-def entries_of_threads(settings: Settings) -> list[Entry]:
-    """What is set for the process, or in newer releases for the thread that sets it."""
-    return [
+def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
+    """What is set while the model is compiled."""
+    entries = [
         (importlib.import_module(module), name, value)
         for module, entries in (
-            (_INDUCTOR, settings.process_options),
+            (_INDUCTOR, settings.compiler_options),
             (_DYNAMO, settings.dynamo_options),
             (_FUNCTORCH, settings.functorch_options),
         )
         for name, value in entries.items()
     ]
+    return entries + torch_regions.room_for(model, settings.region, settings.dynamo_options)
 
 
 def _set(changes: Changes, setter: Callable[[Any], object], value: object, before: object) -> None:
@@ -245,75 +278,12 @@ def _tell_allocator(trim_threshold: int, mmap_max: int) -> None:
         raise InvalidConfigError("knob allocator: mallopt(3) refused")
 
 
-def _change_in_place(model: torch.nn.Module, settings: Settings, changes: Changes) -> None:
-    if settings.channels_last:
-        # Its convolutions answer in the format of their weights: inputs need not be converted.
-        changes.make(partial(model.to, memory_format=torch.channels_last), _Weights(model).put_back)
-    if settings.cast is not None:
-        # Not `.to(dtype)`: that would cast complex parameters too, and lose their imaginary part.
-        weights = _Weights(model, keep=True)
-        changes.make(model.bfloat16 if settings.cast == "bfloat16" else model.half, weights.put_back, weights.forget)
-
-
-class _Weights:
-    """Parameters and buffers as they are now. Parameters stay the same objects all the time: optimizers hold them.
-
-    Without `keep` only types and strides are noted: put back are today's values in their old form. With it the old
-    tensors themselves, which are what a cast loses bits of.
-    """
-
-    def __init__(self, model: torch.nn.Module, *, keep: bool = False) -> None:
-        self._model = model
-        self._forms = {name: (each.dtype, each.stride()) for name, each in self._named()}
-        self._kept = {name: each.data for name, each in self._named()} if keep else {}
-
-    def put_back(self) -> None:
-        for name, each in self._named():
-            old = self._kept.get(name)
-            each.data = _in_form(each.data, *self._forms[name]) if old is None else old
-
-    def forget(self) -> None:
-        self._kept = {}
-
-    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from self._model.named_parameters()
-        yield from self._model.named_buffers()
-
-
-def _in_form(tensor: torch.Tensor, dtype: torch.dtype, stride: tuple[int, ...]) -> torch.Tensor:
-    if tensor.dtype == dtype and tensor.stride() == stride:
-        return tensor
-    return torch.empty_strided(tensor.shape, stride, dtype=dtype, device=tensor.device).copy_(tensor)
-
-
-def inference_scope(settings: Settings) -> Callable[[], AbstractContextManager[Any]] | None:
-    """What a call is to be made in; None: in whatever the job has set."""
-    if settings.inference_mode:
-        return torch.inference_mode
-    return torch.no_grad if settings.freezes else None
-
-
 def adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     """The model in its config's precision; the very same object where that is its own."""
-    if settings.cast is None and settings.autocast is None:
-        return model
-    cast = None if settings.cast is None else getattr(torch, settings.cast)
-    autocast = None if settings.autocast is None else getattr(torch, settings.autocast)
-    return Adapted(model, cast, autocast)
+    return model if settings.autocast is None else Adapted(model, getattr(torch, settings.autocast))
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where the model's first tensor is."""
     tensor = next(iter([*model.parameters(), *model.buffers()]), None)
     return torch.device("cpu") if tensor is None else tensor.device
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """Floating tensors in `dtype`, in the same nesting; everything else as it is."""
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {name: _cast(each, dtype) for name, each in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_cast(each, dtype) for each in value)
-    return value

@@ -1,9 +1,8 @@
 """PyTorch: eager or torch.compile. Supported: torch >= 2.6; checked against 2.13.
 
 Beside the bundled models, torch is imported here and in the modules named `torch_*`: what a config means
-(`torch_settings`, pure), how it is applied (`torch_apply`, `torch_regions`, `torch_training`), what the compiler did
-(`torch_books`) and
-what came of it (`torch_program`).
+(`torch_settings`, pure), how it is applied (`torch_apply`, `torch_compiler`, `torch_copy`, `torch_frozen`,
+`torch_regions`, `torch_training`), what the compiler did (`torch_books`) and what came of it (`torch_program`).
 """
 
 from __future__ import annotations
@@ -36,10 +35,11 @@ from autotune.backends import (
     variables_set,
 )
 from autotune.backends.torch_apply import apply, capture_despite, device_of
+from autotune.backends.torch_copy import ModelCopy
 from autotune.backends.torch_profile import profile
 from autotune.backends.torch_program import program
-from autotune.backends.torch_settings import settings_of
-from autotune.backends.torch_twin import twin
+from autotune.backends.torch_settings import process_knobs, settings_of
+from autotune.backends.torch_twin import original, twin
 from autotune.backends.torch_versions import versions
 from autotune.changes import Changes
 from autotune.config import Config
@@ -117,6 +117,15 @@ class TorchBackend:
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes)
         return step
+
+    def process_settings(self, config: Config) -> tuple[str, ...]:
+        return process_knobs(config)
+
+    def copy_modules(self, model: Any) -> ModelCopy:
+        return ModelCopy(model)
+
+    def original(self, model: Any) -> Any:
+        return original(model)
 
     def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
         return versions(model, config, changes)

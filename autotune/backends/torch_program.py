@@ -16,6 +16,7 @@ import torch
 from autotune.backends.torch_apply import mode_options
 from autotune.backends.torch_books import diagnosis
 from autotune.backends.torch_code import emitted_code
+from autotune.backends.torch_copy import rewritten
 from autotune.backends.torch_regions import compiled_paths, left_paths
 from autotune.backends.torch_settings import Settings
 
@@ -30,11 +31,10 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
     content = {
         "code": code,
         "capture": _capture() if settings.compiles_anything else None,
-        "region": [compiled_paths(model), left_paths(model)],
+        "region": [compiled_paths(rewritten(model)), left_paths(rewritten(model))],
         "graphs_of_the_device": _device_graphs(model, settings),
         "process": _process(),
-        "precision": [settings.autocast, settings.cast],
-        "inference_mode": settings.inference_mode,
+        "precision": settings.autocast,
         "keeps_memory": settings.keeps_memory,
         "model": _layouts(model),
         "optimizer": [settings.optimizer_impl, settings.optimizer_compiled],

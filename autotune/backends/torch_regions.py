@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch_settings import Settings
-from autotune.changes import Changes
+from autotune.backends.torch_compiler import Compile, Entry
 from autotune.errors import InvalidConfigError
 from autotune.regions import KNOB, Region, fitting
 
-_DYNAMO = "torch._dynamo.config"
+_DYNAMO, _LIMIT = "torch._dynamo.config", "recompile_limit"
 
 
 def modules(model: torch.nn.Module) -> Mapping[str, torch.nn.Module]:
@@ -26,27 +25,36 @@ def check(model: torch.nn.Module, region: Region) -> None:
     _chosen(model, region)
 
 
-def compile_region(
-    model: torch.nn.Module, step: torch.nn.Module, settings: Settings, arguments: dict[str, Any], changes: Changes
-) -> Any:
+def compile_region(model: torch.nn.Module, step: torch.nn.Module, region: Region, compile_: Compile) -> Any:
     """`step`, which is the model or stands around it, with the region compiled at its first call.
 
-    Chosen modules are compiled in place (`nn.Module.compile`), so that `step` itself is what is called. Dynamo does not
-    compile a loop around a module that is left, and says so (torch 2.13): its other modules are compiled then.
+    Chosen modules are compiled in place, as `nn.Module.compile` does it, so that `step` itself is what is called.
+    Dynamo does not compile a loop around a module that is left, and says so (torch 2.13): its other modules are
+    compiled then.
     """
-    if not settings.region.compiled:
-        leave(model, settings.region, changes)
-        return torch.compile(step, **arguments)
-    chosen = _chosen(model, settings.region)
-    _allow_code_for(len(chosen), changes)
-    changes.rewrite(chosen, lambda: _compile(chosen, arguments))
+    if not region.compiled:
+        leave(model, region)
+        return compile_(step)
+    for each in _chosen(model, region):
+        each._compiled_call_impl = compile_(each._call_impl)
     return step
 
 
-def leave(model: torch.nn.Module, region: Region, changes: Changes) -> None:
+def leave(model: torch.nn.Module, region: Region) -> None:
     """Tell the compiler to leave the modules as they are that the region leaves out."""
-    chosen = _chosen(model, region)
-    changes.rewrite(chosen, lambda: _leave(chosen))
+    disable: Any = torch.compiler.disable
+    for each in _chosen(model, region):
+        each.forward = disable(each.forward)
+
+
+def room_for(model: torch.nn.Module, region: Region, dynamo_options: Mapping[str, object]) -> list[Entry]:
+    """Modules of one class share dynamo's limit of compilations, 8. Equal ones share one compilation too, but not if
+    they are frozen, and past the limit they would run eagerly without a word (measured on torch 2.13)."""
+    if not region.compiled:
+        return []
+    config = importlib.import_module(_DYNAMO)
+    limit: Any = dynamo_options.get(_LIMIT, getattr(config, _LIMIT))
+    return [(config, _LIMIT, limit + len(_chosen(model, region)))]
 
 
 def compiled_paths(model: torch.nn.Module) -> list[str]:
@@ -72,23 +80,5 @@ def _chosen(model: torch.nn.Module, region: Region) -> list[torch.nn.Module]:
     return [found[path] for path in paths]
 
 
-def _compile(chosen: list[torch.nn.Module], arguments: dict[str, Any]) -> None:
-    for each in chosen:
-        each.compile(**arguments)
-
-
-def _leave(chosen: list[torch.nn.Module]) -> None:
-    disable: Any = torch.compiler.disable
-    for each in chosen:
-        each.forward = disable(each.forward)
-
-
 def _is_left(module: torch.nn.Module) -> bool:
     return bool(getattr(vars(module).get("forward"), "_torchdynamo_disable", False))
-
-
-def _allow_code_for(num_modules: int, changes: Changes) -> None:
-    """Modules of one class share dynamo's limit of compilations, 8. Equal ones share one compilation too, but not if
-    they are frozen, and past the limit they would run eagerly without a word (measured on torch 2.13)."""
-    config = importlib.import_module(_DYNAMO)
-    changes.set_attribute(config, "recompile_limit", config.recompile_limit + num_modules)

@@ -2,7 +2,10 @@
 
 A knob is handed over in the way that works, found by what inductor emits and not by what it accepts
 (docs/knobs.md has the pairs). Most of inductor's go through `torch.compile(options=...)`, which keeps them to this
-model. Freezing does not: dynamo decides before inductor sees the options, from the process's own setting.
+model. Freezing and dynamo's own settings do not: they are set while this model is compiled (`torch_compiler`).
+
+What changes the job's weights is no knob: casting them, and channels-last. Frozen code under autocast is as fast
+(docs/decisions/0018-results-first.md).
 """
 
 from __future__ import annotations
@@ -31,17 +34,17 @@ OPTIONS: dict[str, tuple[str, Scalar]] = {
 }
 """Knob -> entry of torch._inductor.config, given with `options=`; and the value that leaves it as it is."""
 
-PROCESS_OPTIONS: dict[str, tuple[str, Scalar]] = {"freezing": ("freezing", False)}
-"""The same, for entries of torch._inductor.config that have to be set in the process."""
+COMPILER_OPTIONS: dict[str, tuple[str, Scalar]] = {"freezing": ("freezing", False)}
+"""The same, for entries of torch._inductor.config that dynamo reads: set while this model is compiled."""
 
 DYNAMO_OPTIONS: dict[str, tuple[str, Scalar]] = {
     "allow_rnn": ("allow_rnn", False),
     "recompile_limit": ("recompile_limit", 8),
 }
-"""The same, for entries of torch._dynamo.config, set in the process."""
+"""The same, for entries of torch._dynamo.config."""
 
 FUNCTORCH_OPTIONS: dict[str, tuple[str, Scalar]] = {"activation_memory_budget": ("activation_memory_budget", 1.0)}
-"""The same, for entries of torch._functorch.config, set in the process: what AOTAutograd goes by."""
+"""The same, for entries of torch._functorch.config: what AOTAutograd goes by."""
 
 SHAPES = "shapes"
 """The knob that says what is done about calls of many shapes; it stands in for `dynamic`."""
@@ -59,8 +62,11 @@ DYNAMIC: dict[str, bool | None] = {
 """Value of the knob `shapes` -> torch.compile's `dynamic`. What else a strategy does is not torch's: `strategy`."""
 
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
-CASTS = {"bf16_cast": "bfloat16", "fp16_cast": "float16"}
 """Value of the knob `precision` -> torch's name of the element type."""
+"""Value of the knob `precision` -> torch's name of the element type."""
+
+PROCESS_KNOBS = ("matmul_precision", "threads", "allocator")
+"""What these set holds for the whole process, other models included: a job has to ask for them."""
 
 _LIMITS: dict[str, Scalar] = {"bucketed": 64, "eager_rare": 64}
 """Value of the knob `shapes` -> the limit of compilations that it needs: they mean to compile so often."""
@@ -68,19 +74,32 @@ _LIMITS: dict[str, Scalar] = {"bucketed": 64, "eager_rare": 64}
 _CHOICES: dict[str, tuple[Scalar, ...]] = {
     SHAPES: tuple(DYNAMIC),
     "recompile_limit": (8, 64),
-    "precision": (None, *AUTOCASTS, *CASTS),
+    "precision": (None, *AUTOCASTS),
     "matmul_precision": (None, "highest", "high", "medium"),
-    "memory_format": (None, "channels_last"),
-    "inference_mode": (False, True),
+    "max_autotune_gemm_backends": (None, "CPP", "TRITON", "ATEN,TRITON,CUTLASS"),
+    "fullgraph": (False, True),
+    "dynamic": (None, False, True),
+    **{name: (False, True) for name, (_, plain) in OPTIONS.items() if isinstance(plain, bool)},
+    "freezing": (False, True),
+    "allow_rnn": (False, True),
     "allocator": (None, "keep"),
+    "memory_format": (None,),
+    "inference_mode": (False,),
     "scope": ("model", "loss"),
     "optimizer_impl": (None, "foreach", "fused"),
     "optimizer_compiled": (False, True),
 }
 """Knobs with a fixed choice, and what they take; `threads` takes a number or null."""
 
+_GIVEN_UP: dict[str, tuple[Scalar, ...]] = {
+    "precision": ("bf16_cast", "fp16_cast"),
+    "memory_format": ("channels_last",),
+    "inference_mode": (True,),
+}
+"""Knob -> values that earlier releases offered."""
+
 _OF_THE_COMPILER = (
-    KNOB, SHAPES, *COMPILE_KNOBS, *OPTIONS, *PROCESS_OPTIONS, *DYNAMO_OPTIONS, *FUNCTORCH_OPTIONS, "torchair_mode",
+    KNOB, SHAPES, *COMPILE_KNOBS, *OPTIONS, *COMPILER_OPTIONS, *DYNAMO_OPTIONS, *FUNCTORCH_OPTIONS, "torchair_mode",
     "scope",
 )  # fmt: skip
 
@@ -97,23 +116,19 @@ class Settings:
     fullgraph: bool = False
     options: dict[str, Scalar] = field(default_factory=dict)
     """Entries of inductor's config for this model alone; those of `mode` are not among them."""
-    process_options: dict[str, Scalar] = field(default_factory=dict)
-    """Entries of inductor's config for the process."""
+    compiler_options: dict[str, Scalar] = field(default_factory=dict)
+    """Entries of inductor's config that dynamo reads."""
     dynamo_options: dict[str, Scalar] = field(default_factory=dict)
-    """Entries of dynamo's config for the process."""
+    """Entries of dynamo's config."""
     torchair_mode: str | None = None
     autocast: str | None = None
     """Element type that torch.autocast computes in."""
-    cast: str | None = None
-    """Element type that the model and its floating inputs are cast to."""
     matmul_precision: str | None = None
-    channels_last: bool = False
-    inference_mode: bool = False
     num_threads: int | None = None
     keeps_memory: bool = False
     """glibc is told never to give freed memory back to the system."""
     functorch_options: dict[str, Scalar] = field(default_factory=dict)
-    """Entries of functorch's config for the process."""
+    """Entries of functorch's config."""
     scope: str = "model"
     """Of a training step, what is compiled as one: `model`, or `loss`, which is the model and the loss."""
     optimizer_impl: str | None = None
@@ -127,7 +142,7 @@ class Settings:
     @property
     def freezes(self) -> bool:
         """The weights become constants of the compiled code, which is for inference only."""
-        return bool(self.process_options.get("freezing"))
+        return bool(self.compiler_options.get("freezing"))
 
 
 def settings_of(config: Config) -> Settings:
@@ -135,6 +150,7 @@ def settings_of(config: Config) -> Settings:
     execution = config.get("execution")
     if execution not in ("eager", "compile"):
         raise InvalidConfigError(f"knob execution: {execution!r} is neither 'eager' nor 'compile'")
+    _refuse_given_up(config)
     _refuse_unknown(config, compiled=execution == "compile")
     precision = config.get("precision")
     return Settings(
@@ -142,14 +158,11 @@ def settings_of(config: Config) -> Settings:
         region=_region(config),
         **_compile_knobs(config),
         options=_entries(config, OPTIONS),
-        process_options=_entries(config, PROCESS_OPTIONS),
+        compiler_options=_entries(config, COMPILER_OPTIONS),
         dynamo_options={**_limit(config), **_entries(config, DYNAMO_OPTIONS)},
         torchair_mode=_text(config, "torchair_mode"),
         autocast=AUTOCASTS.get(str(precision)),
-        cast=CASTS.get(str(precision)),
         matmul_precision=_text(config, "matmul_precision"),
-        channels_last=config.get("memory_format") == "channels_last",
-        inference_mode=bool(config.get("inference_mode")),
         num_threads=_num_threads(config.get("threads")),
         keeps_memory=config.get("allocator") == "keep",
         functorch_options=_entries(config, FUNCTORCH_OPTIONS),
@@ -163,10 +176,6 @@ def require_for_training(settings: Settings) -> None:
     """Raises InvalidConfigError for what is for inference only."""
     if settings.freezes:
         raise InvalidConfigError("knob freezing: frozen weights cannot be trained")
-    if settings.inference_mode:
-        raise InvalidConfigError("knob inference_mode: records no gradients, so nothing can be trained in it")
-    if settings.cast is not None:
-        raise InvalidConfigError("knob precision: a training step keeps its weights as they are; use an autocast")
     if settings.region != Region():
         raise InvalidConfigError(f"knob {KNOB}: is for inference; in a training step `scope` says what is compiled")
 
@@ -186,6 +195,22 @@ def compile_arguments(settings: Settings, mode_options: dict[str, Any]) -> dict[
     return arguments
 
 
+def process_knobs(config: Config) -> tuple[str, ...]:
+    """The knobs of a config that set something for the whole process."""
+    return tuple(name for name in PROCESS_KNOBS if config.get(name) is not None)
+
+
+def _refuse_given_up(config: Config) -> None:
+    """A config of an earlier release: what it promised cannot be kept without changing the job's own weights."""
+    for name, values in _GIVEN_UP.items():
+        if any(config.matches({name: value}) for value in values) and name in config.root:
+            raise InvalidConfigError(
+                f"knob {name}: {config[name]!r} is no longer applied: it changes what the model's owner sees "
+                "(weights, or outputs that cannot be trained on)",
+                tip="tune again",
+            )
+
+
 def _refuse_unknown(config: Config, *, compiled: bool) -> None:
     known = {"execution", "threads", *_CHOICES, *_OF_THE_COMPILER}
     for name in config.knobs():
@@ -200,7 +225,7 @@ def _refuse_unknown(config: Config, *, compiled: bool) -> None:
     if backend != "torchair" and "torchair_mode" in config.root:
         raise InvalidConfigError("knob torchair_mode: is for backend=torchair only")
     if backend != "inductor":
-        for name in ("mode", *OPTIONS, *PROCESS_OPTIONS):
+        for name in ("mode", *OPTIONS, *COMPILER_OPTIONS):
             if name in config.root:
                 raise InvalidConfigError(f"knob {name}: is for backend=inductor only")
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.torch_apply import device_of, entries_of_threads, prepare
+from autotune.backends.torch_apply import device_of, prepare
+from autotune.backends.torch_compiler import Compile
 from autotune.backends.torch_settings import Settings, require_for_training, settings_of
-from autotune.backends.torch_threads import ThreadSettings
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -36,10 +36,10 @@ def training_step(
     settings = settings_of(config)
     require_for_training(settings)
     _require_implementation(optimizer, settings)
-    arguments = prepare(model, settings, changes)
+    kit = prepare(model, settings, changes)
     if settings.optimizer_impl is not None:
         _choose_implementation(optimizer, settings.optimizer_impl, changes)
-    forward = _forward(model, loss, settings, arguments)
+    forward: Callable[..., torch.Tensor] = kit.around(_forward(model, loss, settings, kit.compile))
     update: Callable[[], object] = torch.compile(optimizer.step) if settings.optimizer_compiled else optimizer.step
 
     def step(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -49,7 +49,7 @@ def training_step(
         update()
         return value.detach()
 
-    return ThreadSettings(entries_of_threads(settings)).around(step)
+    return step
 
 
 def kept(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
@@ -77,12 +77,12 @@ def gradients(optimizer: torch.optim.Optimizer, to_array: Callable[[Any], NDArra
 
 
 def _forward(
-    model: torch.nn.Module, loss: Callable[..., torch.Tensor], settings: Settings, arguments: dict[str, Any] | None
+    model: torch.nn.Module, loss: Callable[..., torch.Tensor], settings: Settings, compile_: Compile | None
 ) -> Callable[..., torch.Tensor]:
     """The loss of a batch, under autocast as a whole: a loss must not be computed in bfloat16."""
     called: Any = model
-    if arguments is not None and settings.scope == "model":
-        called = torch.compile(model, **arguments)
+    if compile_ is not None and settings.scope == "model":
+        called = compile_(model)
     dtype = None if settings.autocast is None else getattr(torch, settings.autocast)
     device = device_of(model).type
 
@@ -90,7 +90,7 @@ def _forward(
         with nullcontext() if dtype is None else torch.autocast(device, dtype=dtype):
             return loss(called, *args, **kwargs)
 
-    return torch.compile(forward, **arguments) if arguments is not None and settings.scope == "loss" else forward
+    return compile_(forward) if compile_ is not None and settings.scope == "loss" else forward
 
 
 def _require_implementation(optimizer: torch.optim.Optimizer, settings: Settings) -> None:

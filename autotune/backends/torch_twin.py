@@ -28,6 +28,7 @@ def twin(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Module:
         "__reduce_ex__": reduce,
         "__module__": own.__module__,
         "__doc__": own.__doc__,
+        _ORIGINAL: staticmethod(lambda: model),
     }
     # Past the metaclass's and the class's own ways of making classes and objects: only the calls are to differ.
     kind = type.__new__(type(own), own.__name__, (own,), body)
@@ -35,6 +36,15 @@ def twin(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Module:
     other: torch.nn.Module = object.__new__(kind)
     object.__setattr__(other, "__dict__", vars(model))
     return other
+
+
+def original(model: torch.nn.Module) -> torch.nn.Module:
+    """The module that a twin was made of; the very same object for any other."""
+    found = getattr(type(model), _ORIGINAL, None)
+    return model if found is None else found()
+
+
+_ORIGINAL = "_autotune_original"
 
 
 def _itself(model: torch.nn.Module) -> torch.nn.Module:

@@ -8,45 +8,32 @@ entry with its own guards, and goes when it is dropped.
 
 from __future__ import annotations
 
-import contextvars
-import inspect
 import itertools
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
-from autotune.backends import torch_regions
-from autotune.backends.torch_apply import adapted, device_of, entries_of_threads, inference_scope, prepare
+from autotune.backends.torch_apply import Kit, adapted, device_of, prepare
 from autotune.backends.torch_settings import settings_of
-from autotune.backends.torch_threads import ThreadSettings
 from autotune.changes import Changes
 from autotune.config import Config
+from autotune.regions import Region
 
 _NUMBERS = itertools.count()
 """Dynamo remembers sizes by a function's name and line, and would make those that it saw change dynamic."""
-_ISOLATES = "isolate_recompiles"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
 def versions(model: torch.nn.Module, config: Config, changes: Changes) -> TorchVersions | None:
-    """See `Backend.versions`. None where parts of the model are compiled in place, each for whatever calls it."""
+    """See `Backend.versions`. None where parts of the model are compiled or left, each for whatever calls it."""
     settings = settings_of(config)
-    torch_regions.check(model, settings.region)
-    if not settings.compiled or settings.region.compiled:
+    if not settings.compiled or settings.region != Region():
         return None
-    arguments = prepare(model, settings, changes)
-    assert arguments is not None
-    torch_regions.leave(model, settings.region, changes)
     # A version sees one shape alone: what would be made dynamic by itself never is.
-    arguments = {**arguments, "dynamic": False if arguments["dynamic"] is None else arguments["dynamic"]}
-    if _ISOLATES in inspect.signature(torch.compile).parameters:
-        # Where the graph breaks, functions of the model are compiled on their own, under their own code objects.
-        arguments[_ISOLATES] = True
-    own = ThreadSettings(entries_of_threads(settings))
-    return TorchVersions(model, adapted(model, settings), arguments, inference_scope(settings), own)
+    kit = prepare(model, settings, changes, one_shape=True)
+    return TorchVersions(model, adapted(model, settings), kit, warms=settings.backend == "inductor")
 
 
 class TorchVersions:
@@ -55,28 +42,18 @@ class TorchVersions:
     gives_back = True
     """Guards and graphs go; inductor's modules stay loaded, with the constants of frozen ones (measured, 2.13)."""
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        step: torch.nn.Module,
-        arguments: dict[str, Any],
-        scope: Callable[[], AbstractContextManager[Any]] | None,
-        own: ThreadSettings,
-    ) -> None:
-        """`step` is the model or stands around it; `arguments` are those of torch.compile; `scope` is entered around
-        each call, and `own` holds for it."""
+    def __init__(self, model: torch.nn.Module, step: torch.nn.Module, kit: Kit, *, warms: bool) -> None:
+        """`step` is the model or stands around it. `warms`: the compiler does something once in a process."""
+        assert kit.compile is not None
         self._model = model
         self._step = step
-        self._arguments = arguments
-        self._scope = scope
-        self._own = own
+        self._compile = kit.compile
+        self._around = kit.around
         self._codes: dict[Callable[..., Any], CodeType] = {}
         self._dropped: CodeType | None = None
-        self._is_warm = False
-        # A release's settings can be a context's own, and another thread begins with none (2.13).
-        self._context = contextvars.copy_context()
+        self._is_warm = not warms
         self._device = device_of(model)
-        self.eager = self._scoped(step)
+        self.eager: Callable[..., Any] = step
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
         """What dynamo's guards ask about, as far as it changes from call to call."""
@@ -91,14 +68,14 @@ class TorchVersions:
 
     def new(self) -> Callable[..., Any]:
         function = _function_of_its_own(self._step)
-        version = self._scoped(self._own.around(torch.compile(function, **self._arguments)))
+        version: Callable[..., Any] = self._around(self._compile(function))
         self._codes[version] = function.__code__
         return version
 
     def warm(self) -> None:
         """A tiny function is compiled. Without, imports, workers and headers would be taken for the first version's own
         price, which is several times too high for the next one."""
-        if self._arguments["backend"] == "inductor" and not self._is_warm:
+        if not self._is_warm:
             torch.compile(_tiny, dynamic=False)(torch.zeros(64, device=self._device))
             self._is_warm = True
 
@@ -124,14 +101,14 @@ class TorchVersions:
         inputs, keywords = copies.of(args), copies.of(kwargs)
         if not copies.are_alike:
             return None
-        context, num_threads = self._context.copy(), torch.get_num_threads()
+        num_threads = torch.get_num_threads()
         is_inference = torch.is_inference_mode_enabled()
 
         def call() -> Any:
             if torch.get_num_threads() != num_threads:
                 torch.set_num_threads(num_threads)
             with torch.inference_mode() if is_inference else torch.no_grad():
-                return context.run(version, *inputs, **keywords)
+                return version(*inputs, **keywords)
 
         return call
 
@@ -139,17 +116,6 @@ class TorchVersions:
         if self._device.type == "cpu":
             return None
         return int(getattr(torch, self._device.type).memory_allocated(self._device))
-
-    def _scoped(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        if self._scope is None:
-            return call
-        scope = self._scope
-
-        def within(*args: Any, **kwargs: Any) -> Any:
-            with scope():
-                return call(*args, **kwargs)
-
-        return within
 
 
 def _tiny(x: torch.Tensor) -> torch.Tensor:

@@ -89,6 +89,14 @@ def tune(
     fixed_precision: Annotated[
         bool, typer.Option("--fixed-precision", help="Leave out whatever changes the numerics.")
     ] = False,
+    process_settings: Annotated[
+        bool,
+        typer.Option(
+            "--process-settings",
+            help="Search what holds for a whole process too (threads, allocator, matmul precision, graph mode); the "
+            "job allows it with apply(model, process_settings=True).",
+        ),
+    ] = False,
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -162,6 +170,7 @@ def tune(
         variables=tuple(env or ()),
         preset=one_of("--preset", preset, *PRESETS),
         fixed_precision=fixed_precision,
+        process_settings=process_settings,
     )
     wanted = budget_of(budget).but(
         num_trials=trials, stop_early=early_stop, compile_s=compile_timeout, total_s=trial_timeout

@@ -1,0 +1,88 @@
+"""torch.compile under settings of inductor and dynamo that hold for one model alone.
+
+Rule of this file: a setting that torch.compile does not take as an argument is set while the compiler works on this
+model, in whichever thread that is, and at no other time. A switch that stays on would reach whatever else the job
+compiles: freezing, for one, would make constants of another model's weights.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from autotune.errors import InvalidConfigError
+
+Entry = tuple[Any, str, object]
+"""A module of settings, a setting's name, and its value."""
+
+Compile = Callable[[Any], Any]
+"""Compiles a module or a function, as `torch.compile` without further arguments."""
+
+
+def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
+    """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release cannot."""
+    if not entries:
+        return lambda target: torch.compile(target, **arguments)
+    # The one place where dynamo calls the compiler, be it for the first call, another shape or the rest of a broken
+    # graph. Patching around each call instead would cost it some 40 microseconds (2.13).
+    context = getattr(torch.compile(torch.nn.Identity(), **arguments), "dynamo_ctx", None)
+    if not callable(getattr(context, "callback", None)):
+        raise InvalidConfigError(f"torch {torch.__version__} cannot keep compiler settings to one model")
+    assert context is not None
+    context.callback = _under(entries, context.callback)
+    compile_: Compile = context
+    return compile_
+
+
+class ConstantsSeen:
+    """A backend for torch.compile: inductor, which tells what it makes constants of before it does."""
+
+    def __init__(self, options: dict[str, Any], tell: Callable[[list[torch.Tensor]], object]) -> None:
+        self._options = options
+        self._tell = tell
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        self._tell(list(_attributes(graph)))
+        compiled: Callable[..., Any] = torch._inductor.compile(graph, inputs, options=self._options)
+        return compiled
+
+
+def _attributes(graph: torch.fx.GraphModule) -> Iterator[torch.Tensor]:
+    """Tensors that dynamo took into the graph: parameters, buffers, and plain attributes of modules."""
+    for node in graph.graph.nodes:
+        if node.op == "get_attr":
+            value = functools.reduce(getattr, str(node.target).split("."), graph)
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+def _under(entries: Sequence[Entry], callback: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(callback)  # Dynamo reads attributes of its callback.
+    def compile_under(*args: Any, **kwargs: Any) -> Any:
+        with _lock(), _set(entries):
+            return callback(*args, **kwargs)
+
+    return compile_under
+
+
+@contextmanager
+def _set(entries: Iterable[Entry]) -> Iterator[None]:
+    before = [(module, name, getattr(module, name)) for module, name, _ in entries]
+    try:
+        for module, name, value in entries:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _lock() -> Any:
+    """Dynamo's own: releases before 2.13 keep one value of a setting for all threads."""
+    import torch._dynamo.convert_frame
+
+    return getattr(torch._dynamo.convert_frame, "compile_lock", None) or nullcontext()

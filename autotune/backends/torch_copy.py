@@ -1,0 +1,174 @@
+"""A copy of a model's modules that shares its weights: what regions and variants rewrite in place of the job's model.
+
+Only modules that were rewritten, and those that hold them, stay copies; all others are the job's own. A copy holds the
+very dictionaries of parameters and buffers that the original holds, so weights, gradients and checkpoints are one.
+Plain attributes are brought along at each call, from the job's modules before it and back to them after it. The same
+idea as `torch.nn.parallel.replicate`, which shares no attributes.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import is_
+from types import MethodType
+from typing import Any
+
+import torch
+
+from autotune.errors import UnsuitableCallError
+
+_COMPILED = "_compiled_call_impl"
+_PARTS = ("_modules", "_parameters", "_buffers")
+"""Dictionaries in which a module keeps what it is made of."""
+_OWN = frozenset({*_PARTS, _COMPILED, "forward"})
+"""Attributes that a copy has for itself."""
+
+
+@dataclass
+class _Pair:
+    """A module of the job and its copy, with what both held when they were last made equal."""
+
+    original: torch.nn.Module
+    copy: torch.nn.Module
+    parts: list[tuple[dict[str, Any], dict[str, Any]]]
+    """Dictionaries of the original that the copy does not share, and their content then."""
+    of_original: dict[str, Any] = field(default_factory=dict)
+    of_copy: dict[str, Any] = field(default_factory=dict)
+
+    def note(self) -> None:
+        self.of_original, self.of_copy = dict(vars(self.original)), dict(vars(self.copy))
+
+
+class ModelCopy:
+    """See `backends.ModelCopy`."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._lock = threading.Lock()
+        self._copies: dict[Any, Any] = {each: each.__new__(type(each)) for each in dict.fromkeys(model.modules())}
+        self._originals = {copy: each for each, copy in self._copies.items()}
+        for original, copy in self._copies.items():
+            held = {name: _replaced(value, self._copies) for name, value in vars(original).items()}
+            # What rewrites the copy may add to them and take from them.
+            held |= {name: dict(held[name]) for name in _PARTS} | {_COMPILED: None}
+            object.__setattr__(copy, "__dict__", held)
+        self._begun = {copy: _content(copy) for copy in self._originals}
+        self.model: torch.nn.Module = self._copies[model]
+        self._pairs: list[_Pair] | None = None
+        _NEWEST[model] = self.model
+
+    def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if self._pairs is None:
+                self._settle()
+            self._bring_along()
+            try:
+                return step(*args, **kwargs)
+            finally:
+                self._bring_back()
+
+        return called
+
+    def _settle(self) -> None:
+        with self._lock:
+            if self._pairs is None:
+                self._drop_unneeded()
+                kept = set(self.model.modules())
+                self._pairs = [_paired(each, copy) for copy, each in self._originals.items() if copy in kept]
+
+    def _drop_unneeded(self) -> None:
+        """Let go of the copies in which nothing was rewritten, nor in what they hold."""
+        needed = {copy for copy, begun in self._begun.items() if not _same(_content(copy), begun)} | {self.model}
+        while more := {copy for copy in self._originals if copy not in needed and _holds(copy, needed)}:
+            needed |= more
+        plain = {copy: original for copy, original in self._originals.items() if copy not in needed}
+        for module in [each for each in self.model.modules() if each not in plain]:
+            held = vars(module)
+            for name, value in list(held.items()):
+                held[name] = _replaced(value, plain)
+
+    def _bring_along(self) -> None:
+        for pair in self._pairs or ():
+            if not all(_same(now, then) for now, then in pair.parts):
+                raise UnsuitableCallError(
+                    "parts of the model were replaced after the config was applied",
+                    tip="apply the config again once the model is as it is to be used",
+                    lasting=True,
+                )
+            if not _same(vars(pair.original), pair.of_original):
+                _carry(pair.of_original, pair.original, pair.copy, self._copies)
+                pair.note()
+
+    def _bring_back(self) -> None:
+        for pair in self._pairs or ():
+            if not _same(vars(pair.copy), pair.of_copy):
+                _carry(pair.of_copy, pair.copy, pair.original, self._originals)
+                pair.note()
+
+
+def _paired(original: torch.nn.Module, copy: torch.nn.Module) -> _Pair:
+    """From now on parameters and buffers that are the same are held in one dictionary."""
+    parts = []
+    for name in _PARTS:
+        now, own = vars(original)[name], vars(copy)[name]
+        if _same(now, own):
+            vars(copy)[name] = now
+        else:
+            parts.append((now, dict(now)))
+    pair = _Pair(original, copy, parts)
+    pair.note()
+    return pair
+
+
+def _content(module: torch.nn.Module) -> dict[Any, Any]:
+    held = vars(module)
+    parts = {(name, key): value for name in _PARTS for key, value in held[name].items()}
+    return {name: value for name, value in held.items() if name not in _PARTS} | parts
+
+
+_NEWEST: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
+
+
+def rewritten(model: torch.nn.Module) -> torch.nn.Module:
+    """The newest copy of a model; the model itself where there is none."""
+    copy: torch.nn.Module = _NEWEST.get(model, model)
+    return copy
+
+
+def _carry(before: dict[str, Any], source: torch.nn.Module, target: torch.nn.Module, by: dict[Any, Any]) -> None:
+    """Set in the target what changed in the source since `before`."""
+    now, held = dict(vars(source)), vars(target)
+    for name in before.keys() | now.keys():
+        if name in _OWN or (name in before and name in now and before[name] is now[name]):
+            continue
+        if name in now:
+            held[name] = _replaced(now[name], by)
+        else:
+            held.pop(name, None)
+
+
+def _replaced(value: Any, by: dict[Any, Any]) -> Any:
+    """The value with modules replaced by others, also in lists, tuples and dicts and behind bound methods; the very
+    same object where none is in it."""
+    if isinstance(value, torch.nn.Module):
+        return by.get(value, value)
+    if isinstance(value, MethodType) and isinstance(value.__self__, torch.nn.Module):
+        return MethodType(value.__func__, by[value.__self__]) if value.__self__ in by else value
+    if type(value) is dict:
+        pairs = {key: _replaced(each, by) for key, each in value.items()}
+        return value if _same(pairs, value) else pairs
+    if type(value) in (list, tuple):
+        parts = [_replaced(each, by) for each in value]
+        return value if all(map(is_, parts, value)) else type(value)(parts)
+    return value
+
+
+def _holds(module: torch.nn.Module, wanted: set[Any]) -> bool:
+    stand_ins: dict[Any, Any] = dict.fromkeys(wanted, object())
+    return any(_replaced(value, stand_ins) is not value for value in vars(module).values())
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return len(one) == len(other) and all(map(is_, one.values(), other.values()))

@@ -1,0 +1,181 @@
+"""Frozen code: compiled with the weights as constants, and right only for as long as the weights are those.
+
+What is compared at each call, for each constant: PyTorch's own count of writes (`load_state_dict`, optimizers,
+`copy_` and all in-place operators), the address (`.to()`, `.data = ...`), and two elements, which tell of writes that
+nobody counts (`.data`, NumPy, fused optimizers). Steps of an optimizer are reported by PyTorch. In case all of that
+misses one, a small part of the weights is read again at each call, another part each time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from autotune.errors import InvalidConfigError, UnsuitableCallError
+
+_PART_BYTES = 8192
+"""Of the weights, read again at each call: some 5 microseconds."""
+_WORDS: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
+_writes = attrgetter("_version")
+_value = attrgetter("value")
+_address = torch.Tensor.data_ptr
+
+
+@dataclass(frozen=True)
+class _Constants:
+    """What the tensors were when they were compiled in; lists of equal length, so that they compare at once."""
+
+    tensors: list[torch.Tensor]
+    writes: list[int]
+    addresses: list[int]
+    words: list[Any]
+    values: list[int]
+    parts: list[tuple[Any, int]]
+
+    def differ(self) -> bool:
+        """The order matters: memory is read where it still is."""
+        return (
+            [*map(_writes, self.tensors)] != self.writes
+            or [*map(_address, self.tensors)] != self.addresses
+            or [*map(_value, self.words)] != self.values
+        )
+
+
+class FrozenWeights:
+    """The constants of some frozen code."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._constants = _Constants([], [], [], [], [], [])
+        self._next_part: Iterator[tuple[Any, int]] = iter(())
+        self._is_stepped = False
+
+    def add(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These become constants now. Raises InvalidConfigError for tensors that cannot be watched."""
+        with self._lock:
+            known = {id(each) for each in self._constants.tensors}
+            new = [each for each in tensors if id(each) not in known]
+            then = self._constants
+            words = [word for each in new for word in _sampled(each)]
+            parts = [part for each in new for part in _parts(each)]
+            self._constants = _Constants(
+                then.tensors + new,
+                then.writes + [_count_of_writes(each) for each in new],
+                then.addresses + [each.data_ptr() for each in new],
+                then.words + words,
+                then.values + [word.value for word in words],
+                then.parts + parts,
+            )
+            self._next_part = itertools.cycle(self._constants.parts)
+        _watch_optimizers(self)
+
+    def note_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer has just changed its parameters."""
+        trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        if any(id(each) in trained for each in self._constants.tensors):
+            self._is_stepped = True
+
+    def have_changed(self) -> bool:
+        """Whether any constant is no longer what was compiled in."""
+        if self._is_stepped or self._constants.differ():
+            return True
+        part = next(self._next_part, None)
+        return part is not None and zlib.crc32(part[0]) != part[1]
+
+
+class FrozenStep:
+    """Calls of frozen code. Raises UnsuitableCallError, before anything runs, where it would answer wrongly."""
+
+    def __init__(self, model: torch.nn.Module, step: Callable[..., Any], weights: FrozenWeights) -> None:
+        self._model = model
+        self._step = step
+        self._weights = weights
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._model.training:
+            raise UnsuitableCallError("the model is in training mode, and its weights are constants of the tuned code")
+        if self._weights.have_changed():
+            raise UnsuitableCallError(
+                "the model's weights changed after they had become constants of the tuned code",
+                tip="apply the config again once the weights are final",
+                lasting=True,
+            )
+        if not torch.is_grad_enabled():
+            return self._step(*args, **kwargs)
+        if self._records_gradients(args, kwargs):
+            raise UnsuitableCallError(
+                "the call records gradients, and the weights are constants of the tuned code",
+                tip="call the model under torch.no_grad() or torch.inference_mode()",
+            )
+        with torch.no_grad():
+            return self._step(*args, **kwargs)
+
+    def _records_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        inputs = itertools.chain(args, kwargs.values())
+        return any(each.requires_grad for each in self._model.parameters()) or any(map(_requires_grad, inputs))
+
+
+def _requires_grad(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.requires_grad
+    if isinstance(value, dict):
+        return any(map(_requires_grad, value.values()))
+    return isinstance(value, (tuple, list)) and any(map(_requires_grad, value))
+
+
+def _count_of_writes(tensor: torch.Tensor) -> int:
+    if tensor.is_inference():
+        raise InvalidConfigError(
+            "knob freezing: the model's weights are inference tensors, whose changes PyTorch does not count",
+            tip="build the model outside of torch.inference_mode()",
+        )
+    return tensor._version
+
+
+def _sampled(tensor: torch.Tensor) -> list[Any]:
+    """The first element and one in the middle, as they lie in a CPU's memory."""
+    if tensor.device.type != "cpu":
+        raise InvalidConfigError("knob freezing: only a CPU's memory can be watched for weights that change")
+    word = _WORDS.get(min(tensor.element_size(), 8))
+    if tensor.numel() == 0 or word is None:
+        return []
+    middle = sum((size // 2) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    offsets = dict.fromkeys([0, middle * tensor.element_size()])
+    return [word.from_address(tensor.data_ptr() + offset) for offset in offsets]
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[tuple[Any, int]]:
+    """The tensor's bytes in small parts, each with its checksum."""
+    if tensor.numel() == 0 or not tensor.is_contiguous():
+        return
+    num_bytes = tensor.numel() * tensor.element_size()
+    whole = memoryview((ctypes.c_char * num_bytes).from_address(tensor.data_ptr()))
+    for start in range(0, num_bytes, _PART_BYTES):
+        part = whole[start : start + _PART_BYTES]
+        yield part, zlib.crc32(part)
+
+
+_WATCHED: weakref.WeakSet[FrozenWeights] = weakref.WeakSet()
+_registered = threading.Lock()
+
+
+def _watch_optimizers(weights: FrozenWeights) -> None:
+    """Fused optimizers write without being counted (2.13)."""
+    _WATCHED.add(weights)
+    if _registered.acquire(blocking=False):  # Once in a process, and never given back.
+        register_optimizer_step_post_hook(_note_step)
+
+
+def _note_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for weights in list(_WATCHED):
+        weights.note_step(optimizer)

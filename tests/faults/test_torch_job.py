@@ -1,0 +1,539 @@
+"""What a PyTorch job does with its model, and what it must get: real compiled code, and the plain model's answers.
+
+Each test is a row of the table in docs/in-the-job.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+import warnings
+
+import pytest
+import yaml
+
+import autotune
+from autotune import environment
+from tests.conftest import REPOSITORY
+
+torch = pytest.importorskip("torch")
+
+import torch._inductor.graph  # noqa: E402
+
+from autotune.backends.torch_compile import TorchBackend  # noqa: E402
+from autotune.backends.torch_graphs import ClonedOutputs  # noqa: E402
+from autotune.subject import structure_sha256  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+COMPILED = {"execution": "compile", "backend": "inductor"}
+FROZEN = {**COMPILED, "freezing": True}
+CAPTURED = {"execution": "compile", "backend": "aot_eager"}
+EAGER = {"execution": "eager"}
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+class Net(torch.nn.Module):
+    """Weights, buffers, a plain tensor, a plain number and something that a call leaves behind."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.Sequential(Block(), Block())
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.table = torch.linspace(0.5, 1.5, 8)
+        self.scale = 2.0
+        self.num_calls = 0
+
+    def forward(self, x):
+        self.num_calls = self.num_calls + 1
+        return self.norm(self.blocks(x)) * self.table * self.scale
+
+
+class Stateless(Net):
+    """The same without what a call leaves behind, which makes a compiler compile again."""
+
+    def forward(self, x):
+        return self.norm(self.blocks(x)) * self.table * self.scale
+
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+
+
+def made(kind=Stateless):
+    torch.manual_seed(0)
+    model = kind()
+    for each in model.modules():
+        if isinstance(each, torch.nn.BatchNorm1d):
+            each.running_mean.uniform_(-0.5, 0.5)
+    return model.eval()
+
+
+@pytest.fixture
+def answer(tmp_path):
+    """An export for `Net` with inputs of 4 by 8, measured on this machine: `answer(config)` is it, loaded."""
+
+    def answer(config, **changes):
+        content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+        content.update(framework="torch", verdict="faster", config=config, untuned=EAGER)
+        here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
+        content["environment"] = {**here, "framework_version": str(torch.__version__)}
+        content["workload"]["signature"].update(
+            structure_sha256=structure_sha256(TorchBackend().parameters(Net())),
+            inputs=[{"shape": [4, 8], "dtype": "float32"}],
+        )
+        content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
+        (tmp_path / "best.yaml").write_text(yaml.safe_dump(content | changes))
+        return autotune.load(tmp_path / "best.yaml")
+
+    return answer
+
+
+def plain(model, x=X):
+    """What the job's model gives without anything of the tool."""
+    with torch.no_grad():
+        return type(model).forward(model, x)
+
+
+def warned(caplog):
+    return [each.getMessage() for each in caplog.records if each.name == "autotune"]
+
+
+def replaced_weight(model):
+    model.blocks[0].linear.weight = torch.nn.Parameter(model.blocks[0].linear.weight * 3)
+
+
+def loaded(model, **how):
+    model.load_state_dict({name: each + 0.25 for name, each in model.state_dict().items()}, **how)
+
+
+def in_place(model):
+    with torch.no_grad():
+        model.blocks[0].linear.weight.mul_(3)
+
+
+def stepped(make):
+    def step(model):
+        optimizer = make(model.parameters())
+        for each in model.parameters():
+            each.grad = torch.ones_like(each)
+        optimizer.step()
+
+    return step
+
+
+def stepped_fused_where_nobody_looks(model):
+    """Only a row that holds none of the sampled elements has a gradient, and PyTorch does not count the write."""
+    weight = model.blocks[0].linear.weight
+    weight.grad = torch.zeros_like(weight)
+    weight.grad[2, 1] = 1.0
+    torch.optim.Adam([weight], lr=0.5, fused=True).step()
+
+
+def moved_statistics(model):
+    model.train()
+    with torch.no_grad():
+        model(X * 3)
+    model.eval()
+
+
+def through_numpy(model):
+    model.blocks[0].linear.weight.detach().numpy()[:] *= 3
+
+
+def through_data(model):
+    model.blocks[0].linear.weight.data.mul_(3)
+
+
+def other_data(model):
+    model.blocks[0].linear.weight.data = model.blocks[0].linear.weight.data * 3
+
+
+def other_buffer(model):
+    model.norm.running_mean.add_(1)
+
+
+def other_table(model):
+    model.table.mul_(3)
+
+
+def new_table(model):
+    model.table = torch.ones(8)
+
+
+def other_number(model):
+    model.scale = 5.0
+
+
+CHANGES = {
+    "load_state_dict": loaded,
+    "load_state_dict(assign=True)": lambda model: loaded(model, assign=True),
+    "an in-place operator": in_place,
+    "SGD": stepped(lambda weights: torch.optim.SGD(weights, lr=0.1)),
+    "fused Adam": stepped(lambda weights: torch.optim.Adam(weights, lr=0.1, fused=True)),
+    "fused Adam, one element": stepped_fused_where_nobody_looks,
+    "BatchNorm's statistics": moved_statistics,
+    "a buffer": other_buffer,
+    "a plain tensor": other_table,
+    ".data.mul_": through_data,
+    ".data = ": other_data,
+    "NumPy": through_numpy,
+    "another parameter": replaced_weight,
+    "another plain tensor": new_table,
+    "a plain number": other_number,
+}
+
+
+class TestFrozenWeights:
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    def test_follow_what_the_job_does(self, answer, caplog, change):
+        """The call after a change gives what the changed model gives; at most one warning says that it is untuned."""
+        model = made()
+        tuned = answer(FROZEN).apply(model, on_mismatch="retune-hint")
+        with torch.no_grad():
+            assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+            assert autotune.stats(tuned).num_compiles >= 1
+            before = plain(model)
+            change(model)
+            for _ in range(3):
+                assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+        assert not torch.allclose(plain(model), before, atol=1e-3)
+        assert len(warned(caplog)) <= 2  # In training mode the call is refused too, which is said apart.
+
+    def test_follow_under_adaptive(self, answer):
+        """So do the shapes that `adaptive` compiles one by one."""
+        model = made()
+        tuned = answer(FROZEN).apply(model, adaptive=True)
+        with torch.no_grad():
+            for _ in range(40):
+                tuned(X)
+            in_place(model)
+            assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+
+    def test_a_part_of_the_weights_is_read_again_at_each_call(self, answer):
+        """A write to one element that nobody counts is found once its part comes round."""
+        model = made()
+        tuned = answer(FROZEN).apply(model)
+        with torch.no_grad():
+            tuned(X)
+            model.blocks[0].linear.weight.data[3, 3] += 1
+            for _ in range(20):
+                last = tuned(X)
+        assert torch.allclose(last, plain(model), atol=1e-5)
+        assert autotune.stats(tuned).state == "untuned"
+
+    def test_other_models_of_the_process_are_not_frozen(self, answer):
+        """Neither what the job compiles itself nor a second applied model."""
+        first, second, third = made(), made(), made()
+        tuned = answer(FROZEN).apply(first)
+        with torch.no_grad():
+            tuned(X)
+            assert torch._inductor.config.freezing is False
+            for model, step in ((second, torch.compile(second)), (third, answer(COMPILED).apply(third))):
+                step(X)
+                in_place(model)
+                assert torch.allclose(step(X), plain(model), atol=1e-5)
+
+    @pytest.mark.parametrize("training", [False, True])
+    def test_gradients_reach_the_weights(self, answer, caplog, training):
+        """A call that records gradients is untuned, with one warning, in evaluation and in training mode."""
+        model, reference = made().train(training), made().train(training)
+        tuned = answer(FROZEN).apply(model)
+        for _ in range(2):
+            for each in (model, reference):
+                each.zero_grad()
+            tuned(X).sum().backward()
+            reference(X).sum().backward()
+            for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+                assert torch.allclose(one.grad, other.grad, atol=1e-5)
+        assert len(warned(caplog)) == 1
+        assert "no_grad" in warned(caplog)[0] or "training mode" in warned(caplog)[0]
+
+    def test_a_head_is_trained_on_the_outputs(self, answer):
+        """Outputs of a frozen encoder are plain tensors."""
+        tuned, head = answer(FROZEN).apply(made()), torch.nn.Linear(8, 1)
+        with torch.no_grad():
+            features = tuned(X)
+        head(features).sum().backward()
+        assert head.weight.grad is not None
+
+    def test_without_gradients_to_record_it_is_used_with_gradients_on(self, answer):
+        """A model whose weights want no gradients needs no `no_grad` around its calls."""
+        model = made().requires_grad_(False)
+        tuned = answer(FROZEN).apply(model)
+        assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+        assert autotune.stats(tuned).num_compiles >= 1
+        assert not autotune.stats(tuned).events
+
+
+KINDS = {
+    "default": COMPILED,
+    "frozen": FROZEN,
+    "autocast": {**COMPILED, "precision": "bf16_autocast"},
+    "frozen autocast": {**FROZEN, "precision": "bf16_autocast"},
+    "eager autocast": {**EAGER, "precision": "bf16_autocast"},
+    "blocks": {**COMPILED, "region": "blocks.*"},
+    "frozen blocks": {**FROZEN, "region": "blocks.*"},
+    "a part left out": {**CAPTURED, "region": "-norm"},
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def config(request):
+    return request.param
+
+
+class TestTheJobsOwnModel:
+    def test_is_not_touched(self, answer, config):
+        """Its checkpoint, copies, pickles and types are as if nothing had been applied, before and after calls."""
+        model, untouched = made(), made()
+        tuned = answer(config).apply(model)
+        with torch.no_grad():
+            tuned(X)
+        assert autotune.stats(tuned).state != "untuned"
+        for name, each in tuned.state_dict().items():
+            assert each.dtype == untouched.state_dict()[name].dtype
+            assert torch.equal(each, untouched.state_dict()[name])
+        assert all(one is other for one, other in zip(tuned.parameters(), model.parameters(), strict=True))
+        assert [type(each) for each in model.modules()] == [type(each) for each in untouched.modules()]
+        assert torch.equal(plain(model), plain(untouched))
+        for clone in (copy.deepcopy(tuned), copy.deepcopy(model), pickle.loads(pickle.dumps(tuned))):
+            in_place(clone)
+            assert torch.allclose(clone(X), plain(clone), atol=1e-6)
+            assert not torch.equal(plain(clone), plain(model))
+        file = io.BytesIO()
+        torch.save(tuned.state_dict(), file)
+        file.seek(0)
+        made().load_state_dict(torch.load(file))
+        double = made().double()
+        assert double(X.double()).dtype is torch.float64
+
+    def test_can_be_given_another_config(self, answer, config):
+        """A second `apply`, to the model or to what the first gave, takes the first one's place."""
+        model = made()
+        first = answer(config).apply(model)
+        with torch.no_grad():
+            first(X)
+            second = answer(CAPTURED).apply(first)
+            assert torch.allclose(second(X), plain(model), atol=1e-5)
+            assert torch.allclose(first(X), plain(model), atol=3e-2)
+
+    def test_weights_loaded_during_the_first_calls_stay(self, answer, config):
+        """While calls are timed, before a fallback, and inside `with applied`."""
+        model, other = made(), made()
+        loaded(other)
+        with answer(config).applied(model) as tuned, torch.no_grad():
+            tuned(X)
+            loaded(model)
+            tuned(X)
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+    def test_moves_with_the_job(self, answer, config):
+        """`.double()` after `apply` is followed: calls in the new type give what the model gives."""
+        model = made()
+        tuned = answer(config).apply(model, on_mismatch="apply")
+        with torch.no_grad():
+            tuned(X)
+            model.double()
+            model.table = model.table.double()
+            if "precision" not in config:
+                assert torch.allclose(tuned(X.double()), plain(model, X.double()), atol=1e-9)
+
+
+class TestThreads:
+    NUM_CALLS = 2500
+
+    @pytest.mark.parametrize("fails", ["the job's own error", "a fallback"])
+    def test_no_call_is_torn(self, answer, config, monkeypatch, fails):
+        """10,000 calls from four threads beside a call that fails: all within the tolerance."""
+        model = made()
+        tuned = answer(config).apply(model, on_mismatch="apply")
+        expected = plain(model)
+        with torch.no_grad():
+            tuned(X)
+        wrong, done = [], threading.Barrier(5)
+
+        def job():
+            with torch.no_grad():
+                done.wait()
+                for _ in range(self.NUM_CALLS):
+                    got = tuned(X)
+                    if not torch.allclose(got.float(), expected, atol=5e-2):
+                        wrong.append(got)
+
+        threads = [threading.Thread(target=job) for _ in range(4)]
+        for each in threads:
+            each.start()
+        with torch.no_grad(), warnings.catch_warnings():
+            done.wait()
+            if fails == "a fallback":
+                def refuse(*_args, **_kwargs):
+                    raise RuntimeError("no more memory for the compiler")
+
+                monkeypatch.setattr(torch._inductor.graph.GraphLowering, "run", refuse)
+                monkeypatch.setattr("torch._dynamo.backends.debugging.aot_eager", refuse)
+                assert torch.allclose(tuned(X[:3]).float(), expected[:3], atol=5e-2)
+            else:
+                for _ in range(50):
+                    with pytest.raises(RuntimeError, match="mat1 and mat2|shape|size|Shape|got"):
+                        tuned(X[:, :5])
+        for each in threads:
+            each.join()
+        assert not wrong
+
+    def test_settings_of_one_model_hold_in_every_thread(self, answer):
+        """Another thread than the one that applied compiles under the same settings, and leaves none behind."""
+        model, seen = made(), []
+        tuned = answer(FROZEN).apply(model)
+
+        def job():
+            with torch.no_grad():
+                tuned(X)
+                seen.append(torch._inductor.config.freezing)
+                in_place(model)
+                seen.append(torch.allclose(tuned(X), plain(model), atol=1e-5))
+
+        thread = threading.Thread(target=job)
+        thread.start()
+        thread.join()
+        assert seen == [False, True]
+        assert autotune.stats(tuned).num_fallbacks == 1  # So it was frozen.
+
+
+class TestRewrittenModules:
+    """Regions and variants work on a copy of the modules that they change."""
+
+    @pytest.mark.parametrize("config", [KINDS["blocks"], KINDS["a part left out"]], ids=["blocks", "left"])
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    def test_follow_what_the_job_does(self, answer, change, config):
+        """Weights, buffers, attributes: the copy has the job's."""
+        model = made()
+        tuned = answer({**config, "backend": "aot_eager"}).apply(model)
+        with torch.no_grad():
+            tuned(X)
+            change(model)
+            assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+
+    def test_what_a_call_leaves_behind_is_the_jobs(self, answer):
+        """Attributes that the model sets in a call are set in the job's model, and the job's are seen by the call."""
+        model = made(Net)
+        tuned = answer({**CAPTURED, "region": "blocks.*"}).apply(model)
+        with torch.no_grad():
+            for _ in range(3):
+                tuned(X)
+            assert model.num_calls == 3
+            model.num_calls = 10
+            tuned(X)
+        assert (model.num_calls, tuned.num_calls) == (11, 11)
+
+    def test_modules_that_are_replaced_end_it(self, answer, caplog):
+        """Other parts make another model: from then on it is called as it is, with one warning."""
+        model = made()
+        tuned = answer({**CAPTURED, "region": "blocks.*"}).apply(model)
+        with torch.no_grad():
+            tuned(X)
+            model.blocks[0] = torch.nn.Identity()
+            for _ in range(3):
+                assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+        assert sum("were replaced" in each for each in warned(caplog)) == 1
+
+    def test_gradients_reach_the_weights(self, answer):
+        """The copy holds the job's own tensors."""
+        model, reference = made(), made()
+        tuned = answer({**CAPTURED, "region": "blocks.*"}).apply(model)
+        tuned(X).sum().backward()
+        reference(X).sum().backward()
+        for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+            assert torch.allclose(one.grad, other.grad, atol=1e-5)
+
+    def test_a_variant_changes_the_copy_only(self, answer):
+        """The job's modules have what they had, and a variant's function is the job's to give."""
+
+        def doubled(model):
+            model.blocks[1] = torch.nn.Sequential(model.blocks[1], torch.nn.Identity())
+
+        model = made()
+        asked = {**CAPTURED, "variant.second": "wrapped"}
+        tuned = answer(asked, variants={"second": None}).apply(model, variants={"second": {"wrapped": doubled}})
+        with torch.no_grad():
+            assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+            in_place(model)
+            assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+        assert autotune.stats(tuned).state != "untuned"
+        assert type(model.blocks[1]) is Block
+
+
+class TestAFileIsNotCode:
+    def test_no_function_that_it_names_is_called(self, answer, caplog, tmp_path, monkeypatch):
+        """A variant's function is never imported by a name in a file."""
+        (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        config = {**CAPTURED, "variant.attention": "fused"}
+        model = made()
+        assert answer(config, variants={"attention": "evil:run"}).apply(model) is model
+        assert "which a file may not call" in warned(caplog)[0]
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {**EAGER, "threads": 1_000_000},
+            {**EAGER, "threads": -1},
+            {**COMPILED, "cpp_wrapper": 7},
+            {**COMPILED, "freezing": "yes"},
+            {**COMPILED, "recompile_limit": 10**9},
+            {**COMPILED, "backend": "no_such_backend"},
+            {**EAGER, "precision": "bf16_cast"},
+            {**EAGER, "memory_format": "channels_last"},
+        ],
+        ids=str,
+    )
+    def test_values_are_bounded(self, answer, caplog, config):
+        """What no space offers is refused, with a sentence, before anything is set."""
+        model, threads = made(), torch.get_num_threads()
+        assert answer(config).apply(model, process_settings=True) is model
+        assert len(warned(caplog)) == 1
+        assert "stays untuned" in warned(caplog)[0]
+        assert torch.get_num_threads() == threads
+
+    @pytest.mark.parametrize("knob", [{"threads": 1}, {"matmul_precision": "medium"}, {"allocator": "keep"}], ids=str)
+    def test_the_process_is_the_jobs(self, answer, caplog, knob):
+        """What holds for the whole process is set only where the job allows it, and taken back after `applied`."""
+        before = (torch.get_num_threads(), torch.get_float32_matmul_precision())
+        model = made()
+        assert answer({**EAGER, **knob}).apply(model) is model
+        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+        assert "process_settings=True" in warned(caplog)[0]
+        with answer({**EAGER, **knob}).applied(model, process_settings=True) as tuned:
+            assert autotune.stats(tuned).state == "settling"
+        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+class TestDeviceGraphs:
+    def test_outputs_that_are_kept_stay(self):
+        """A captured graph writes its outputs into the same memory at each replay; the job's are its own."""
+        memory = {"out": torch.zeros(2), "more": [torch.zeros(1)]}
+
+        def replay(value):
+            memory["out"].fill_(value)
+            memory["more"][0].fill_(value)
+            return {"out": memory["out"], "more": [memory["more"][0]], "text": "same"}
+
+        step = ClonedOutputs(lambda value: dict(replay(value)))
+        first, second = step(1.0), step(2.0)
+        assert (first["out"].tolist(), first["more"][0].item(), first["text"]) == ([1.0, 1.0], 1.0, "same")
+        assert second["out"].tolist() == [2.0, 2.0]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    yield
+    torch._dynamo.reset()
