@@ -110,7 +110,9 @@ def test_every_bundled_value_comes_up_somewhere(path: Path, monkeypatch: pytest.
     generator = random.Random(0)
     seen: set[tuple[str, str]] = set()
     for version, device, task in itertools.product(versions_of(path.stem), DEVICES, get_args(Task)):
-        here = Circumstances(version=version, device=device, task=task, preset="exhaustive", num_cores=1024)
+        here = Circumstances(
+            version=version, device=device, task=task, preset="exhaustive", num_cores=1024, process_settings=True
+        )
         spaces = [
             load_space(path, framework=path.stem, circumstances=replace(here, known=known))
             for known in (here.known, frozenset[Need]({"traffic", "padding", "batch"}))

@@ -71,8 +71,6 @@ def trial(config):
         "diagnosis": diagnosis.model_dump(mode="json"),
         "same_object": step is model,
         "dtypes": [str(output.dtype), str(model.first.weight.dtype)],
-        "channels_last": model.first.weight.is_contiguous(memory_format=torch.channels_last),
-        "inference": output.is_inference(),
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "num_mapped": num_mapped(),
@@ -89,10 +87,7 @@ FROZEN = {**COMPILE, "backend": "inductor", "mode": "default", "freezing": True}
 
 EAGER_TRIALS = {
     "plain": EAGER,
-    "channels_last": {**EAGER, "memory_format": "channels_last"},
     "bf16_autocast": {**EAGER, "precision": "bf16_autocast"},
-    "bf16_cast": {**EAGER, "precision": "bf16_cast"},
-    "inference_mode": {**EAGER, "inference_mode": True},
     "medium": {**EAGER, "matmul_precision": "medium"},
     "high": {**EAGER, "matmul_precision": "high"},
     "two": {**EAGER, "threads": 2},
@@ -114,7 +109,7 @@ COMPILED_TRIALS = {
     "tanh": {**COMPILE, "decompose_tanh": True},
     "threads": {**COMPILE, "threads": 1},
     "gemm_unfrozen": {**COMPILE, "max_autotune_gemm": True},
-    "cast_and_autocast": {**COMPILE, "precision": "bf16_autocast", "inference_mode": True},
+    "autocast": {**COMPILE, "precision": "bf16_autocast"},
 }
 
 FROZEN_TRIALS = {
@@ -130,7 +125,7 @@ FROZEN_TRIALS = {
         "epilogue_fusion": False,
     },
     "unpacked": {**FROZEN, "weight_prepack": False},
-    "cast": {**FROZEN, "precision": "bf16_cast", "inference_mode": True},
+    "autocast": {**FROZEN, "precision": "bf16_autocast"},
 }
 
 RECURRENT_TRIALS = {"left": {**COMPILE}, "captured": {**COMPILE, "allow_rnn": True}}
@@ -175,26 +170,23 @@ def test_no_knob_breaks_the_model(seen):
 def test_an_eager_model_is_not_wrapped_without_need(seen):
     """The very same object comes back unless its calls themselves are changed."""
     wrapped = {name for name, each in seen["eager"].items() if not each["same_object"]}
-    assert wrapped == {"bf16_autocast", "bf16_cast", "inference_mode", "aot_eager"}
+    assert wrapped == {"bf16_autocast", "aot_eager"}
 
 
-def test_precision_reaches_weights_and_outputs(seen):
-    """Autocast computes in bfloat16 from float32 weights; a cast changes the weights; outputs come as they are."""
+def test_precision_reaches_the_outputs(seen):
+    """Autocast computes in bfloat16 from float32 weights, and leaves these alone; outputs come as they are."""
     eager = seen["eager"]
     assert eager["plain"]["dtypes"] == ["torch.float32", "torch.float32"]
     assert eager["bf16_autocast"]["dtypes"] == ["torch.bfloat16", "torch.float32"]
-    assert eager["bf16_cast"]["dtypes"] == ["torch.bfloat16", "torch.bfloat16"]
-    assert seen["compiled"]["cast_and_autocast"]["dtypes"] == ["torch.bfloat16", "torch.float32"]
-    assert seen["frozen"]["cast"]["dtypes"] == ["torch.bfloat16", "torch.bfloat16"]
+    assert seen["compiled"]["autocast"]["dtypes"] == ["torch.bfloat16", "torch.float32"]
+    assert seen["frozen"]["autocast"]["dtypes"] == ["torch.bfloat16", "torch.float32"]
 
 
 def test_settings_of_the_process_took_effect(seen):
-    """Threads, matmul precision, memory format, inference mode and allocator, read back from where they hold."""
+    """Threads, matmul precision and allocator, read back from where they hold."""
     eager = seen["eager"]
     assert [eager[name]["threads"] for name in ("plain", "two", "one")] == [2, 2, 1]
     assert [eager[name]["matmul_precision"] for name in ("plain", "high", "medium")] == ["highest", "high", "medium"]
-    assert [eager[name]["channels_last"] for name in ("plain", "channels_last")] == [False, True]
-    assert [eager[name]["inference"] for name in ("plain", "inference_mode")] == [False, True]
     assert [eager[name]["num_mapped"] for name in ("plain", "keep")] == [1, 0]
 
 
@@ -220,18 +212,18 @@ def test_settings_without_effect_are_one_program(seen, name):
 
 def test_settings_with_effect_emit_other_code(seen):
     """Each of these changes what inductor emits, and so is a program of its own."""
-    names = ("default", "dynamic", "lite", "cpp_wrapper", "layout", "tanh", "threads", "cast_and_autocast")
+    names = ("default", "dynamic", "lite", "cpp_wrapper", "layout", "tanh", "threads", "autocast")
     assert len({seen["compiled"][name]["program"] for name in names}) == len(names)
     assert len({json.dumps(seen["compiled"][name]["code"]) for name in names}) == len(names)
 
 
 def test_frozen_settings_with_effect_emit_other_code(seen):
     """Freezing shows in the code, and so do generated matrix multiplications and the precision."""
-    names = ("default", "frozen", "max_autotune", "gemm", "gemm_cpp", "gemm_epilogue", "unpacked", "cast")
+    names = ("default", "frozen", "max_autotune", "gemm", "gemm_cpp", "gemm_epilogue", "unpacked", "autocast")
     frozen = {name: "\n".join(seen["frozen"][name]["code"]) for name in names}
     assert "_frozen_param" not in frozen["default"]
     assert all("_frozen_param" in code for name, code in frozen.items() if name != "default")
-    assert len({frozen[name] for name in ("default", "frozen", "gemm_cpp", "cast")}) == 4
+    assert len({frozen[name] for name in ("default", "frozen", "gemm_cpp", "autocast")}) == 4
     # Whether a generated matrix multiplication won is a measurement, and so is whether it won with what follows fused
     # into it; but the C++ one alone has no other choice.
     assert "kernel_micro_gemm" in frozen["gemm_cpp"]
@@ -286,9 +278,9 @@ print(json.dumps({
 
 
 def test_a_job_runs_what_the_trial_ran(seen, tmp_path):
-    """`autotune.load(...).apply(model)` comes to the trial's program: cast, inference mode and frozen code alike."""
+    """`autotune.load(...).apply(model)` comes to the trial's program: autocast and frozen code alike."""
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework="torch", verdict="faster", config=FROZEN_TRIALS["cast"])
+    content.update(framework="torch", verdict="faster", config=FROZEN_TRIALS["autocast"])
     content["environment"]["framework_version"] = str(torch.__version__)
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
     model = TRIALS[TRIALS.index("class Model") : TRIALS.index("def num_mapped")]
@@ -300,7 +292,7 @@ def test_a_job_runs_what_the_trial_ran(seen, tmp_path):
     )  # fmt: skip
     assert job.returncode == 0, job.stderr
     said = json.loads(job.stdout.splitlines()[-1])
-    assert said["program"] == seen["frozen"]["cast"]["program"]
+    assert said["program"] == seen["frozen"]["autocast"]["program"]
     assert (said["num_graphs"], said["requires_grad"]) == (1, False)
     assert said["error"] < 3e-2
     assert (said["attribute"], said["num_parameters"], said["training"]) == (True, 8, False)
@@ -325,35 +317,20 @@ def nested_inputs():
     return torch.ones(2, 4), {"floats": [torch.ones(2)], "integers": torch.arange(2), "text": "text"}
 
 
-@pytest.mark.parametrize("precision", ["bf16_cast", "bf16_autocast", "fp16_cast"])
-def test_a_wrapper_keeps_the_structure(precision):
+def test_a_wrapper_keeps_the_structure():
     """Tensors in tuples, lists and dicts come out where they went in; integers and other values stay as they are."""
     from autotune.backends.torch_apply import apply
 
-    step = apply(
-        Nested().eval(), Config({"execution": "eager", "precision": precision, "inference_mode": True}), Changes()
-    )
+    step = apply(Nested().eval(), Config({"execution": "eager", "precision": "bf16_autocast"}), Changes())
     x, others = nested_inputs()
     outputs = step(x, others=others)
-    lower = torch.float16 if precision == "fp16_cast" else torch.bfloat16
-    assert outputs["y"][0].dtype is lower
+    assert outputs["y"][0].dtype is torch.bfloat16
     # Autocast leaves alone what no operator touches.
-    assert outputs["y"][1][0].dtype is (torch.float32 if "autocast" in precision else lower)
+    assert outputs["y"][1][0].dtype is torch.float32
     assert outputs["y"][1][1].dtype is torch.int64
     assert outputs["text"] == "text"
     assert (step.size, step.training) == (4, False)
     assert others["floats"][0].dtype is torch.float32
-
-
-def test_a_cast_keeps_complex_parameters():
-    """Only floats are cast: a complex weight keeps its imaginary part."""
-    from autotune.backends.torch_apply import apply
-
-    model = torch.nn.Linear(2, 2).eval()
-    model.phase = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64) * 1j)
-    step = apply(model, Config({"execution": "eager", "precision": "bf16_cast"}), Changes())
-    assert step.phase.imag.tolist() == [1, 1]
-    assert step.weight.dtype is torch.bfloat16
 
 
 def test_modes_of_inner_modules_are_kept():
@@ -362,7 +339,7 @@ def test_modes_of_inner_modules_are_kept():
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()).eval()
     model[1].train()
-    step = apply(model, Config({"execution": "eager", "inference_mode": True}), Changes())
+    step = apply(model, Config({"execution": "eager", "precision": "bf16_autocast"}), Changes())
     assert (step.training, model[0].training, model[1].training) == (False, False, True)
 
 
@@ -408,19 +385,6 @@ def program_of(model, config):
     from autotune.backends.torch_compile import TorchBackend
 
     return TorchBackend().program(model, Config(config))
-
-
-def test_a_memory_format_without_4d_weights_is_the_same_program():
-    """What a setting did is read from the weights: on a model without convolutions channels_last did nothing."""
-    from autotune.backends.torch_apply import apply
-
-    config = {**EAGER, "memory_format": "channels_last"}
-    plain, turned = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
-    apply(turned, Config(config), Changes())
-    assert program_of(turned, config) == program_of(plain, EAGER)
-    plain, turned = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(3, 4, 3)
-    apply(turned, Config(config), Changes())
-    assert program_of(turned, config) != program_of(plain, EAGER)
 
 
 EMITTED = """
@@ -476,9 +440,10 @@ def test_launches_are_counted_not_kernels():
 def test_settings_that_show_nowhere_in_the_code_are_in_the_program():
     """Each setting that library kernels or launches go by changes the digest by itself."""
     model = torch.nn.Linear(2, 2)
-    configs = [EAGER, *({**EAGER, name: value} for name, value in [
-        ("precision", "bf16_autocast"), ("precision", "bf16_cast"), ("inference_mode", True), ("allocator", "keep"),
-    ])]  # fmt: skip
+    configs = [
+        EAGER,
+        *({**EAGER, name: value} for name, value in [("precision", "bf16_autocast"), ("allocator", "keep")]),
+    ]
     seen = [program_of(model, config) for config in configs]
     threads = torch.get_num_threads()
     try:

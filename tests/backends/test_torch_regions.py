@@ -118,10 +118,10 @@ print(said.num_graphs, said.num_graph_breaks, said.note.partition(":")[0].replac
 
 
 def test_other_settings_hold_around_a_region(tmp_path):
-    """Casts, autocast and frozen weights go with chosen modules as with the whole."""
+    """Autocast and frozen weights go with chosen modules as with the whole."""
     code = """
 torch.allclose = lambda one, other, atol: (one.float() - other).abs().max() < 0.05
-for settings in ({"precision": "bf16_autocast"}, {"precision": "bf16_cast", "freezing": True}):
+for settings in ({"precision": "bf16_autocast"}, {"precision": "bf16_autocast", "freezing": True}):
     said, _, _, _ = run(2, region="blocks.*, head", **settings)
     print(said.compiled)
 """
@@ -132,10 +132,13 @@ class TestRefused:
     def refused(self, match, **settings):
         from autotune.backends.torch_apply import apply
 
-        model, threads = torch.nn.Sequential(torch.nn.ModuleList([torch.nn.ReLU()])), torch.get_num_threads()
+        model, before = (
+            torch.nn.Sequential(torch.nn.ModuleList([torch.nn.ReLU()])),
+            torch.get_float32_matmul_precision(),
+        )
         with pytest.raises(InvalidConfigError, match=match):
-            apply(model, Config({"execution": "compile", "threads": threads + 1, **settings}), Changes())
-        assert torch.get_num_threads() == threads, "refused before anything is set"
+            apply(model, Config({"execution": "compile", "matmul_precision": "medium", **settings}), Changes())
+        assert torch.get_float32_matmul_precision() == before, "refused before anything is set"
 
     def test_paths_that_are_not_there(self):
         """A model without such modules."""

@@ -100,10 +100,10 @@ def test_options_go_by_inductors_own_names():
         assert settings_of(Config({**COMPILE, knob: plain})).options == {}
 
 
-def test_freezing_is_set_in_the_process():
-    """Handed over as an option it does nothing: dynamo decides before inductor sees the options."""
+def test_freezing_is_no_option():
+    """Handed over as one it does nothing: dynamo decides before inductor sees the options."""
     settings = settings_of(Config({**COMPILE, "freezing": True}))
-    assert settings.process_options == {"freezing": True}
+    assert settings.compiler_options == {"freezing": True}
     assert settings.options == {}
     assert settings.freezes
 
@@ -119,6 +119,11 @@ REFUSED = [
     ({**EAGER, "precision": "int8"}, "knob precision: 'int8' is none of None, bf16_autocast"),
     ({**EAGER, "matmul_precision": "low"}, "knob matmul_precision: 'low' is none of"),
     ({**EAGER, "memory_format": "channels_first"}, "knob memory_format"),
+    ({**EAGER, "memory_format": "channels_last"}, "'channels_last' is no longer applied"),
+    ({**EAGER, "precision": "bf16_cast"}, "'bf16_cast' is no longer applied"),
+    ({**EAGER, "inference_mode": True}, "inference_mode: True is no longer applied"),
+    ({**COMPILE, "cpp_wrapper": 1}, "knob cpp_wrapper: 1 is none of False, True"),
+    ({**COMPILE, "freezing": "yes"}, "knob freezing: 'yes' is none of"),
     ({**EAGER, "inference_mode": "yes"}, "knob inference_mode"),
     ({**EAGER, "inference_mode": 1}, "knob inference_mode"),
     ({**EAGER, "shapes": "static"}, "knob shapes: is for execution=compile only"),
@@ -154,6 +159,6 @@ def test_fixed_precision_leaves_numerics_alone():
     names = {knob.name for knob in space_for("cpu", preset="exhaustive", tolerance=0.0).knobs}
     for config in itertools.islice(space_for("cpu", tolerance=0.0).configs(), 1000):
         settings = settings_of(config)
-        assert (settings.autocast, settings.cast, settings.matmul_precision) == (None, None, None)
+        assert (settings.autocast, settings.matmul_precision) == (None, None)
     assert "decompose_tanh" in names
     assert space_for("cpu", preset="exhaustive", tolerance=0.0)._knob("decompose_tanh").values == (False,)

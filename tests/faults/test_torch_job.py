@@ -283,7 +283,7 @@ KINDS = {
     "eager autocast": {**EAGER, "precision": "bf16_autocast"},
     "blocks": {**COMPILED, "region": "blocks.*"},
     "frozen blocks": {**FROZEN, "region": "blocks.*"},
-    "a part left out": {**CAPTURED, "region": "-norm"},
+    "a part left out": {**CAPTURED, "region": "whole but norm"},
 }
 
 
@@ -350,7 +350,7 @@ class TestTheJobsOwnModel:
 
 
 class TestThreads:
-    NUM_CALLS = 2500
+    NUM_CALLS = 2500  # Ten thousand in all.
 
     @pytest.mark.parametrize("fails", ["the job's own error", "a fallback"])
     def test_no_call_is_torn(self, answer, config, monkeypatch, fails):
@@ -376,6 +376,7 @@ class TestThreads:
         with torch.no_grad(), warnings.catch_warnings():
             done.wait()
             if fails == "a fallback":
+
                 def refuse(*_args, **_kwargs):
                     raise RuntimeError("no more memory for the compiler")
 
@@ -383,7 +384,7 @@ class TestThreads:
                 monkeypatch.setattr("torch._dynamo.backends.debugging.aot_eager", refuse)
                 assert torch.allclose(tuned(X[:3]).float(), expected[:3], atol=5e-2)
             else:
-                for _ in range(50):
+                for _ in range(3):
                     with pytest.raises(RuntimeError, match="mat1 and mat2|shape|size|Shape|got"):
                         tuned(X[:, :5])
         for each in threads:
