@@ -13,7 +13,7 @@ from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Measurement, Reason
 from autotune.objective import Objective
 from autotune.pace import contest_s, fresh_start_s
-from autotune.record import DRIFTING, Confirmation, TrialRecord, drift
+from autotune.record import DRIFTING, Confirmation, TrialRecord, drift, why_unreliable
 from autotune.space import SearchSpace
 from autotune.statistics import MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study import Study
@@ -230,7 +230,19 @@ class _Contenders:
 
     def _confirmation(self, verdict: Verdict, note: str | None, **evidence: object) -> Confirmation:
         content = {"verdict": verdict, "note": note, "num_trials": self.bench.study.num_recorded(), **evidence}
-        return Confirmation.model_validate(content)
+        return self._unless_unreliable(Confirmation.model_validate(content))
+
+    def _unless_unreliable(self, confirmation: Confirmation) -> Confirmation:
+        """That nothing is faster needs a search that could tell which configs to compare, or all of them compared."""
+        study = self.bench.study
+        is_denied = confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE) and study.manifest.objective.is_timed
+        why = why_unreliable(self.untuned, study.records(), study.sentinels) if is_denied else None
+        if why is None or {each.number for each in self.candidates} <= confirmation.compared.keys():
+            return confirmation
+        note = "; ".join(
+            filter(None, [confirmation.note, f"the search could not tell which configs to compare: {why}"])
+        )
+        return confirmation.model_copy(update={"verdict": Verdict.UNDECIDED, "note": note})
 
     def _margin(self, comparison: Comparison) -> float:
         floor = self.bench.study.noise_floor

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from autotune.budget import Budget
+from autotune.budget import Budget, QuietPlan
 from autotune.config import Config
 from autotune.contest import BlockPlan
 from autotune.manifest import Manifest
@@ -64,6 +64,7 @@ QUICK_BUDGET = Budget(
     # Four: over two blocks an interval is so wide that a busy machine would decide.
     confirmation=QUICK_BLOCKS.model_copy(update={"first_look": 4}),
     tail=TailPlan(num_processes=2, num_samples=10),
+    quiet=QuietPlan(look_s=0.02, max_wait_s=0.1),
 )
 
 
@@ -114,6 +115,12 @@ class ScriptedTrials:
         live = ScriptedLive(self.outcome_of(folder.path.name, block, request.config))
         self.held.append((folder.path.name, block, live))
         return live
+
+
+@pytest.fixture(autouse=True)
+def _a_quiet_machine(monkeypatch):
+    """What else runs beside the tests is not what they are about."""
+    monkeypatch.setattr("autotune.quiet.taken_cores", lambda _: 0.0)
 
 
 @pytest.fixture(autouse=True)
