@@ -87,16 +87,17 @@ class Tuner:
             study.remember_budget(self._budget.model_dump(mode="json"))
             study.remember_stop(None)
             self._notify(self._start(given_back))
+            if self._wants_more() or study.confirmation is None or not _stands(study.confirmation, study):
+                self._require_same_machine()
             priors.begin(study, self._sources, self._notify)
             reason = self._search()
             study.remember_stop(reason)
             self._notify(SearchEnded(reason, study.early_stop))
             if reason is StopReason.TIME:
-                self._time.require_a_config()
+                self._time.require_the_untuned()
             earlier = study.confirmation
             if earlier is not None and _stands(earlier, study):
                 return earlier
-            self._require_same_machine()
             confirmation = confirm(self._bench)
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # Outdated, and better than none.
@@ -120,7 +121,6 @@ class Tuner:
         if self._study.early_stop is not None:
             self._study.remember_early_stop(None)
         if self._wants_more():
-            self._require_same_machine()
             self._quiet.look()
             if self._study.reference.exists():
                 self._require_same_model()
@@ -178,7 +178,7 @@ class Tuner:
         return True
 
     def _require_same_machine(self) -> None:
-        """Latencies of different machines, or under different numbers of threads, make no ranking."""
+        """What an earlier run measured elsewhere, or with other threads, makes no ranking with this one."""
         study = self._study
         untuned = study.untuned_record()
         if untuned is None or not isinstance(untuned.outcome, Measurement):

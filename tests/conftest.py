@@ -19,6 +19,7 @@ import yaml
 from autotune.budget import Budget, QuietPlan
 from autotune.config import Config
 from autotune.contest import BlockPlan
+from autotune.environment import describe
 from autotune.manifest import Manifest
 from autotune.measurement import Failure, Measurement, Outcome, Samples
 from autotune.objective import Constraint, Objective
@@ -70,8 +71,11 @@ QUICK_BUDGET = Budget(
 
 @pytest.fixture(scope="session")
 def measurement() -> Measurement:
-    """A real one, recorded by an older release: it must still be read."""
-    return Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
+    """A real one, recorded by an older release: it must still be read. As if it had been made on this machine."""
+    recorded = Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
+    here = describe(device=recorded.environment.device, variables={})
+    like_here = {"processor": here.processor, "num_cores": here.num_cores, "inherited": here.inherited}
+    return recorded.model_copy(update={"environment": recorded.environment.model_copy(update=like_here)})
 
 
 def with_latency(measurement: Measurement, latency_s: float, **overrides: object) -> Measurement:

@@ -38,8 +38,10 @@ class TestDisturbanceOf:
 
     def test_a_neighbour_on_the_core_disturbs(self, measurement):
         """Two thirds of the calls interrupted, half of a core gone: it says what was measured."""
+        environment = measurement.environment.model_copy(update={"num_cores": 8})
+        measurement = measurement.model_copy(update={"environment": environment})
         why = disturbance_of(timed(measurement, hit=0.67, cpu=0.6, taken=0.5))
-        assert why == "other programs used 0.5 of 2 cores while it was timed: 67% of the calls were interrupted"
+        assert why == "other programs used 0.5 of 8 cores while it was timed: 67% of the calls were interrupted"
 
     @pytest.mark.parametrize(
         ("case", "figures"),

@@ -20,7 +20,7 @@ from autotune.workbench import Workbench, trial_request
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
 from tests.test_disturbance import timed
 
-BUDGET = QUICK_BUDGET.model_copy(update={"num_trials": 24, "stop_early": False})
+BUDGET = QUICK_BUDGET.model_copy(update={"num_trials": 6, "stop_early": False})
 
 
 def here(measurement, **overrides):
@@ -38,7 +38,7 @@ def quiet_one(measurement):
 
 @pytest.fixture
 def loud_one(quiet_one):
-    return timed(quiet_one, wall_s=0.1, hit=0.7, cpu=0.5, taken=0.5)
+    return timed(quiet_one, wall_s=0.1, hit=0.7, switches=10, cpu=0.5, taken=0.5, num=20)
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ class TestTheVerdict:
 
     def test_nothing_faster_on_a_busy_machine_is_undecided(self, tune):
         """With the reason; and it is confirmed again when the study goes on."""
-        confirmation = tune(lambda name, count: name not in ("0000", "0001"))
+        confirmation = tune(lambda name, count: name in ("0002", "0003", "0004", "0005"))
         assert confirmation.verdict is Verdict.UNDECIDED
         assert "the search could not tell which configs to compare: other programs disturbed" in confirmation.note
         console = Console(width=300)
@@ -288,7 +288,7 @@ class TestQuota:
             assert environment.num_usable_cores() == cores
 
 
-def test_the_first_trial_has_no_folder_of_its_own_for_a_repeat(make_study, loud_one, quiet_one):
+def test_a_repeat_is_the_same_trial(make_study, loud_one, quiet_one):
     """A repeat runs the very same request: same folder, same limits, cold as before."""
     study, requests = make_study(), []
 
