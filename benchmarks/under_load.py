@@ -178,8 +178,8 @@ def report_of(quiet: Row, loaded: Row) -> Report:
         about=(
             "Real studies of a small PyTorch MLP on one core, alone and beside a process that takes this core for "
             "0.5 s of each second. In every other study one config is 1.33 times as fast as the untuned model, in the "
-            "others all are slower. *Right*: that config is called `faster`, or nothing is. Live processes are forked, which "
-            "the product does not do: it makes a study short, and changes nothing about the load."
+            "others all are slower. *Right*: that config is called `faster`, or nothing is. Live processes are forked, "
+            "which the product does not do: it makes a study short, and changes nothing about the load."
         ),
         goals=[
             Goal(
