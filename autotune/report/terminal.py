@@ -164,6 +164,8 @@ def _why_untuned(answer: Answer) -> str:
     if answer.verdict is Verdict.UNDECIDED:
         was_cut = confirmation is not None and confirmation.cut_short
         why = "the time was used up before the confirmation could tell" if was_cut else _TOO_NOISY
+        if confirmation is not None and not was_cut and not confirmation.blocks:
+            why = confirmation.note or why
         return f"undecided: {why}; the model is kept untuned"
     if objective.quantity == "latency":
         return "keep untuned: nothing is faster than leaving the model as it is"
