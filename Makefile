@@ -33,6 +33,7 @@ test: lint
 bench: setup
 	$(BIN)/python benchmarks/planted.py
 	$(BIN)/python benchmarks/aa.py
+	$(BIN)/python benchmarks/under_load.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/overlap.py
 	$(BIN)/python benchmarks/classes.py

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.contest import BlockPlan
 from autotune.errors import InputError
@@ -14,6 +14,18 @@ from autotune.trial import Limits
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|sec|m|min|h)?")
 _SECONDS = {None: 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+class QuietPlan(Record):
+    """What is done about other programs that run on this machine meanwhile."""
+
+    look_s: PositiveFloat = 0.5
+    """Seconds for which the load of the machine is watched."""
+    max_wait_s: NonNegativeFloat = 30.0
+    """Before a disturbed trial is repeated, the most that is waited for a quiet machine. After a wait in vain nothing
+    is waited for in the same run."""
+    max_repeats: NonNegativeInt = 3
+    """Disturbed trials that one run repeats, once each."""
 
 
 class Budget(Record):
@@ -34,6 +46,7 @@ class Budget(Record):
     sentinel: SamplingPlan = SamplingPlan(min_samples=10, max_sampling_s=1.0, max_warmup_s=2.0)
     """Of the untuned model when it is timed again between trials."""
     trials_per_sentinel: PositiveInt = 4
+    quiet: QuietPlan = QuietPlan()
     confirmation: BlockPlan = BlockPlan()
     tail: TailPlan = TailPlan()
     """Of the answer's 99th percentile, where there is a deadline."""

@@ -13,7 +13,7 @@ from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Measurement, Reason
 from autotune.objective import Objective
 from autotune.pace import contest_s, fresh_start_s
-from autotune.record import DRIFTING, Confirmation, TrialRecord, drift
+from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
 from autotune.space import SearchSpace
 from autotune.statistics import MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study import Study
@@ -44,6 +44,8 @@ def confirm(bench: Workbench) -> Confirmation:
     assert untuned is not None, "the search does not end without it"
     contenders = _Contenders(bench, untuned, candidates_among(feasible, untuned, study.manifest.space))
     if not contenders.candidates:
+        if not any(each.counts and each.config != untuned.config for each in study.records()):
+            return contenders.untried()
         others = [each for each in feasible if each.config != untuned.config]
         aliases = "every other config that was measured is the untuned model under another name: the same program runs"
         return contenders.without_winner(aliases if others else "no other config gave a measurement")
@@ -199,13 +201,22 @@ class _Contenders:
             return self._confirmation(Verdict.INFEASIBLE, "; ".join([broken, *self.notes, note]))
         return self._confirmation(Verdict.KEEP_UNTUNED, "; ".join([*self.notes, note]))
 
+    def untried(self) -> Confirmation:
+        """Nothing was compared, and nothing was ruled out either."""
+        was_cut = self.bench.study.stop_reason is StopReason.TIME
+        verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
+        why = "the time was used up before any other config was measured" if was_cut else "no other config was tried"
+        return self._confirmation(verdict, "; ".join([*self.notes, why]), cut_short=was_cut)
+
     def _out_of_time(self) -> Confirmation:
-        """Nothing could be compared: undecided, unless only one of the candidates keeps what was asked for."""
-        note = "; ".join([*self.notes, "the time was used up before anything could be compared"])
-        if not self.untuned.violations:
-            return self._confirmation(Verdict.UNDECIDED, note, cut_short=True)
+        """Nothing could be compared: undecided, unless only one of the candidates keeps what was asked for. The best of
+        the search is named all the same."""
         best = min(self.candidates, key=self._value)
-        return self._confirmation(Verdict.FEASIBLE, note, candidate=best.number, cut_short=True)
+        gain = self._value(self.untuned) / self._value(best)
+        named = f"the best of the search, unconfirmed, is trial {best.number} ({gain:.2f}x the untuned model)"
+        note = "; ".join([*self.notes, "the time was used up before anything could be compared", named])
+        verdict = Verdict.FEASIBLE if self.untuned.violations else Verdict.UNDECIDED
+        return self._confirmation(verdict, note, candidate=best.number, cut_short=True)
 
     def _judge(self, contest: Contest, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
@@ -230,7 +241,19 @@ class _Contenders:
 
     def _confirmation(self, verdict: Verdict, note: str | None, **evidence: object) -> Confirmation:
         content = {"verdict": verdict, "note": note, "num_trials": self.bench.study.num_recorded(), **evidence}
-        return Confirmation.model_validate(content)
+        return self._unless_unreliable(Confirmation.model_validate(content))
+
+    def _unless_unreliable(self, confirmation: Confirmation) -> Confirmation:
+        """That nothing is faster needs a search that could tell which configs to compare, or all of them compared."""
+        study = self.bench.study
+        is_denied = confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE) and study.manifest.objective.is_timed
+        why = why_unreliable(self.untuned, study.records(), study.sentinels) if is_denied else None
+        if why is None or {each.number for each in self.candidates} <= confirmation.compared.keys():
+            return confirmation
+        note = "; ".join(
+            filter(None, [confirmation.note, f"the search could not tell which configs to compare: {why}"])
+        )
+        return confirmation.model_copy(update={"verdict": Verdict.UNDECIDED, "note": note})
 
     def _margin(self, comparison: Comparison) -> float:
         floor = self.bench.study.noise_floor

@@ -27,6 +27,12 @@ RECORDED_PACKAGES = (
 )
 INFLUENTIAL = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 """Beginnings of the names of variables that make the same config faster or slower on a CPU."""
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY"),
+    *("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME"),
+    *("MKL_NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_NUM_THREADS"),
+)
+"""Variables that set how many threads compute, and where: PyTorch and MindSpore take their thread counts from them."""
 
 
 class Environment(BaseModel):
@@ -38,7 +44,7 @@ class Environment(BaseModel):
     system: str
     processor: str
     num_cores: int
-    """Cores that this process may use (affinity), not the machine's total."""
+    """Cores that this process may use (affinity and the container's quota), not the machine's total."""
     memory_bytes: int
     governor: str | None
     load_1m: float | None
@@ -55,6 +61,13 @@ class Environment(BaseModel):
     def is_like(self, other: Environment) -> bool:
         """A latency of the other holds here too: all is the same but for what else runs at the moment."""
         return self.model_copy(update={"load_1m": None}) == other.model_copy(update={"load_1m": None})
+
+    def differences(self, other: Environment) -> list[str]:
+        """How the other computes on other hardware or with other threads, so that latencies must not be compared."""
+        pairs = [("processor", self.processor, other.processor), ("usable cores", self.num_cores, other.num_cores)]
+        mine, theirs = self.variables | self.inherited, other.variables | other.inherited
+        pairs += [(name, mine.get(name, "not set"), theirs.get(name, "not set")) for name in THREAD_VARIABLES]
+        return [f"{name}: {before} then, {now} now" for name, before, now in pairs if before != now]
 
 
 def package_version(distribution: str) -> str | None:
@@ -91,10 +104,51 @@ def describe(*, device: str, variables: dict[str, str]) -> Environment:
 
 
 def num_usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Cores' worth of CPU time that this process may use: its affinity, or less where a container has a quota."""
+    quota = cpu_quota()
+    return len(usable_cpus()) if quota is None else min(len(usable_cpus()), max(1, int(quota)))
+
+
+def usable_cpus() -> frozenset[int]:
+    """Numbers of the processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """Cores' worth of CPU time that control groups (version 1 or 2) allow; None where there is no limit.
+
+    The smallest limit of the process's group and of those above it holds.
+    """
+    quotas = []
+    for folder in _control_groups(root, own):
+        period = _read_first_line(folder / "cpu.cfs_period_us")
+        legacy = f"{_read_first_line(folder / 'cpu.cfs_quota_us')} {period}"
+        words = (_read_first_line(folder / "cpu.max") or legacy).split()
+        if len(words) == 2 and all(each.isdecimal() for each in words) and int(words[1]) > 0:
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def _control_groups(root: Path, own: Path) -> list[Path]:
+    """The process's groups that may limit its CPU time, with all above them. In a container the group's path may be
+    that of the host, which is not there: then the topmost folder is the container's own."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return []
+    folders: list[Path] = []
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if controllers == "":
+            top = root
+        elif "cpu" in controllers.split(","):
+            top = root / "cpu"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        folders += [group, *(each for each in group.parents if each == top or top in each.parents)]
+    return folders
 
 
 def hostname() -> str:

@@ -46,6 +46,23 @@ class PriorsOffered:
 
 
 @dataclass(frozen=True)
+class MachineBusy:
+    """Other programs use so many of the cores, before anything was started; and the load average of the last minute."""
+
+    taken: float
+    num_cores: int
+    load_1m: float | None
+
+
+@dataclass(frozen=True)
+class TrialDisturbed:
+    """A trial (of this config's number, 0 for the untuned model) was disturbed and is about to be repeated once."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True)
 class ModelChecked:
     """The study goes on: the untuned model is about to be compared with the recorded reference."""
 
@@ -166,6 +183,8 @@ class BlockMeasured:
 
 Event = (
     SearchStarted
+    | MachineBusy
+    | TrialDisturbed
     | PriorsGiven
     | PriorsOffered
     | ModelChecked

@@ -202,6 +202,9 @@ class Usage(Record):
     cpu_s: tuple[NonNegativeFloat, ...]
     page_faults: tuple[NonNegativeInt, ...]
     involuntary_switches: tuple[NonNegativeInt, ...]
+    taken_s: NonNegativeFloat | None = None
+    """CPU seconds of the usable cores that went to others (programs, the hypervisor) while all of these samples were
+    taken. None where the system does not tell, and in records of older releases. Source: /proc/stat."""
 
 
 class Samples(Record):

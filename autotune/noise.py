@@ -7,6 +7,7 @@ import shutil
 from autotune.errors import HarnessError
 from autotune.events import NoiseFloorMeasured, NoiseFloorStarted, SentinelRead, SentinelStarted
 from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.quiet import Quiet
 from autotune.record import NoiseFloor, Sentinel
 from autotune.statistics import spread_of_pairs
 from autotune.workbench import Workbench, cannot_go_on
@@ -45,11 +46,11 @@ def measure_noise_floor(bench: Workbench) -> NoiseFloor | None:
     return floor
 
 
-def read_sentinel(bench: Workbench, after: int, first_s: float) -> Sentinel | None:
+def read_sentinel(bench: Workbench, quiet: Quiet, after: int, first_s: float) -> Sentinel | None:
     """Time the untuned model again, briefly, after trial `after`. None if its process failed: no reading, no harm."""
     bench.notify(SentinelStarted())
     folder, request = bench.untuned_again(f"sentinel-{after:04d}")
-    outcome = bench.attempt(folder, request.model_copy(update={"sampling": bench.budget.sentinel}))
+    outcome = quiet.attempt(folder, request.model_copy(update={"sampling": bench.budget.sentinel}))
     if not isinstance(outcome, Measurement):
         return None
     sentinel = Sentinel(after=after, latency_s=outcome.latency.p50)

@@ -38,7 +38,9 @@ def take_passes(
     clearly slower than the best config was on the same stream (`incumbent_s`, see `timing.take_samples`)."""
     warmup, steady = _warm_up(calls, plan, clock)
     taken = Taken()
-    return taken.samples(warmup, steady, _sample(calls, plan, clock, taken, incumbent_s))
+    with taken.watched():
+        ended_by = _sample(calls, plan, clock, taken, incumbent_s)
+    return taken.samples(warmup, steady, ended_by)
 
 
 def take_passes_in_turns(
@@ -55,8 +57,9 @@ def take_passes_in_turns(
         calls[-1]()
         num_before = len(taken.latency_s)
         end = clock() + plan.turn_s
-        while len(taken.latency_s) == num_before or clock() < end:
-            _take_pass(calls, taken, clock)
+        with taken.watched():
+            while len(taken.latency_s) == num_before or clock() < end:
+                _take_pass(calls, taken, clock)
         turns.append(len(taken.latency_s) - num_before)
     if not turns:
         raise RuntimeError("ended before its first turn")

@@ -11,17 +11,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Literal
 
 from pydantic import AliasChoices, Field
 
 from autotune.config import Config
+from autotune.disturbance import disturbance_of
 from autotune.measurement import Failure, Measurement, Outcome, Reason, Record
 from autotune.objective import Miss
 from autotune.statistics import MARGIN, Speedup, Verdict
 
 DRIFTING = 0.05
 """The untuned model's latency changed by more than this share during the search: worth a warning."""
+UNRELIABLE_DRIFT = 0.20
+"""With more than this the search's figures do not rank configs: few gains are larger."""
+UNRELIABLE_SHARE = 0.10
+"""Of the measured trials; with more than these disturbed, the best config may be among them."""
 
 
 class StopReason(StrEnum):
@@ -150,6 +156,11 @@ class TrialRecord:
         assert isinstance(self.outcome, Measurement)
         return self.outcome
 
+    @cached_property
+    def disturbed(self) -> str | None:
+        """What disturbed its timing, in a sentence: its latency is not that of its config. None: nothing known."""
+        return disturbance_of(self.outcome) if isinstance(self.outcome, Measurement) else None
+
     @property
     def counts(self) -> bool:
         """Uses up one of the study's trials: it says something about its config."""
@@ -174,6 +185,18 @@ def drift(untuned: TrialRecord, sentinels: Sequence[Sentinel]) -> float | None:
         return None
     medians_s = [untuned.measurement.latency.p50, *(each.latency_s for each in sentinels)]
     return max(medians_s) / min(medians_s) - 1
+
+
+def why_unreliable(untuned: TrialRecord, records: Iterable[TrialRecord], sentinels: Sequence[Sentinel]) -> str | None:
+    """Why latencies of the search do not tell which configs are the fastest, in a sentence; None: they do."""
+    drifted = drift(untuned, sentinels)
+    if drifted is not None and drifted > UNRELIABLE_DRIFT:
+        return f"the untuned model's own latency changed by {drifted:.0%} during the search"
+    measured = [each for each in records if isinstance(each.outcome, Measurement)]
+    num_disturbed = sum(each.disturbed is not None for each in measured)
+    if num_disturbed > UNRELIABLE_SHARE * len(measured):
+        return f"other programs disturbed {num_disturbed} of {len(measured)} trials"
+    return None
 
 
 def fastest(records: Iterable[TrialRecord], value: Callable[[Measurement], float]) -> TrialRecord | None:

@@ -56,9 +56,10 @@ def shelve(record: TrialRecord, likely_finalists: Sequence[TrialRecord], study: 
 
 
 def _known_programs(records: Sequence[TrialRecord], study: Study) -> dict[str, str]:
-    """Program -> where the outcome of the trial lies that was sampled for it. Evidence may have been deleted."""
+    """Program -> where the outcome of the trial lies that was sampled for it, undisturbed. Evidence may have been
+    deleted."""
     files = {each.number: study.trial_folder(each.number).outcome_file.resolve() for each in records}
-    with_evidence = [each for each in records if files[each.number].exists()]
+    with_evidence = [each for each in records if each.disturbed is None and files[each.number].exists()]
     return {program: str(files[number]) for program, number in measured_programs(with_evidence).items()}
 
 

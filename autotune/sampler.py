@@ -43,7 +43,7 @@ class _Seen:
     config: Config
     point: Array
     values: tuple[float, ...] | None
-    """One for each objective; None as long as the trial runs."""
+    """One for each objective; None as long as the trial runs, and where its values are distrusted."""
     violations: dict[str, float]
 
     @property
@@ -66,10 +66,17 @@ class _Unseen:
 class EnumSampler(BaseSampler):
     """Proposes configs of `space` that no trial of the study has: the same ones for the same seed and trials.
 
-    `excluded` is asked at each choice which configs are not to be tried.
+    `excluded` is asked at each choice which configs are not to be tried; `distrusted` once for each finished trial
+    whether its values are not to be learned from: it then stays as unknown as one that runs.
     """
 
-    def __init__(self, space: SearchSpace, seed: int, excluded: Callable[[Config], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        seed: int,
+        excluded: Callable[[Config], bool] = lambda _: False,
+        distrusted: Callable[[FrozenTrial], bool] = lambda _: False,
+    ) -> None:
         self.planned: Sequence[Config] = (space.untuned(), space.default())
         """Tried before all others, in this order."""
         self.next: Config | None = None
@@ -77,6 +84,7 @@ class EnumSampler(BaseSampler):
         self._space = space
         self._seed = seed
         self._excluded = excluded
+        self._distrusted = distrusted
         self._candidates = Candidates(space)
         self._encoding = Encoding(space)
         self._forecaster = Forecaster(self._encoding)
@@ -142,7 +150,7 @@ class EnumSampler(BaseSampler):
             return self._finished[trial.number]
         config = Config(trial.params)
         is_finished = trial.state is TrialState.COMPLETE
-        values = tuple(trial.values) if is_finished else None
+        values = tuple(trial.values) if is_finished and not self._distrusted(trial) else None
         seen = _Seen(config, self._encoding.points([config])[0], values, trial.constraints)
         if is_finished:
             self._finished[trial.number] = seen

@@ -74,7 +74,9 @@ class Study:
                     tip="the folder was renamed or the file is another study's; choose another with --study NAME",
                 ) from None
         self._finished: dict[int, TrialRecord] = {}
-        self._sampler = EnumSampler(manifest.space, manifest.workload.seed, excluded=self._is_excluded)
+        self._sampler = EnumSampler(
+            manifest.space, manifest.workload.seed, excluded=self._is_excluded, distrusted=self._was_disturbed
+        )
         self._optuna.sampler = self._sampler
         self._exclusions: list[Callable[[Config], bool]] = []
         self._given_up: frozenset[Config] = frozenset()
@@ -315,6 +317,11 @@ class Study:
         if self._given_up and config in self._given_up:
             return True
         return config != self.manifest.space.untuned() and any(excludes(config) for excludes in self._exclusions)
+
+    def _was_disturbed(self, trial: FrozenTrial) -> bool:
+        """Its timing was, and a time is what is made less."""
+        is_timed = any(each.is_timed for each in self.manifest.objectives)
+        return is_timed and self._record_of(trial).disturbed is not None
 
     def _ask_once(self, config: Config, longest_s: float) -> Asked:
         self._sampler.next = config

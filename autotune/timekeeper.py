@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.confirm import expected_s, likely_contest
+from autotune.confirm import SAFETY, expected_s, likely_contest
 from autotune.contest import BlockPlan
 from autotune.errors import InputError
-from autotune.pace import WARM_SHARE, contest_s, fresh_start_s, trial_s, typical_trial_s
+from autotune.pace import contest_s, fresh_start_s, trial_s, typical_trial_s
 from autotune.record import TrialRecord
 from autotune.workbench import Workbench
 
@@ -24,7 +24,12 @@ class Timekeeper:
     bench: Workbench
 
     def next_trial_s(self) -> float | None:
-        """Seconds that the next trial may take; None where there is no time for a typical one and the confirmation."""
+        """Seconds that the next trial may take; None where there is no time for a typical one and the confirmation.
+
+        Where the time does not hold a confirmation, not even of the best config alone, all of it is for trials: the
+        answer is then the fastest of them, unconfirmed. The first config may take all that is left as well, since
+        without one there is no answer at all.
+        """
         left_s = self.bench.deadline.left_s()
         if math.isinf(left_s):
             return math.inf
@@ -32,11 +37,10 @@ class Timekeeper:
         if untuned is None:
             return left_s if left_s > 0 else None
         tried = [each for each in self._compiled() if each.counts]
-        if tried:
-            spare_s = left_s - expected_s(self.bench, likely_contest(self.bench))
-            return spare_s if spare_s >= typical_trial_s(tried) else None
-        spare_s = self._first_config_s(left_s)
-        return spare_s if spare_s >= trial_s(untuned) else None
+        typical_s = typical_trial_s(tried) if tried else trial_s(untuned)
+        confirmation_s = expected_s(self.bench, likely_contest(self.bench)) if tried else 0.0
+        reserved_s = confirmation_s if confirmation_s <= SAFETY * left_s else 0.0
+        return left_s - reserved_s if left_s - reserved_s >= typical_s else None
 
     def has_time_for_noise_floor(self) -> bool:
         """It takes no more than its share of what is left."""
@@ -50,24 +54,13 @@ class Timekeeper:
         assert untuned is not None, "asked once it is measured"
         return trial_s(untuned) <= SENTINEL_SHARE * self._left_s()
 
-    def require_a_config(self) -> None:
-        """Raises InputError where the time was up before anything but the untuned model could be tried."""
-        if any(each.counts for each in self._compiled()):
-            return
-        untuned = self.bench.study.untuned_record()
-        took = "" if untuned is None else f" (the untuned model's own trial took {trial_s(untuned):.1f} s)"
-        raise InputError(
-            f"the time of {self.bench.budget.wall_s:g} s does not hold the untuned model, one config and its "
-            f"confirmation{took}",
-            tip="give more with --budget, e.g. --budget 10m; what was measured is kept",
-        )
-
-    def _first_config_s(self, left_s: float) -> float:
-        """Nothing is known of a config yet but this: it must be compiled in its trial, and again in each block."""
-        blocks_s = expected_s(self.bench, likely_contest(self.bench))
-        later = self.bench.budget.confirmation.first_look - 1
-        share = 1.0 if self.bench.objective.compiles_cold else WARM_SHARE
-        return (left_s - blocks_s) / (2 + later * share)
+    def require_the_untuned(self) -> None:
+        """Raises InputError where the time was up before the untuned model was measured: there is no answer then."""
+        if self.bench.study.untuned_record() is None:
+            raise InputError(
+                f"the time of {self.bench.budget.wall_s:g} s does not hold one trial of the untuned model",
+                tip="give more with --budget, e.g. --budget 10m; what was measured is kept",
+            )
 
     def _contest_s(self, untuned: TrialRecord, plan: BlockPlan) -> float:
         bench = self.bench

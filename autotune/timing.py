@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from autotune.load import Meter
 from autotune.measurement import Record, Samples, Usage
 
 try:
@@ -77,7 +79,8 @@ def take_samples(
     """
     warmup, steady = _warm_up(call, plan, clock)
     taken = Taken()
-    ended_by = _sample(call, plan, clock, taken, incumbent_s)
+    with taken.watched():
+        ended_by = _sample(call, plan, clock, taken, incumbent_s)
     return taken.samples(warmup, steady, ended_by)
 
 
@@ -96,8 +99,9 @@ def take_turns(
         call()
         num_before = len(taken.latency_s)
         end = clock() + plan.turn_s
-        while clock() < end or len(taken.latency_s) - num_before < plan.fewest_in_turn:
-            taken.time_once(call, clock)
+        with taken.watched():
+            while clock() < end or len(taken.latency_s) - num_before < plan.fewest_in_turn:
+                taken.time_once(call, clock)
         turns.append(len(taken.latency_s) - num_before)
     if not turns:
         raise RuntimeError("ended before its first turn")
@@ -132,6 +136,14 @@ class Taken:
     cpu_s: list[float] = field(default_factory=list)
     page_faults: list[int] = field(default_factory=list)
     involuntary_switches: list[int] = field(default_factory=list)
+    by_others_s: list[float | None] = field(default_factory=list)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Samples are taken inside: what others take of the cores meanwhile is counted, outside of any sample."""
+        meter = Meter(_own_cpu_s)
+        yield
+        self.by_others_s.append(meter.taken_s())
 
     def time_once(self, call: Callable[[], None], clock: Clock) -> None:
         before = _used()
@@ -155,6 +167,7 @@ class Taken:
                 cpu_s=tuple(self.cpu_s),
                 page_faults=tuple(self.page_faults),
                 involuntary_switches=tuple(self.involuntary_switches),
+                taken_s=self._taken_s(),
             )
         return Samples(
             latency_s=tuple(self.latency_s),
@@ -164,6 +177,10 @@ class Taken:
             turns=turns,
             usage=usage,
         )
+
+    def _taken_s(self) -> float | None:
+        known = [each for each in self.by_others_s if each is not None]
+        return round(sum(known), 3) if known and len(known) == len(self.by_others_s) else None
 
 
 def _warm_up(call: Callable[[], None], plan: SamplingPlan, clock: Clock) -> tuple[list[float], bool]:
@@ -209,6 +226,11 @@ def time_once(call: Callable[[], None], clock: Clock) -> float:
     call()
     # A clock's resolution must not turn a very short call into an impossible 0 s.
     return max(clock() - start, 1e-9)
+
+
+def _own_cpu_s() -> float | None:
+    used = _used()
+    return None if used is None else used[0]
 
 
 def _used() -> tuple[float, int, int] | None:

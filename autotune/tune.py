@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune import priors
+from autotune import environment, priors
 from autotune.breaker import (
     ERRORS_IN_A_ROW,
     ERRORS_WITHOUT_SUCCESS,
@@ -20,12 +20,22 @@ from autotune.budget import Budget
 from autotune.confirm import confirm, likely_finalists
 from autotune.counterparts import require_same_function, require_unchanged
 from autotune.deadline import Deadline
-from autotune.errors import HarnessError, NoUsableTrialError
-from autotune.events import ConfigProbed, ModelChecked, Notify, SearchEnded, SearchStarted, TrialEnded, TrialStarted
+from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.events import (
+    ConfigProbed,
+    ModelChecked,
+    Notify,
+    SearchEnded,
+    SearchStarted,
+    SentinelRead,
+    TrialEnded,
+    TrialStarted,
+)
 from autotune.lessons import Lessons
 from autotune.measurement import Failure, Measurement, Outcome, Reason
 from autotune.noise import measure_noise_floor, read_sentinel
-from autotune.record import Confirmation, StopReason, TrialRecord
+from autotune.quiet import Quiet
+from autotune.record import Confirmation, Sentinel, StopReason, TrialRecord
 from autotune.reuse import from_empty_caches, shelve, with_reuse
 from autotune.runner import Trials
 from autotune.statistics import Verdict
@@ -61,6 +71,7 @@ class Tuner:
         self._notify = notify
         self._bench = Workbench(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
         self._time = Timekeeper(self._bench)
+        self._quiet = Quiet(self._bench)
         self._lessons = Lessons(study, notify)
         self._sources = sources
         self._excused: set[str] = set()
@@ -76,12 +87,14 @@ class Tuner:
             study.remember_budget(self._budget.model_dump(mode="json"))
             study.remember_stop(None)
             self._notify(self._start(given_back))
+            if self._wants_more() or study.confirmation is None or not _stands(study.confirmation, study):
+                self._require_same_machine()
             priors.begin(study, self._sources, self._notify)
             reason = self._search()
             study.remember_stop(reason)
             self._notify(SearchEnded(reason, study.early_stop))
             if reason is StopReason.TIME:
-                self._time.require_a_config()
+                self._time.require_the_untuned()
             earlier = study.confirmation
             if earlier is not None and _stands(earlier, study):
                 return earlier
@@ -107,8 +120,10 @@ class Tuner:
         """Run trials until there is a reason to stop; the untuned model has been measured then, time permitting."""
         if self._study.early_stop is not None:
             self._study.remember_early_stop(None)
-        if self._study.reference.exists() and self._wants_more():
-            self._require_same_model()
+        if self._wants_more():
+            self._quiet.look()
+            if self._study.reference.exists():
+                self._require_same_model()
         reason = self._try_configs()
         _require_baseline(self._study)
         require_same_function(self._study)
@@ -162,16 +177,39 @@ class Tuner:
         study.remember_early_stop(outlook)
         return True
 
+    def _require_same_machine(self) -> None:
+        """What an earlier run measured elsewhere, or with other threads, makes no ranking with this one."""
+        study = self._study
+        untuned = study.untuned_record()
+        if untuned is None or not isinstance(untuned.outcome, Measurement):
+            return
+        then = untuned.outcome.environment
+        differences = then.differences(environment.describe(device=then.device, variables=study.manifest.variables))
+        if differences:
+            raise InputError(
+                f"study {study.name!r} was measured on another machine or under other settings of it: "
+                f"{'; '.join(differences)}",
+                tip="tune here under another --study NAME, or restore what differs and run the same command again",
+            )
+
     def _require_same_model(self) -> None:
-        """A model whose imports, weights or machine changed computes something else: no config must be blamed."""
+        """A model whose imports, weights or machine changed computes something else: no config must be blamed.
+
+        Its latency is one more reading of the machine.
+        """
         self._notify(ModelChecked())
-        outcome = self._bench.attempt(*self._bench.untuned_again("untuned"))
+        outcome = self._quiet.attempt(*self._bench.untuned_again("untuned"))
         if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
             raise HarnessError(
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
                 tip="undo what changed (its imports, weights, the machine), or start another study with --study NAME",
             )
         require_unchanged(self._bench)
+        untuned = self._study.untuned_record()
+        if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
+            sentinel = Sentinel(after=self._study.records()[-1].number, latency_s=outcome.latency.p50)
+            self._study.add_sentinel(sentinel)
+            self._notify(SentinelRead(sentinel, untuned.outcome.latency.p50))
 
     def _watch_the_machine(self) -> None:
         """The noise floor as soon as the untuned model is known to work; then a sentinel every few trials."""
@@ -186,7 +224,8 @@ class Tuner:
         last = max((each.after for each in study.sentinels), default=untuned.number)
         newest = study.records()[-1].number
         if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_sentinel():
-            sentinel = read_sentinel(self._bench, newest, first_s=untuned.measurement.latency.p50)
+            first_s = untuned.measurement.latency.p50
+            sentinel = read_sentinel(self._bench, self._quiet, newest, first_s)
             if sentinel is not None:
                 study.add_sentinel(sentinel)
 
@@ -197,7 +236,7 @@ class Tuner:
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
         request = with_reuse(request, self._study, self._bench.caches).model_copy(update=self._early_stop())
         try:
-            outcome = self._bench.attempt(folder, request, longest_s)
+            outcome = self._quiet.attempt(folder, request, longest_s)
             if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
                 # Another trial's caches must not be what a config is blamed for.
                 outcome = self._bench.attempt(folder, from_empty_caches(request), longest_s)

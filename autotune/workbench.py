@@ -102,8 +102,8 @@ class Workbench:
         self.notify(StageEntered(stage))
 
     def fastest(self) -> TrialRecord | None:
-        """Of the trials so far that keep every constraint; None as long as there is none."""
-        return fastest(self.study.records(), self.value)
+        """Of the trials so far that keep every constraint and were not disturbed; None as long as there is none."""
+        return fastest((each for each in self.study.records() if each.disturbed is None), self.value)
 
 
 def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:

@@ -16,9 +16,10 @@ import psutil
 import pytest
 import yaml
 
-from autotune.budget import Budget
+from autotune.budget import Budget, QuietPlan
 from autotune.config import Config
 from autotune.contest import BlockPlan
+from autotune.environment import describe
 from autotune.manifest import Manifest
 from autotune.measurement import Failure, Measurement, Outcome, Samples
 from autotune.objective import Constraint, Objective
@@ -64,13 +65,17 @@ QUICK_BUDGET = Budget(
     # Four: over two blocks an interval is so wide that a busy machine would decide.
     confirmation=QUICK_BLOCKS.model_copy(update={"first_look": 4}),
     tail=TailPlan(num_processes=2, num_samples=10),
+    quiet=QuietPlan(look_s=0.02, max_wait_s=0.1),
 )
 
 
 @pytest.fixture(scope="session")
 def measurement() -> Measurement:
-    """A real one, recorded by an older release: it must still be read."""
-    return Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
+    """A real one, recorded by an older release: it must still be read. As if it had been made on this machine."""
+    recorded = Measurement.model_validate_json((REPOSITORY / "tests" / "measurement.json").read_text())
+    here = describe(device=recorded.environment.device, variables={})
+    like_here = {"processor": here.processor, "num_cores": here.num_cores, "inherited": here.inherited}
+    return recorded.model_copy(update={"environment": recorded.environment.model_copy(update=like_here)})
 
 
 def with_latency(measurement: Measurement, latency_s: float, **overrides: object) -> Measurement:
@@ -114,6 +119,12 @@ class ScriptedTrials:
         live = ScriptedLive(self.outcome_of(folder.path.name, block, request.config))
         self.held.append((folder.path.name, block, live))
         return live
+
+
+@pytest.fixture(autouse=True)
+def _a_quiet_machine(monkeypatch):
+    """What else runs beside the tests is not what they are about."""
+    monkeypatch.setattr("autotune.quiet.taken_cores", lambda _: 0.0)
 
 
 @pytest.fixture(autouse=True)

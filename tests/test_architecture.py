@@ -18,7 +18,7 @@ PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes", "ailment"),
-    ("config", "measurement", "cures"),
+    ("config", "measurement", "cures", "load"),
     ("traffic", "profile", "grade", "adaptive"),
     (
         "shapes",
@@ -29,6 +29,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "objective",
         "outlook",
         "timing",
+        "disturbance",
         "statistics",
         "lease",
         "leftovers",
@@ -80,6 +81,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("contest", "doctor", "models", "prewarm", "checkup"),
     ("budget", "breaker", "events", "reuse", "pace", "assignment"),
     ("workbench",),
+    ("quiet",),
     ("noise", "confirm", "again", "tail", "counterparts", "lessons", "priors"),
     ("timekeeper",),
     ("tune", "plan", "answer"),

@@ -14,7 +14,7 @@ import yaml
 from autotune.config import Config
 from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict
-from benchmarks import aa, adaptive, delivered, overhead, planted, record, regions
+from benchmarks import aa, adaptive, delivered, overhead, planted, record, regions, under_load
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.plain import settings_of
@@ -183,6 +183,22 @@ def test_false_winners_are_counted_among_studies_with_a_verdict():
     assert not goal.met
     assert goal.found.startswith("1 in 2,")
     assert part.false_speedups == [1.1]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "variant", "has_gain", "worth"),
+    [
+        ("faster", "less", True, "right"),
+        ("faster", "more", True, "wrong"),
+        ("keep_untuned", "planted", True, "wrong"),
+        ("keep_untuned", "planted", False, "right"),
+        ("faster", "more", False, "wrong"),
+        ("undecided", "planted", True, "undecided"),
+    ],
+)
+def test_what_a_verdict_under_load_is_worth(verdict, variant, has_gain, worth):
+    """A missed gain is wrong as well: where the machine cannot tell, the answer is `undecided`."""
+    assert under_load.judged(verdict, variant, has_gain=has_gain) == worth
 
 
 @pytest.mark.parametrize("truth", planted.TRUTHS, ids=lambda each: each.name)

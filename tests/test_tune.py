@@ -214,11 +214,15 @@ def test_a_model_that_writes_into_its_inputs_is_named(make_study, model_file):
         tune(make_study())
 
 
-def test_when_no_other_config_was_measured_it_says_so(make_study):
-    """One trial is a verdict about nothing, and the note says it."""
-    confirmation = tune(make_study(), QUICK_BUDGET.model_copy(update={"num_trials": 1}))
-    assert confirmation.verdict is Verdict.KEEP_UNTUNED
-    assert confirmation.note == "no other config gave a measurement"
+def test_when_no_other_config_was_tried_it_says_so(make_study):
+    """One trial is a verdict about nothing: undecided, and the headline says why."""
+    study = make_study()
+    confirmation = tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 1}))
+    assert confirmation.verdict is Verdict.UNDECIDED
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(summary(answer_of(study)))
+    assert "undecided: no other config was tried; the model is kept untuned" in captured.get()
 
 
 def test_a_constraint_keeps_the_fastest_out(make_study):

@@ -283,14 +283,37 @@ class TestTheSearch:
 class TestTooLittle:
     """A time that does not hold what a verdict needs."""
 
-    def test_not_even_one_config(self, study, tune):
-        """A sentence with what the untuned model took; its trial is kept, and there is no verdict."""
-        with pytest.raises(InputError, match=r"the time of 40 s does not hold .* own trial took 7.0 s") as caught:
-            tune(40)
-        assert "--budget 10m" in caught.value.tip
-        assert [each.config for each in study.records()] == [UNTUNED]
-        assert study.confirmation is None
+    def test_one_config_and_no_confirmation(self, study, tune):
+        """The first config may take all of the time; the best of the search is named, and marked as unconfirmed."""
+        confirmation = tune(40)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.cut_short
+        assert confirmation.candidate == 1
+        assert "the best of the search, unconfirmed, is trial 1 (1.1" in confirmation.note
+        assert "unconfirmed" in summary_of(study)
         assert study.stop_reason is StopReason.TIME
+        assert tune.clock.now <= 40
+
+    def test_time_that_holds_trials_and_no_confirmation_is_for_trials(self, study, tune):
+        """A confirmation that does not fit reserves nothing."""
+        confirmation = tune(100, plan=DEAR_NOISE)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert study.num_recorded() > 2
+        assert confirmation.candidate is not None
+        assert tune.clock.now <= 100
+
+    def test_not_even_one_config(self, study, tune):
+        """The untuned model alone is no comparison: undecided, and its trial is kept."""
+        confirmation = tune(10)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.note == "the time was used up before any other config was measured"
+        assert [each.config for each in study.records()] == [UNTUNED]
+
+    def test_one_trial_is_no_keep_untuned(self, study, tune):
+        """Nothing else was tried: that nothing is faster is not known."""
+        confirmation = tune(None, num_trials=1)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.note == "no other config was tried"
 
     def test_not_even_the_untuned_model(self, study, tune):
         """It was cut off, which blames nobody; with more time the same study goes on."""
@@ -301,10 +324,10 @@ class TestTooLittle:
 
     def test_the_only_config_was_cut_off(self, study, tune):
         """Nothing was learned of any config: no verdict about none."""
-        with pytest.raises(InputError, match="does not hold the untuned model, one config"):
-            tune(120, lambda config: (10, 0.0) if config == UNTUNED else (5, 1000.0))
+        confirmation = tune(120, lambda config: (10, 0.0) if config == UNTUNED else (5, 1000.0))
         assert [each.was_cut_off for each in study.records()] == [False, True]
-        assert study.confirmation is None
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert tune.clock.now <= 120
 
     def test_little_time_is_not_spent_on_noise(self, study, tune):
         """The noise floor and the sentinels take no more than their share; without them there is still a verdict."""

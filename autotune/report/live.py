@@ -17,6 +17,7 @@ from autotune.events import (
     ConfigProbed,
     ConfirmationStarted,
     Event,
+    MachineBusy,
     ModelChecked,
     NoiseFloorMeasured,
     NoiseFloorStarted,
@@ -25,6 +26,7 @@ from autotune.events import (
     SentinelRead,
     SentinelStarted,
     StageEntered,
+    TrialDisturbed,
     TrialEnded,
     TrialStarted,
 )
@@ -159,6 +161,13 @@ def _doing(event: Event) -> str | None:
 def _told(event: Event) -> list[str]:
     """What needs nothing but the event itself."""
     match event:
+        case MachineBusy():
+            load = "" if event.load_1m is None else f" (load average {event.load_1m:.1f})"
+            cores = f"{event.taken:.1f} of {event.num_cores} cores are used by other programs{load}"
+            return [f"this machine is busy: {cores}; timings will be unsure"]
+        case TrialDisturbed():
+            what = f"trial {event.number}" if event.number else "the untuned model"
+            return [f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"]
         case NoiseFloorMeasured():
             spread = percent(event.noise_floor.spread)
             return [f"noise floor {spread}: what two processes of the untuned model differ by here"]
@@ -188,6 +197,7 @@ def _line(record: TrialRecord, objective: Objective) -> str:
         if objective.quantity != "latency":
             result += f", {objective.name} {shown(objective, objective.value(figures))}"
         mark = f" (infeasible: {misses(record)})" if record.violations else ""
+        mark += f" (disturbed: {record.disturbed})" if record.disturbed else ""
         return f"trial {record.number:>3}  {result}{mark}  {record.config}"
     if isinstance(record.outcome, Failure):
         return f"trial {record.number:>3}  {record.outcome.reason}: {record.outcome.error[:90]}  {record.config}"

@@ -15,7 +15,14 @@ from autotune.duel import Result
 from autotune.finding import Finding, findings_of, ranked, with_profiled_cost
 from autotune.measurement import Failure, Measurement
 from autotune.objective import Objective
-from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, failures_by_reason
+from autotune.record import (
+    DRIFTING,
+    UNRELIABLE_DRIFT,
+    Confirmation,
+    StopReason,
+    TrialRecord,
+    failures_by_reason,
+)
 from autotune.report.feasibility import constraint_lines, feasible, infeasible, misses
 from autotune.report.findings import KINDS, one_line
 from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
@@ -124,7 +131,7 @@ def _row(record: TrialRecord, answer: Answer) -> list[str]:
 def _state(record: TrialRecord) -> str:
     """A second name of a program is marked with the trial whose samples it has."""
     if record.reused_from is None:
-        return record.state
+        return f"{record.state}, disturbed" if record.disturbed else record.state
     alias = f"= trial {record.reused_from}"
     return alias if record.state == "measured" else f"{record.state} ({alias})"
 
@@ -157,6 +164,8 @@ def _why_untuned(answer: Answer) -> str:
     if answer.verdict is Verdict.UNDECIDED:
         was_cut = confirmation is not None and confirmation.cut_short
         why = "the time was used up before the confirmation could tell" if was_cut else _TOO_NOISY
+        if confirmation is not None and not was_cut and not confirmation.blocks:
+            why = confirmation.note or why
         return f"undecided: {why}; the model is kept untuned"
     if objective.quantity == "latency":
         return "keep untuned: nothing is faster than leaving the model as it is"
@@ -238,9 +247,10 @@ def _noise(answer: Answer) -> list[str]:
     if answer.noise_floor is not None:
         lines.append(f"noise       two processes of the untuned model differ by {percent(answer.noise_floor.spread)}")
     if answer.drift is not None and answer.drift > DRIFTING:
+        which = "the search's own figures are not to be trusted" if answer.drift > UNRELIABLE_DRIFT else ""
         lines.append(
-            f"drift       the untuned model's own latency changed by {percent(answer.drift)} during the search; "
-            "the comparison is made side by side and does not suffer"
+            f"drift       the untuned model's own latency changed by {percent(answer.drift)} during the search: "
+            + (which or "the comparison is made side by side and does not suffer")
         )
     if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:
         lines.append("note        so wide an interval means a noisy machine: let nothing else run, and `resume`")

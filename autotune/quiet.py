@@ -1,0 +1,70 @@
+"""`Quiet`: trials on a machine that other programs use too. It says so, waits within bounds, and repeats."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from autotune.disturbance import disturbance_of
+from autotune.environment import num_usable_cores
+from autotune.events import MachineBusy, TrialDisturbed
+from autotune.load import taken_cores
+from autotune.measurement import Failure, Measurement, Outcome, Reason
+from autotune.trial import TrialFolder, TrialRequest
+from autotune.workbench import Workbench
+
+BUSY = 0.2
+"""Cores that others use: below it is what any system does by itself."""
+WAIT_SHARE = 0.05
+"""Of the time that a run with a time budget has left, the most that one wait may take."""
+
+
+class Quiet:
+    """Counts over one run what was repeated, and whether waiting helped."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._plan = bench.budget.quiet
+        self._repeats_left = self._plan.max_repeats
+        self._may_wait = True
+
+    def look(self) -> None:
+        """Tell whether other programs use the machine right now."""
+        taken = taken_cores(self._plan.look_s)
+        if taken is not None and taken > BUSY:
+            load_1m = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+            self._bench.notify(MachineBusy(taken, num_usable_cores(), load_1m))
+
+    def attempt(self, folder: TrialFolder, request: TrialRequest, longest_s: float | None = None) -> Outcome:
+        """`Workbench.attempt`; a trial whose timing was disturbed is run once more, after a wait, if there is time."""
+        deadline = self._bench.deadline
+        longest_s = min(deadline.left_s(), math.inf if longest_s is None else longest_s)
+        begun = deadline.clock()
+        outcome = self._bench.attempt(folder, request, longest_s)
+        took_s = deadline.clock() - begun
+        why = self._why_repeat(outcome)
+        spare_s = longest_s - 2 * took_s
+        if why is None or spare_s < 0:
+            return outcome
+        self._repeats_left -= 1
+        self._bench.notify(TrialDisturbed(request.number, why))
+        self._wait(min(self._plan.max_wait_s, spare_s, WAIT_SHARE * deadline.left_s()))
+        again = self._bench.attempt(folder, request, longest_s - (deadline.clock() - begun))
+        was_cut = isinstance(again, Failure) and again.reason in (Reason.OUT_OF_TIME, Reason.HARNESS)
+        return outcome if was_cut else again
+
+    def _why_repeat(self, outcome: Outcome) -> str | None:
+        if self._repeats_left == 0 or not isinstance(outcome, Measurement):
+            return None
+        is_timed = any(each.is_timed for each in self._bench.study.manifest.objectives)
+        return disturbance_of(outcome) if is_timed else None
+
+    def _wait(self, at_most_s: float) -> None:
+        """Until the machine is quiet. Once that did not come in time, nothing is waited for any more."""
+        if not self._may_wait:
+            return
+        for _ in range(math.ceil(at_most_s / self._plan.look_s)):
+            taken = taken_cores(self._plan.look_s)
+            if taken is None or taken <= BUSY:
+                return
+        self._may_wait = False

@@ -1,0 +1,215 @@
+"""Studies beside a neighbour that takes a core half of the time: is the verdict right or `undecided`, and never wrong?
+
+The model does its work several times over; its variants repeat it more or less often, so that the truth is planted. In
+every other study one variant is 1.33 times as fast as the untuned model, in the others all are slower. Everything is
+pinned to one core, which the neighbour takes for 0.5 s of each second. Nothing is compiled, and live processes are
+forked from one that has imported PyTorch, so that a study takes seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from autotune.answer import answer_of
+from autotune.budget import Budget, QuietPlan
+from autotune.contest import BlockPlan
+from autotune.events import Event, TrialDisturbed
+from autotune.manifest import Manifest
+from autotune.measurement import Stage
+from autotune.plan import Wish, make_manifest
+from autotune.runner import LiveTrial, Runner, StageCallback
+from autotune.study import create_study
+from autotune.timing import SamplingPlan
+from autotune.trial import TrialFolder, TrialRequest
+from autotune.tune import Tuner
+from benchmarks.record import Conditions, Goal, Report, publish, table
+
+HERE = Path(__file__).resolve().parent
+FASTEST = "less"
+"""The planted variant."""
+BUDGET = Budget(
+    num_trials=4,
+    sampling=SamplingPlan(max_warmup_s=0.5, min_samples=15, max_samples=100, max_sampling_s=0.5),
+    noise_floor=BlockPlan(num_rounds=3, max_sampling_s=2, first_look=2, num_looks=1),
+    sentinel=SamplingPlan(min_samples=10, max_sampling_s=0.5, max_warmup_s=0.5),
+    trials_per_sentinel=2,
+    confirmation=BlockPlan(num_rounds=4, max_sampling_s=4, first_look=4, num_looks=2, max_s=20),
+    quiet=QuietPlan(max_wait_s=2),
+)
+NEIGHBOUR = """
+import time
+while True:
+    ends = time.monotonic() + 0.5
+    while time.monotonic() < ends:
+        pass
+    time.sleep(0.5)
+"""
+
+
+class ForkingRunner(Runner):
+    """Live processes are forked too: starting PyTorch in each would take longer than all else."""
+
+    def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
+        held = self._start(folder, request, on_stage, fresh=False, live=True)
+        held.wait_for(Stage.WAIT)
+        return held
+
+
+@dataclass
+class Row:
+    """Studies on one kind of machine."""
+
+    machine: str
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """`right`, `undecided` or `wrong`."""
+    seconds: list[float] = field(default_factory=list)
+    num_repeats: int = 0
+    num_disturbed: int = 0
+    """Trials that stayed disturbed."""
+    wrong: list[str] = field(default_factory=list)
+
+
+def judged(verdict: str, variant: object, *, has_gain: bool) -> str:
+    """What a verdict about `variant` is worth where the truth is known."""
+    if verdict == "undecided":
+        return "undecided"
+    if has_gain:
+        return "right" if (verdict, variant) == ("faster", FASTEST) else "wrong"
+    return "right" if verdict in ("keep_untuned", "tie") else "wrong"
+
+
+def run_study(manifest: Manifest, studies: Path, runner: Runner, row: Row, *, has_gain: bool) -> None:
+    """One study from its first trial to its verdict."""
+    repeats: list[Event] = []
+
+    def notify(event: Event) -> None:
+        if isinstance(event, TrialDisturbed):
+            repeats.append(event)
+
+    study = create_study(studies, manifest)
+    begun = time.monotonic()
+    verdict = Tuner(study, BUDGET, runner, notify).run().verdict.value
+    row.seconds.append(time.monotonic() - begun)
+    answer = answer_of(study)
+    best = None if answer.best is None else answer.best.config.get("variant.work")
+    result = judged(verdict, best, has_gain=has_gain)
+    row.verdicts[result] += 1
+    row.num_repeats += len(repeats)
+    row.num_disturbed += sum(each.disturbed is not None for each in answer.records)
+    said = f"{manifest.name}: {verdict} ({best}): {result}, {row.seconds[-1]:.0f} s"
+    if result == "wrong":
+        row.wrong.append(said)
+    print(said, flush=True)
+    study.close()
+
+
+def run_row(machine: str, num_studies: int, manifests: dict[bool, Manifest]) -> Row:
+    """Studies one after the other, with a planted gain in every other one."""
+    row = Row(machine)
+    with tempfile.TemporaryDirectory(prefix="autotune-benchmark-") as folder:
+        studies = Path(folder)
+        with ForkingRunner("torch", {}, preload=True, log=studies / "supervisor.log") as runner:
+            for number in range(num_studies):
+                has_gain = number % 2 == 0
+                manifest = manifests[has_gain]
+                workload = manifest.workload.model_copy(update={"seed": number})
+                own = {"id": uuid.uuid4().hex, "name": f"{machine}-{number:02d}", "workload": workload}
+                run_study(manifest.model_copy(update=own), studies, runner, row, has_gain=has_gain)
+    return row
+
+
+def question(*, has_gain: bool) -> Manifest:
+    """That of a study with or without a planted gain."""
+    return make_manifest(
+        Wish(
+            models=(f"{HERE / 'models' / 'repeated_torch.py'}:repeated",),
+            model_arguments=(f"gain={int(has_gain)}",),
+            framework="torch",
+            device="cpu",
+            spaces=(HERE / "spaces" / "eager_torch.yaml",),
+            study="load",
+        )
+    )
+
+
+@contextmanager
+def neighbour() -> Iterator[None]:
+    """A process on this process's own core that takes it half of the time."""
+    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def report_of(quiet: Row, loaded: Row) -> Report:
+    """Both rows, and the goal: nothing wrong beside the neighbour."""
+    names = ("right", "undecided", "wrong")
+    rows = [
+        [
+            row.machine,
+            str(len(row.seconds)),
+            *(str(row.verdicts[name]) for name in names),
+            f"{statistics.median(row.seconds):.0f}",
+            str(row.num_repeats),
+            str(row.num_disturbed),
+        ]
+        for row in (quiet, loaded)
+    ]
+    header = ["machine", "studies", *names, "seconds a study", "trials repeated", "trials still disturbed"]
+    return Report(
+        name="under_load",
+        title="Under load",
+        about=(
+            "Real studies of a small PyTorch MLP on one core, alone and beside a process that takes this core for "
+            "0.5 s of each second. In every other study one config is 1.33 times as fast as the untuned model, in the "
+            "others all are slower. *Right*: that config is called `faster`, or nothing is. Live processes are forked, "
+            "which the product does not do: it makes a study short, and changes nothing about the load."
+        ),
+        goals=[
+            Goal(
+                "no wrong verdict beside the neighbour",
+                f"{loaded.verdicts['wrong']} of {len(loaded.seconds)}",
+                loaded.verdicts["wrong"] == 0,
+            ),
+        ],
+        body=table(header, rows),
+        results={"rows": [vars(quiet), vars(loaded)]},
+    )
+
+
+def main() -> None:
+    """The quiet studies, then those beside the neighbour, and the section."""
+    parser = argparse.ArgumentParser(description="Verdicts on a machine that another program uses too.")
+    parser.add_argument("--studies", type=int, default=20, help="beside the neighbour (default: %(default)s)")
+    parser.add_argument("--quiet", type=int, default=5, help="on the quiet machine (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="one study of each; nothing is written")
+    given = parser.parse_args()
+    if given.quick:
+        given.studies = given.quiet = 1
+    conditions = Conditions.now()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    manifests = {has_gain: question(has_gain=has_gain) for has_gain in (True, False)}
+    quiet = run_row("quiet", given.quiet, manifests)
+    with neighbour():
+        loaded = run_row("loaded", given.studies, manifests)
+    publish(report_of(quiet, loaded), conditions, write=not given.quick)
+
+
+if __name__ == "__main__":
+    main()
