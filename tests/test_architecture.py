@@ -18,7 +18,7 @@ PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes", "ailment"),
-    ("config", "measurement", "cures"),
+    ("config", "measurement", "cures", "room"),
     ("traffic", "profile", "grade", "adaptive"),
     (
         "shapes",
@@ -37,7 +37,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "buckets",
     ),
     ("space", "trial", "backends", "record", "passes"),
-    ("strategy", "shaped"),
+    ("strategy", "shaped", "toolchain"),
     ("variants",),
     (
         "joint",
