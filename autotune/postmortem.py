@@ -63,7 +63,10 @@ def _how_it_ended(ended: Ended, oom_killed: bool, folder: TrialFolder) -> tuple[
 
 def _last_line(path: Path) -> str:
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        with path.open("rb") as file:
+            # A trial may have written until its time was up.
+            file.seek(max(path.stat().st_size - 2**16, 0))
+            lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return "(none)"
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "(none)")

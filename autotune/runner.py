@@ -177,7 +177,12 @@ class Runner:
         return self._launch(folder, request.limits, on_stage, fresh=fresh, live=live, stops=stops, echo=echo)
 
     def _launch(
-        self, folder: TrialFolder, limits: Limits, on_stage: StageCallback | None, program: str = "worker", **order: bool
+        self,
+        folder: TrialFolder,
+        limits: Limits,
+        on_stage: StageCallback | None,
+        program: str = "worker",
+        **order: bool,
     ) -> _Process:
         """Start a program for a folder; one that cannot be started has ended."""
         started = _Process(self, folder, on_stage)
@@ -275,6 +280,10 @@ def _wait_for_the_end(process: subprocess.Popen[bytes]) -> None:
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     """End a supervisor that does not listen. The kernel ends its trials with it."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(BrokenPipeError):
+                stream.close()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     try:
@@ -363,9 +372,7 @@ class _Process:
 
     def refuse(self, error: str) -> None:
         """It could not be started."""
-        self.outcome = Failure(
-            reason=Reason.HARNESS, stage=Stage.START, error=error, evidence=str(self._folder.stderr)
-        )
+        self.outcome = Failure(reason=Reason.HARNESS, stage=Stage.START, error=error, evidence=str(self._folder.stderr))
 
     def _order(self, order: str) -> None:
         self._runner.send(order=order, folder=str(self._folder.path))

@@ -136,9 +136,7 @@ class TestTemporaryFiles:
         folder = tmp_path / ("d" * 100)
         folder.mkdir()
         (folder / "r.json").write_text(make_request({"behaviour": "hang"}).model_dump_json(by_alias=True))
-        parent = subprocess.Popen(
-            [sys.executable, "-c", _PARENT, str(folder)], cwd=REPOSITORY, stdout=subprocess.PIPE
-        )
+        parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(folder)], cwd=REPOSITORY, stdout=subprocess.PIPE)
         assert parent.stdout.readline() == b"compile\n"
         family = psutil.Process(parent.pid).children(recursive=True)
         assert Path(seen.read_text()).exists()
@@ -242,4 +240,3 @@ def tell(stage):
 with Runner("fake", {}, preload=True, log=home / "log") as runner:
     runner.run(TrialFolder(home / "trial"), request, on_stage=tell)
 """
-

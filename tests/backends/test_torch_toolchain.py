@@ -53,7 +53,9 @@ def test_headers_and_probes_are_handed_to_a_trial(tmp_path, monkeypatch):
     )
     with Runner("torch", {}, preload=True, log=tmp_path / "log") as runner:
         for number, cpp_wrapper in enumerate((None, False, True)):
-            settings = {"execution": "eager"} if cpp_wrapper is None else {"execution": "compile", "cpp_wrapper": cpp_wrapper}
+            settings = (
+                {"execution": "eager"} if cpp_wrapper is None else {"execution": "compile", "cpp_wrapper": cpp_wrapper}
+            )
             folder = TrialFolder(tmp_path / f"{number}")
             request = TrialRequest(
                 number=number, workload=workload, config=Config(settings), untuned=cpp_wrapper is None,
