@@ -289,7 +289,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_ENDS_WITHIN_S)
     except subprocess.TimeoutExpired:
-        print(f"process {process.pid} cannot be killed: it waits for a device or a disk", file=sys.stderr)
+        sys.stderr.write(f"process {process.pid} cannot be killed, and left: it waits for a device or a disk\n")
 
 
 class Runners:
