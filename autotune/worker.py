@@ -370,9 +370,9 @@ def _take(
 
 
 def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:
-    """The study's plan, with the framework's own least number of warm-up calls."""
+    """The study's plan, with the framework's own least number of warm-up calls, within the limit of the stage."""
     least = max(request.sampling.min_warmup_calls, backend.warmup_calls)
-    return request.sampling.model_copy(update={"min_warmup_calls": least})
+    return request.sampling.model_copy(update={"min_warmup_calls": least, "longest_s": 0.9 * request.limits.run})
 
 
 def leave(code: int) -> NoReturn:
