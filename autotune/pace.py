@@ -69,9 +69,13 @@ def _fewest_s(measurement: Measurement, sampling: SamplingPlan) -> float:
 
 
 def _asked_to_told_s(record: TrialRecord) -> float:
+    """The store keeps local times without a zone: between two of them clocks may have been put forward or back."""
     if record.started is None or record.ended is None:
         return 0.0
-    return (record.ended - record.started).total_seconds()
+    started, ended = record.started, record.ended
+    if ended < started:  # In the hour that comes twice.
+        ended = ended.replace(fold=1)
+    return max(ended.timestamp() - started.timestamp(), 0.0)
 
 
 def _setting_up_s(measurement: Measurement) -> float:

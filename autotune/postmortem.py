@@ -22,6 +22,8 @@ class Ended:
 
     status: int
     timed_out: str | None
+    stuck: bool = False
+    """It was killed and did not end all the same: the kernel waits for a device or a disk (state D)."""
 
 
 def outcome_of(folder: TrialFolder, ended: Ended | None, *, oom_killed: bool) -> Outcome:
@@ -44,7 +46,8 @@ def _reason(ended: Ended | None, oom_killed: bool, folder: TrialFolder) -> tuple
 
 def _how_it_ended(ended: Ended, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended.timed_out is not None:
-        return Reason.TIMEOUT, f"stopped: longer than its limit in stage {ended.timed_out}"
+        stuck = "; its process cannot be killed: it waits for a device or a disk" if ended.stuck else ""
+        return Reason.TIMEOUT, f"stopped: longer than its limit in stage {ended.timed_out}{stuck}"
     if free_bytes(folder.path) < MIN_FREE_BYTES // 4:
         return Reason.HARNESS, "the disk is full"
     last_words = _last_line(folder.stderr)
@@ -60,7 +63,10 @@ def _how_it_ended(ended: Ended, oom_killed: bool, folder: TrialFolder) -> tuple[
 
 def _last_line(path: Path) -> str:
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        with path.open("rb") as file:
+            # A trial may have written until its time was up.
+            file.seek(max(path.stat().st_size - 2**16, 0))
+            lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return "(none)"
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "(none)")

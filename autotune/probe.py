@@ -19,6 +19,7 @@ from autotune.backends import Found, entry_of, framework_version, load_backend
 from autotune.declaration import Declaration
 from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.regions import repeated_blocks
+from autotune.room import when_there_is_room
 from autotune.trial import module_command, package_path
 from autotune.variants import place_of
 from autotune.workload import Workload, build
@@ -69,14 +70,16 @@ def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subpr
         "PYTHONPATH": package_path(declared.get("PYTHONPATH")),
     }
     with tempfile.TemporaryDirectory(prefix="autotune-probe-") as folder:
-        return subprocess.run(
-            module_command("probe", *arguments),
-            env=environment,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
+        return when_there_is_room(
+            lambda: subprocess.run(
+                module_command("probe", *arguments),
+                env=environment if "TMPDIR" in variables else {**environment, "TMPDIR": folder},
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
         )
 
 

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import shlex
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
-from autotune.backends import entry_of
+from autotune.backends import entry_of, framework_version
 from autotune.errors import HarnessError
-from autotune.measurement import Outcome, Stage
+from autotune.measurement import Failure, Outcome, Reason, Stage
 from autotune.postmortem import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
-from autotune.trial import TrialFolder, TrialRequest, module_command, package_path
+from autotune.room import when_there_is_room
+from autotune.toolchain import ready_toolchain
+from autotune.trial import Limits, TrialFolder, TrialRequest, module_command, package_path
 
 StageCallback = Callable[[Stage], None]
+
+_ENDS_WITHIN_S = 30.0
+"""A supervisor whose stdin is closed; it waits 10 s for processes that cannot be killed."""
+_TOOLCHAIN_LIMIT_S = 600.0
+"""To make what trials share takes 30 s of processor time with inductor; a machine may be slow or busy."""
 
 _PRELOAD_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy's BLAS starts threads when imported, and a process with threads must not fork."""
@@ -64,12 +74,15 @@ class Runner:
     """
 
     def __init__(self, framework: str, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
-        entry = entry_of(framework)
-        self._module = (entry.preload or "") if preload else ""
-        self._variables = {**entry.process_variables, **variables}
+        self._entry = entry_of(framework)
+        self._framework = framework
+        self._module = (self._entry.preload or "") if preload else ""
+        self._variables = {**self._entry.process_variables, **variables}
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._running: dict[str, _Process] = {}
+        self._toolchain: tuple[Path | None] | None = None
+        """Within a tuple: there may be none to be had."""
 
     def __enter__(self) -> Runner:
         return self
@@ -83,11 +96,12 @@ class Runner:
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
     ) -> Outcome:
         """Write the request, wait for the child, and say what became of it. Raises HarnessError without disk."""
+        request = self._with_toolchain(request)
         return self._start(folder, request, on_stage, fresh=fresh, live=False).wait()
 
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
         """Start a live process and wait until it is warm. Raises HarnessError without disk."""
-        held = self._start(folder, request, on_stage, fresh=True, live=True)
+        held = self._start(folder, self._with_toolchain(request), on_stage, fresh=True, live=True)
         held.wait_for(Stage.WAIT)
         return held
 
@@ -100,15 +114,17 @@ class Runner:
             assert stream is not None
             with suppress(BrokenPipeError):
                 stream.close()
-        process.wait()
+        _wait_for_the_end(process)
         for each in list(self._running.values()):
             each.end(None)
         self._running.clear()
 
     def send(self, **order: Any) -> None:
         """Give the supervisor an order. Where it was lost, so are its trials; the next one gets a new supervisor."""
+        process = self._process
+        if process is None:
+            return
         try:
-            process = self._supervisor()
             assert process.stdin is not None
             process.stdin.write((json.dumps(order) + "\n").encode())
             process.stdin.flush()
@@ -136,7 +152,10 @@ class Runner:
         running = self._running[event["folder"]]
         if event["event"] == "ended":
             del self._running[event["folder"]]
-            running.end(Ended(event["status"], event["timed_out"]))
+            running.end(Ended(event["status"], event["timed_out"], event["stuck"]))
+        elif event["event"] == "refused":
+            del self._running[event["folder"]]
+            running.refuse(event["error"])
         else:
             try:
                 running.enter(Stage(event["stage"]))
@@ -152,24 +171,67 @@ class Runner:
             folder.write_request(request)
         except OSError as error:
             raise HarnessError(f"cannot write {folder.path}: {error.strerror}") from None
+        # Not measured with a device's driver in the process.
+        stops = live and request.workload.device == "cpu"
+        echo = self._log is None
+        return self._launch(folder, request.limits, on_stage, fresh=fresh, live=live, stops=stops, echo=echo)
+
+    def _launch(
+        self,
+        folder: TrialFolder,
+        limits: Limits,
+        on_stage: StageCallback | None,
+        program: str = "worker",
+        **order: bool,
+    ) -> _Process:
+        """Start a program for a folder; one that cannot be started has ended."""
         started = _Process(self, folder, on_stage)
+        refusal = self._require_supervisor(min(limits.start, limits.total))
+        if refusal is not None:
+            started.refuse(refusal)
+            return started
         self._running[str(folder.path)] = started
-        self.send(
-            order="start",
-            folder=str(folder.path),
-            fresh=fresh,
-            live=live,
-            # Not measured with a device's driver in the process.
-            stops=live and request.workload.device == "cpu",
-            echo=self._log is None,
-            limits=request.limits.model_dump(),
-        )
+        self.send(order="start", program=program, folder=str(folder.path), limits=limits.model_dump(), **order)
         return started
 
-    def _supervisor(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            self._process = self._start_supervisor()
-        return self._process
+    def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
+        """What compiling on a CPU needs in any case is there before the first config that compiles, and its limits."""
+        entry = self._entry
+        compiles = not request.untuned and not entry.untuned.items() <= request.config.root.items()
+        if entry.toolchain is None or request.workload.device != "cpu" or not compiles:
+            return request
+        if self._toolchain is None:
+            version = framework_version(self._framework)
+            self._toolchain = (ready_toolchain(self._framework, version, self._variables, self._make_toolchain),)
+        (found,) = self._toolchain
+        return request if found is None else request.model_copy(update={"toolchain": str(found)})
+
+    def _make_toolchain(self, folder: TrialFolder) -> None:
+        assert self._entry.toolchain is not None
+        limits = Limits(start=_TOOLCHAIN_LIMIT_S, total=_TOOLCHAIN_LIMIT_S)
+        made = self._launch(
+            folder, limits, None, self._entry.toolchain, fresh=True, live=False, stops=False, echo=False
+        )
+        made.wait()
+
+    def _require_supervisor(self, limit_s: float) -> str | None:
+        """See that one is there and has imported what it imports; None, or why there is none."""
+        if self._process is not None:
+            return None
+        try:
+            process = when_there_is_room(self._start_supervisor)
+        except HarnessError as error:
+            return str(error)
+        if _says_something(process, limit_s):
+            assert process.stdout is not None
+            process.stdout.readline()  # `ready`, or nothing from one that has ended: the first order will find out.
+            self._process = process
+            return None
+        _kill_session(process)
+        return (
+            f"stopped: importing {self._module or 'the supervisor'} took longer than {limit_s:.0f} s, the limit of "
+            f"stage {Stage.START}"
+        )
 
     def _start_supervisor(self) -> subprocess.Popen[bytes]:
         added = {name: value for name, value in _PRELOAD_ONLY.items() if self._module and name not in os.environ}
@@ -194,6 +256,40 @@ class Runner:
         finally:
             if stderr is not None:
                 stderr.close()
+
+
+def _says_something(process: subprocess.Popen[bytes], limit_s: float) -> bool:
+    """It has written to its stdout, or closed it, within the limit."""
+    try:
+        with selectors.DefaultSelector() as selector:
+            stdout: IO[bytes] | None = process.stdout
+            assert stdout is not None
+            selector.register(stdout, selectors.EVENT_READ)
+            return bool(selector.select(limit_s))
+    except BaseException:
+        _kill_session(process)
+        raise
+
+
+def _wait_for_the_end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        _kill_session(process)
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """End a supervisor that does not listen. The kernel ends its trials with it."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(BrokenPipeError):
+                stream.close()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(f"process {process.pid} cannot be killed, and left: it waits for a device or a disk\n")
 
 
 class Runners:
@@ -273,6 +369,10 @@ class _Process:
         """It is over; `ended` None: with the supervisor."""
         self.outcome = outcome_of(self._folder, ended, oom_killed=num_oom_kills() > self._oom_kills)
         self._folder.drop_leftovers()
+
+    def refuse(self, error: str) -> None:
+        """It could not be started."""
+        self.outcome = Failure(reason=Reason.HARNESS, stage=Stage.START, error=error, evidence=str(self._folder.stderr))
 
     def _order(self, order: str) -> None:
         self._runner.send(order=order, folder=str(self._folder.path))

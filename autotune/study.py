@@ -96,10 +96,16 @@ class Study:
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
         """Exclusive use of the study; yields the numbers of the trials that a dead run had left running."""
+        with self.alone():
+            yield self._reap()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process runs trials of this study. Raises StoreError if one does."""
         with store.exclusive(self.folder / "lock"):
             if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
                 raise StoreError(f"{self.folder} was begun anew by another process", tip="run the same command again")
-            yield self._reap()
+            yield
 
     def records(self) -> list[TrialRecord]:
         """Every trial, by number."""
@@ -374,7 +380,10 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
     storage = store.open_storage(folder / "study.db", create=True)
     with store.storage_errors(folder / "study.db"):
         directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
-        optuna.create_study(storage=storage, study_name=manifest.name, directions=directions)
+        try:
+            optuna.create_study(storage=storage, study_name=manifest.name, directions=directions)
+        except optuna.exceptions.DuplicatedStudyError:
+            raise StoreError(f"{folder} is being made by another process", tip="run the same command again") from None
     # The manifest comes last: a folder without one is not yet a study.
     try:
         manifest.write(folder / "manifest.json")

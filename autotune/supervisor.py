@@ -35,14 +35,18 @@ from typing import Any, NoReturn
 import psutil
 
 from autotune import worker
+from autotune.errors import HarnessError
 from autotune.leftovers import MARK_VARIABLE, kill_marked, mark_of
 from autotune.measurement import Stage
+from autotune.room import when_there_is_room
 from autotune.trial import TrialFolder, module_command
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_AFTER_KILL_S = 3600.0
-"""A killed process is gone in milliseconds; one stuck in a device driver may take long, and must not be left."""
+_AFTER_KILL_S = 300.0
+"""A killed process is gone in milliseconds; one stuck in a device driver may take long, or for ever."""
+_REAPED_WITHIN_S = 10.0
+"""Killed descendants of a process that has ended; those that the kernel does not let go are left then, and named."""
 _LONGEST_WAIT_S = 86400.0
 """The system call takes milliseconds in 32 bits; after a day it is simply made again."""
 _PRELOAD_ONLY = "AUTOTUNE_PRELOAD_ONLY"
@@ -66,8 +70,12 @@ class Child:
     busy_s: float = 0.0
     """Spent in earlier stages; waiting for a turn is nothing that it could be blamed for."""
     timed_out: str | None = None
+    killed_at: float | None = None
+    """When its time was up."""
 
     def seconds_left(self) -> float:
+        if self.killed_at is not None:
+            return self.killed_at + _AFTER_KILL_S - time.monotonic()
         if self.stage == Stage.WAIT:
             return _LONGEST_WAIT_S
         in_stage = time.monotonic() - self.stage_started
@@ -123,10 +131,14 @@ class Supervisor:
     def serve(self) -> None:
         """Until stdin closes: start trials, pass their stages on, end those that are over time, bury the dead."""
         try:
+            self._tell(event="ready")
             while self._react():
                 pass
         finally:
             kill_descendants()
+            # A parent that was killed cannot.
+            for folder in self._children:
+                TrialFolder(Path(folder)).drop_temporary()
 
     def _react(self) -> bool:
         """Block until something happens and deal with it. False when the parent is gone."""
@@ -138,11 +150,13 @@ class Supervisor:
         if self._wakeup_read in ready:
             _drain(self._wakeup_read)
             self._bury()
-        for child in self._children.values():
-            if child.timed_out is None and child.seconds_left() <= 0:
-                child.timed_out = child.stage
-                child.limits = dict.fromkeys(child.limits, _AFTER_KILL_S)
+        for child in [each for each in self._children.values() if each.seconds_left() <= 0]:
+            if child.timed_out is None:
+                child.timed_out, child.killed_at = child.stage, time.monotonic()
                 _kill_group(child.pid)
+            else:
+                _stuck.add(child.pid)
+                self._end(child, status=signal.SIGKILL, stuck=True)
         return self._orders not in ready or self._take_orders()
 
     def _take_orders(self) -> bool:
@@ -155,7 +169,11 @@ class Supervisor:
 
     def _follow(self, order: dict[str, Any]) -> None:
         if order["order"] == "start":
-            child = self._start(order)
+            try:
+                child = self._start(order)
+            except HarnessError as error:
+                self._tell(event="refused", folder=order["folder"], error=str(error))
+                return
             self._children[child.folder] = child
             self._selector.register(child.stages, selectors.EVENT_READ)
             return
@@ -176,15 +194,25 @@ class Supervisor:
         for_child = {worker.STAGE_FD_VARIABLE: told}
         if turn is not None:
             for_child[worker.TURN_FD_VARIABLE] = turn
-        if self._preloaded and not order["fresh"]:
-            ours = [stages, self._orders, self._events, self._wakeup_read, self._wakeup_write, turns]
-            ours += [pipe for each in self._children.values() for pipe in (each.stages, each.turns)]
-            pid = _fork_worker(folder, order, for_child, [each for each in ours if each is not None])
-        else:
-            pid = _spawn_worker(folder, order, for_child)
-        for descriptor in for_child.values():
-            os.close(descriptor)
+        ours = [each for each in (stages, turns) if each is not None]
+        try:
+            if self._preloaded and not order["fresh"]:
+                pid = _fork_worker(folder, order, for_child, [*ours, *self._descriptors()])
+            else:
+                pid = when_there_is_room(lambda: _spawn_worker(folder, order, for_child))
+        except HarnessError:
+            for descriptor in ours:
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in for_child.values():
+                os.close(descriptor)
         return Child(order["folder"], pid, stages, turns, stops=order["stops"], limits=order["limits"])
+
+    def _descriptors(self) -> list[int]:
+        """All that a forked trial must not have."""
+        of_others = [pipe for each in self._children.values() for pipe in (each.stages, each.turns) if pipe is not None]
+        return [self._orders, self._events, self._wakeup_read, self._wakeup_write, *of_others]
 
     def _pass_stages_on(self, child: Child) -> bool:
         """Tell the parent what the child told. False when the pipe is closed."""
@@ -198,16 +226,19 @@ class Supervisor:
         """Collect every ended descendant; when a trial's own process is among them, kill what it left."""
         for pid, status in _reaped():
             child = next((each for each in self._children.values() if each.pid == pid), None)
-            if child is None:
-                continue
-            del self._children[child.folder]
-            if child.stages in self._selector.get_map():
-                self._selector.unregister(child.stages)
-            _kill_group(child.pid)
-            kill_descendants(None if not self._children else child.folder)
-            child.let_go()
-            os.close(child.stages)
-            self._tell(event="ended", folder=child.folder, status=status, timed_out=child.timed_out)
+            if child is not None:
+                self._end(child, status)
+
+    def _end(self, child: Child, status: int, *, stuck: bool = False) -> None:
+        """Kill what the trial's own process left, and tell the parent how that one ended."""
+        del self._children[child.folder]
+        if child.stages in self._selector.get_map():
+            self._selector.unregister(child.stages)
+        _kill_group(child.pid)
+        kill_descendants(None if not self._children else child.folder)
+        child.let_go()
+        os.close(child.stages)
+        self._tell(event="ended", folder=child.folder, status=status, timed_out=child.timed_out, stuck=stuck)
 
     def _tell(self, **event: Any) -> None:
         # A parent that is gone hears nothing; the closed stdin ends this process in a moment.
@@ -217,7 +248,7 @@ class Supervisor:
 
 def _fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int], to_close: list[int]) -> int:
     """A trial in a fork of this process, the framework already imported."""
-    pid = os.fork()
+    pid = when_there_is_room(os.fork)
     if pid:
         return pid
     code = 1
@@ -236,13 +267,13 @@ def _fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, in
 
 
 def _spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int]) -> int:
-    """A trial in a Python of its own."""
+    """A trial, or another program for a folder, in a Python of its own."""
     numbers = {name: str(pipe) for name, pipe in pipes.items()}
     environment = {**os.environ, **numbers, MARK_VARIABLE: mark_of(folder.path)}
     for name in environment.pop(_PRELOAD_ONLY, "").split(","):
         environment.pop(name, None)
     process = subprocess.Popen(
-        module_command("worker", str(folder.path)),
+        module_command(order["program"], str(folder.path)),
         stdin=subprocess.DEVNULL,
         env=environment,
         pass_fds=list(pipes.values()),
@@ -279,20 +310,36 @@ def _reaped() -> list[tuple[int, int]]:
     return ended
 
 
+_stuck: set[int] = set()
+"""Processes that were killed and do not end."""
+
+
 def kill_descendants(of_trial: str | None = None) -> None:
     """Kill every descendant and wait for it, orphans handed to this process included.
 
-    `of_trial` (a folder) kills those alone that carry the trial's mark: others are still wanted.
+    `of_trial` (a folder) kills those alone that carry the trial's mark: others are still wanted. One that the kernel
+    does not let go, since it waits for a device or a disk (state D), is named and left.
     """
     if of_trial is not None:
         kill_marked(Path(of_trial), psutil.Process().children(recursive=True))
         return
-    while descendants := psutil.Process().children(recursive=True):
+    end = time.monotonic() + _REAPED_WITHIN_S
+    while descendants := [each for each in psutil.Process().children(recursive=True) if each.pid not in _stuck]:
+        if time.monotonic() >= end:
+            _stuck.update(each.pid for each in descendants)
+            print(f"cannot be killed, and left: {', '.join(map(_name_of, descendants))}", file=sys.stderr)
+            return
         for process in descendants:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        with suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+        if not _reaped():
+            time.sleep(0.01)
+
+
+def _name_of(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return f"process {process.pid} ({process.name()}, {process.status()})"
+    return f"process {process.pid}"
 
 
 def _kill_group(pid: int) -> None:

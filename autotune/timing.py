@@ -26,6 +26,9 @@ except ImportError:  # Not on every system.
 
 Clock = Callable[[], float]
 
+_MOST_BETWEEN_SAMPLES = 1000
+"""Calls; one of less than a microsecond is not worth more."""
+
 
 class SamplingPlan(Record):
     """How long to warm up and how long to sample. Times in seconds, counts in calls."""
@@ -39,8 +42,12 @@ class SamplingPlan(Record):
     max_sampling_s: PositiveFloat = 4.0
     precision: PositiveFloat = 0.005
     """Sampling ends when half the 95 % interval of the median is below this share of the median."""
+    min_sampling_s: PositiveFloat = 0.2
+    """Very short calls are spread over this time: one in so many is a sample."""
     fewest_samples: PositiveInt = 3
     """Taken even when the time is used up: a model of 10 s a call still gets this many."""
+    longest_s: PositiveFloat | None = None
+    """The time of the process is up then. A model of 60 s a call gets one sample rather than none."""
     clearly_slower: PositiveFloat = 0.10
     """Sampling ends when the median is this share above the incumbent's, but not before `samples_to_judge`."""
     samples_to_judge: PositiveInt = 7
@@ -77,10 +84,11 @@ def take_samples(
     of two runs of the very same config would have to differ by more than 10 % for the best config to be lost by this;
     docs/measurement.md states how often that happens.
     """
+    begun = clock()
     warmup, steady = _warm_up(call, plan, clock)
     taken = Taken()
     with taken.watched():
-        ended_by = _sample(call, plan, clock, taken, incumbent_s)
+        ended_by = _sample(call, plan, clock, taken, incumbent_s=incumbent_s, begun=begun)
     return taken.samples(warmup, steady, ended_by)
 
 
@@ -96,12 +104,15 @@ def take_turns(
     taken = Taken()
     turns = []
     while next_turn():
+        begun = clock()
         call()
         num_before = len(taken.latency_s)
         end = clock() + plan.turn_s
         with taken.watched():
             while clock() < end or len(taken.latency_s) - num_before < plan.fewest_in_turn:
                 taken.time_once(call, clock)
+                if _is_out_of_time(taken, plan, clock() - begun):
+                    break
         turns.append(len(taken.latency_s) - num_before)
     if not turns:
         raise RuntimeError("ended before its first turn")
@@ -204,20 +215,42 @@ def _settled(taken: list[float], plan: SamplingPlan) -> bool:
 
 
 def _sample(
-    call: Callable[[], None], plan: SamplingPlan, clock: Clock, taken: Taken, incumbent_s: float | None
+    call: Callable[[], None],
+    plan: SamplingPlan,
+    clock: Clock,
+    taken: Taken,
+    *,
+    incumbent_s: float | None,
+    begun: float,
 ) -> Literal["precision", "num_samples", "time", "slower"]:
-    end = clock() + plan.max_sampling_s
+    start = clock()
+    end = start + plan.max_sampling_s
     while True:
         taken.time_once(call, clock)
         num_taken = len(taken.latency_s)
         if is_clearly_slower(taken.latency_s, plan, incumbent_s):
             return "slower"
-        if num_taken >= plan.min_samples and relative_half_width(taken.latency_s) <= plan.precision:
+        is_long_enough = clock() >= min(start + plan.min_sampling_s, end)
+        if num_taken >= plan.min_samples and is_long_enough and relative_half_width(taken.latency_s) <= plan.precision:
             return "precision"
         if num_taken >= plan.max_samples:
             return "num_samples"
-        if clock() >= end and num_taken >= plan.fewest_samples:
+        if (clock() >= end and num_taken >= plan.fewest_samples) or _is_out_of_time(taken, plan, clock() - begun):
             return "time"
+        _pass_the_time(call, clock, start + num_taken * plan.min_sampling_s / max(plan.max_samples - 1, 1))
+
+
+def _is_out_of_time(taken: Taken, plan: SamplingPlan, spent_s: float) -> bool:
+    """One more call like the last would be too long."""
+    return plan.longest_s is not None and spent_s + taken.latency_s[-1] > plan.longest_s
+
+
+def _pass_the_time(call: Callable[[], None], clock: Clock, until: float) -> None:
+    """With further calls: an idle processor clocks down, and its caches go to others."""
+    for _ in range(_MOST_BETWEEN_SAMPLES):
+        if clock() >= until:
+            return
+        call()
 
 
 def time_once(call: Callable[[], None], clock: Clock) -> float:

@@ -6,9 +6,11 @@ the process boundary: no pickles, no exceptions. The worker, started by hand on 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ REQUEST_FILE = "request.json"
 OUTCOME_FILE = "outcome.json"
 PROFILE_FILE, TRACE_FILE = "profile.json", "trace.json"
 KEPT_CACHES, KEY_FILE = "caches", "key.json"
+MAX_TEMPORARY_CHARS = 70
+"""Of the path of a temporary folder. The path of a socket has 107 at most, and what programs add takes up to 36."""
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 
@@ -80,6 +84,8 @@ class TrialRequest(Record):
     """Folder for every compile cache, absolute."""
     cold: bool
     """Empty the cache folder first."""
+    toolchain: str | None = None
+    """Folder, absolute: what the framework's compiler needs whatever it compiles, made once (see `toolchain`)."""
     compiled_before: ColdCompile | None = None
     """Whose compile the caches hold, where they are a copy: its cold figures are the ones to record."""
     keep_cache_in: str | None = None
@@ -128,6 +134,18 @@ class TrialFolder:
         return self.path / "scratch"
 
     @property
+    def temporary(self) -> Path:
+        """The child's folder for temporary files: what a killed compiler leaves there goes with the trial.
+
+        In the trial's folder; where that path is too long for a socket, in the system's temporary folder.
+        """
+        inside = self.path.resolve() / "tmp"
+        if len(os.fsencode(inside)) <= MAX_TEMPORARY_CHARS:
+            return inside
+        digest = hashlib.sha256(os.fsencode(inside)).hexdigest()[:12]
+        return Path(tempfile.gettempdir(), f"autotune-{os.getuid()}-{digest}")
+
+    @property
     def outcome_file(self) -> Path:
         return self.path / OUTCOME_FILE
 
@@ -151,6 +169,7 @@ class TrialFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for stale in (self.outcome_file, self._stage, self.stdout, self.stderr, self._profile, self.trace_file):
             stale.unlink(missing_ok=True)
+        self.drop_temporary()
         write_whole(self._request, request.model_dump_json(by_alias=True, indent=2))
 
     def read_request(self) -> TrialRequest:
@@ -177,9 +196,14 @@ class TrialFolder:
             return Stage.START
 
     def drop_leftovers(self) -> None:
-        """Remove the scratch folder and the caches that lie inside the folder; the record stays."""
+        """Remove temporary files, the scratch folder and the caches that lie inside the folder; the record stays."""
+        self.drop_temporary()
         shutil.rmtree(self.scratch, ignore_errors=True)
         shutil.rmtree(self.path / "cache", ignore_errors=True)
+
+    def drop_temporary(self) -> None:
+        """Remove the folder for temporary files."""
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     @property
     def _request(self) -> Path:
@@ -206,7 +230,7 @@ def module_command(name: str, *arguments: str) -> list[str]:
     As a file and not with `-m`: MindSpore's capture `trace` reads the source line of every frame on the stack, and
     `-m` puts one there that has none. `-P`, or the package's own modules would hide Python's of the same names.
     """
-    return [sys.executable, "-P", str(Path(__file__).with_name(f"{name}.py")), *arguments]
+    return [sys.executable, "-P", str(Path(__file__).parent / f"{name}.py"), *arguments]
 
 
 def package_path(declared: str | None = None) -> str:

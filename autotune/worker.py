@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -33,8 +34,10 @@ from autotune.measurement import Failure, Measurement, Outcome, Reason, Replay, 
 from autotune.memory import PeakMemory
 from autotune.passes import take_passes, take_passes_in_turns
 from autotune.replay import first_pass, stream_calls
+from autotune.room import is_without_room
 from autotune.subject import Subject, put_on_device
 from autotune.timing import SamplingPlan, take_samples, take_turns
+from autotune.toolchain import hand_over
 from autotune.trial import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
 from autotune.warm_start import key_here, warm_start
 from autotune.workload import Arguments
@@ -64,7 +67,8 @@ class Progress:
         self._folder = folder
         self._pipe = _pipe_named(STAGE_FD_VARIABLE)
         self.stage = Stage.START
-        self._entered = psutil.Process().create_time()
+        # The age of a process is told by the wall clock; all that follows is not.
+        self._entered = time.monotonic() - max(time.time() - psutil.Process().create_time(), 0.0)
         self._spent_s: dict[Stage, float] = {}
 
     def enter(self, stage: Stage) -> None:
@@ -81,8 +85,8 @@ class Progress:
         return {stage: round(seconds, 4) for stage, seconds in self._spent_s.items()}
 
     def _note_time(self) -> None:
-        now = time.time()
-        self._spent_s[self.stage] = self._spent_s.get(self.stage, 0.0) + max(now - self._entered, 0.0)
+        now = time.monotonic()
+        self._spent_s[self.stage] = self._spent_s.get(self.stage, 0.0) + now - self._entered
         self._entered = now
 
 
@@ -125,8 +129,10 @@ def main(arguments: list[str]) -> int:
         print(f"{folder.path}: no readable request.json: {error}", file=sys.stderr)
         return 2
     only_reference = arguments[1:] == [reference.ONLY]
+    temporary = None
     if not only_reference:
         _stand_on_variables(request, folder)
+        temporary = _use_temporary_folder(request, folder)
     progress = Progress(folder)
     pipe = _pipe_named(TURN_FD_VARIABLE)
     if not only_reference and reference.is_missing(request):
@@ -144,6 +150,8 @@ def main(arguments: list[str]) -> int:
         folder.write_outcome(outcome)
     if isinstance(outcome, Failure):
         print(f"{outcome.reason} at {outcome.stage}: {outcome.error}", file=sys.stderr)
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)
     return 0
 
 
@@ -266,6 +274,8 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
         return by_type
     if stage in (Stage.START, Stage.BUILD) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
         return Reason.HARNESS
+    if is_without_room(error):
+        return Reason.HARNESS
     told = backend.classify(error) if backend is not None else None
     if told is not None:
         return told
@@ -293,11 +303,25 @@ def _stand_on_variables(request: TrialRequest, folder: TrialFolder) -> None:
         os.execve(sys.executable, command, {**os.environ, **missing, _STARTED_ANEW: "1"})
 
 
+def _use_temporary_folder(request: TrialRequest, folder: TrialFolder) -> Path | None:
+    """Temporary files of this process and of the compilers go with the trial. None where the user says where to."""
+    if "TMPDIR" in request.variables:
+        return None
+    folder.drop_temporary()
+    temporary = folder.temporary
+    temporary.mkdir(mode=0o700)
+    os.environ["TMPDIR"] = str(temporary)
+    tempfile.tempdir = None  # Somebody may have asked in the process that this one was forked from.
+    return temporary
+
+
 def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -> None:
     """An own working folder and own, if asked for empty, compile caches."""
     if request.cold:
         shutil.rmtree(request.cache, ignore_errors=True)
     Path(request.cache).mkdir(parents=True, exist_ok=True)
+    if request.toolchain is not None and "TMPDIR" not in request.variables:
+        hand_over(Path(request.toolchain), Path(request.cache), Path(tempfile.gettempdir()))
     os.environ.update(backend.cache_variables(request.cache))
     folder.scratch.mkdir(exist_ok=True)
     os.chdir(folder.scratch)
@@ -346,9 +370,9 @@ def _take(
 
 
 def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:
-    """The study's plan, with the framework's own least number of warm-up calls."""
+    """The study's plan, with the framework's own least number of warm-up calls, within the limit of the stage."""
     least = max(request.sampling.min_warmup_calls, backend.warmup_calls)
-    return request.sampling.model_copy(update={"min_warmup_calls": least})
+    return request.sampling.model_copy(update={"min_warmup_calls": least, "longest_s": 0.9 * request.limits.run})
 
 
 def leave(code: int) -> NoReturn:

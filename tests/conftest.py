@@ -55,7 +55,9 @@ knobs:
   latency_ms: {doc: "https://example.org/x", values: [8, 6, 2], default: 6, untuned: 8}
 """
 
-QUICK = SamplingPlan(max_warmup_s=0.2, min_samples=5, max_samples=20, max_sampling_s=0.2, turn_s=0.02)
+QUICK = SamplingPlan(
+    max_warmup_s=0.2, min_samples=5, max_samples=20, min_sampling_s=0.02, max_sampling_s=0.2, turn_s=0.02
+)
 QUICK_BLOCKS = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
 QUICK_BUDGET = Budget(
     num_trials=6,

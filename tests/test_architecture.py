@@ -18,7 +18,7 @@ PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "environment", "numerics", "changes", "ailment"),
-    ("config", "measurement", "cures", "load"),
+    ("config", "measurement", "cures", "load", "room"),
     ("traffic", "profile", "grade", "adaptive"),
     (
         "shapes",
@@ -38,7 +38,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "buckets",
     ),
     ("space", "trial", "backends", "record", "passes"),
-    ("strategy", "shaped"),
+    ("strategy", "shaped", "toolchain"),
     ("variants",),
     (
         "joint",

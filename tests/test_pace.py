@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -43,6 +45,26 @@ def test_a_trial_takes_what_its_child_counted(spent):
     assert trial_s(record(spent(start=1, build=2, compile=30, check=3, run=4), took_s=99)) == 40
     assert trial_s(record(failure(), took_s=12)) == 12
     assert trial_s(record(spent(), took_s=12)) == 12
+
+
+@pytest.mark.parametrize(
+    ("started", "ended", "seconds"),
+    [
+        (datetime(2026, 3, 29, 1, 59, 50), datetime(2026, 3, 29, 3, 0, 10), 20),
+        (datetime(2026, 10, 25, 2, 59, 50), datetime(2026, 10, 25, 2, 0, 10), 20),
+    ],
+    ids=["forward", "back"],
+)
+def test_clocks_that_are_put_forward_or_back_lengthen_no_trial(monkeypatch, spent, started, ended, seconds):
+    """The store keeps local times: a start of an hour would let no confirmation fit any more."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        over = replace(record(failure()), started=started, ended=ended)
+        assert trial_s(over) == seconds
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_typical_trial_is_the_median(spent):

@@ -45,6 +45,7 @@ def test_the_plan_is_the_documented_one() -> None:
     assert SamplingPlan() == SamplingPlan(
         min_warmup_calls=3, max_warmup_s=5.0, settled_spread=0.05,
         min_samples=30, max_samples=500, max_sampling_s=4.0, precision=0.005, fewest_samples=3,
+        min_sampling_s=0.2, longest_s=None,
         clearly_slower=0.10, samples_to_judge=SamplingPlan().samples_to_judge, turn_s=0.1, fewest_in_turn=2,
     )  # fmt: skip
     assert 5 <= SamplingPlan().samples_to_judge <= 10
@@ -152,6 +153,36 @@ def test_a_slow_model_still_gets_the_fewest_samples(fewest: int) -> None:
     assert not samples.steady
     assert samples.latency_s == pytest.approx([60] * fewest)
     assert samples.ended_by == "time"
+
+
+@pytest.mark.parametrize("max_samples", [100, 500])
+def test_a_very_short_call_is_watched_for_a_least_time(max_samples: int) -> None:
+    """A call of 10 us is judged by 0.2 s of it, in samples that are spread over that time, however alike they are."""
+    script = Script([], then=(1e-5,))
+    samples = script.sampled(max_samples=max_samples)
+    assert script.now - 1000.0 >= 0.2
+    assert 30 <= len(samples.latency_s) <= max_samples
+    assert samples.latency_s == pytest.approx([1e-5] * len(samples.latency_s))
+
+
+def test_a_call_that_is_not_short_is_sampled_as_before() -> None:
+    """30 calls of 10 ms take longer than the least time: none of them is left out."""
+    script = Script([], then=(0.01,))
+    samples = script.sampled()
+    assert len(samples.latency_s) == 30
+    assert script.num_calls == 30 + len(samples.warmup_s)
+
+
+@pytest.mark.parametrize(("call_s", "num_samples"), [(70.0, 1), (50.0, 2), (30.0, 3)])
+def test_a_very_slow_model_fits_its_limit(call_s: float, num_samples: int) -> None:
+    """Under a limit of 180 s a call of a minute gets as many samples as fit, and one at least."""
+    script = Script([], then=(call_s,))
+    samples = script.sampled(longest_s=162)
+    assert samples.ended_by == "time"
+    assert len(samples.latency_s) == num_samples
+    assert script.now - 1000.0 <= 162
+    turns = Script([], then=(call_s,)).in_turns(2, longest_s=162)
+    assert turns.turns == (min(num_samples, 2),) * 2
 
 
 def test_a_call_below_the_clock_s_resolution_is_not_zero() -> None:

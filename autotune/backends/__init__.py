@@ -324,6 +324,8 @@ class BackendEntry:
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
     capturable: tuple[Ailment, ...] = ()
     """Kinds of graph breaks that can be taken out by a setting: see `Backend.capture_despite`."""
+    toolchain: str | None = None
+    """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
     bundled_only_for_tests: bool = False
 
 
@@ -342,6 +344,7 @@ BACKENDS: dict[str, BackendEntry] = {
         shares_compilations=True,
         reports="autotune.backends.torch_reports",
         capturable=(Ailment.SCALAR, Ailment.DATA_SHAPE, Ailment.PRINT),
+        toolchain="backends/torch_toolchain",
     ),
     "mindspore": BackendEntry(
         module="autotune.backends.mindspore_jit",

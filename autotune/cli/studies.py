@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, plainly, print_document, say
+from autotune.cli.application import (
+    DEFAULT_STUDIES_DIR,
+    AsJson,
+    StudiesDir,
+    app,
+    end_politely,
+    plainly,
+    print_document,
+    say,
+)
 from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
@@ -105,7 +114,9 @@ def run(
     from autotune.study import open_study
 
     opened = open_study(studies_dir, study)
-    outcome, command = run_again(opened, trial, profiled=profile)
+    end_politely()
+    with opened.alone():
+        outcome, command = run_again(opened, trial, profiled=profile)
     if isinstance(outcome, Measurement):
         latency = outcome.latency
         typer.echo(
@@ -157,10 +168,12 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     from autotune.report.units import seconds
     from autotune.runner import Runner
 
-    say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
-    with Runner(
-        tuned.framework, study.manifest.variables, preload=False, log=study.folder / "supervisor.log"
-    ) as runner:
+    end_politely()
+    with (
+        study.alone(),
+        Runner(tuned.framework, study.manifest.variables, preload=False, log=study.folder / "supervisor.log") as runner,
+    ):
+        say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
         try:
             artifact = export_artifact(study, tuned, output, runner)
         except InputError as problem:

@@ -1,0 +1,375 @@
+"""Faults of processes: each ends in one clear sentence, with no process left and no finished trial lost.
+
+The first table is of trials, each a real process of the fake framework; the second of what happens to the tool itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import psutil
+import pytest
+
+from autotune import room, runner
+from autotune.backends import BACKENDS
+from autotune.errors import StoreError
+from autotune.leftovers import MARK_VARIABLE
+from autotune.measurement import Measurement, Reason, Stage
+from autotune.runner import Runner
+from autotune.store import exclusive
+from autotune.study import create_study, open_study
+from autotune.trial import Limits, TrialFolder
+from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment
+
+MODEL = """
+import os, signal, subprocess, sys, time
+import numpy as np
+
+def stage():
+    with open("../stage") as file:
+        return file.read()
+
+def tiny():
+    def model(x):
+        if os.getcwd().endswith("/faulty/scratch"):
+            {fault}
+        return x + 0
+    return model, np.ones((2, 2))
+"""
+
+HELPER = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
+
+TRIALS = {
+    "segmentation fault": ("os.kill(os.getpid(), signal.SIGSEGV)", Reason.CRASH, Stage.COMPILE, "killed by SIGSEGV"),
+    "abort": ("os.abort()", Reason.CRASH, Stage.COMPILE, "killed by SIGABRT"),
+    "out of memory": ("raise MemoryError('48 GiB')", Reason.OUT_OF_MEMORY, Stage.COMPILE, "MemoryError: 48 GiB"),
+    "killed from outside": ("os.kill(os.getpid(), 9)", Reason.CRASH, Stage.COMPILE, "killed by SIGKILL"),
+    "hang in compile": ("time.sleep(600)", Reason.TIMEOUT, Stage.COMPILE, "longer than its limit in stage compile"),
+    "hang in run": (
+        "stage() == 'run' and time.sleep(600)", Reason.TIMEOUT, Stage.RUN, "longer than its limit in stage run",
+    ),
+    "deaf to signals": (
+        "[signal.signal(each, signal.SIG_IGN) for each in (2, 15)] and time.sleep(600)",
+        Reason.TIMEOUT, Stage.COMPILE, "longer than its limit in stage compile",
+    ),
+    "endless output": (
+        "[(print('x' * 99_999), time.sleep(0.01)) for _ in range(10**9)]",
+        Reason.TIMEOUT, Stage.COMPILE, "longer than its limit in stage compile",
+    ),
+    "torn outcome": (
+        "open('../outcome.json', 'w').write('{{\"samples\": '), os._exit(0)",
+        Reason.CRASH, Stage.COMPILE, "exit status 0 and no outcome",
+    ),
+    "exit without a result": ("os._exit(0)", Reason.CRASH, Stage.COMPILE, "exit status 0 and no outcome"),
+    "exit of Python": ("sys.exit('enough')", Reason.COMPILE_ERROR, Stage.COMPILE, "SystemExit: enough"),
+    "wrong result": ("return x + 1", Reason.WRONG_RESULT, Stage.CHECK, "relative error"),
+    "NaN": ("return x * np.nan", Reason.WRONG_RESULT, Stage.CHECK, "elements are NaN"),
+    "another shape": ("return x[:1]", Reason.WRONG_RESULT, Stage.CHECK, "shape"),
+    "grandchildren": (f"{HELPER}; os._exit(1)", Reason.CRASH, Stage.COMPILE, "exit status 1 and no outcome"),
+    "no further process": (
+        "raise RuntimeError('compile failed') from BlockingIOError(11, 'Resource temporarily unavailable')",
+        Reason.HARNESS, Stage.COMPILE, "compile failed",
+    ),
+    "no further thread": (
+        "raise RuntimeError(\"can't start new thread\")", Reason.HARNESS, Stage.COMPILE, "can't start new thread",
+    ),
+}  # fmt: skip
+"""What the model does in the trial; reason, stage and words of the failure."""
+
+TUNED = {"execution": "compile", "behaviour": "right"}
+LIMITS = Limits(compile=1, check=1, run=1)
+
+
+@pytest.fixture(scope="module")
+def one_runner(tmp_path_factory):
+    """One supervisor for all: a fault of one trial must not touch the next."""
+    with Runner("fake", {}, preload=True, log=tmp_path_factory.mktemp("log") / "log") as shared:
+        yield shared
+
+
+@pytest.fixture(autouse=True)
+def _no_trial_is_left_running(tmp_path):
+    """No process of a trial of this test, wherever it hangs in the tree. In place of the general check: the shared
+    supervisor lives on."""
+    yield
+    left = _of_trials(tmp_path)
+    for each in left:
+        each.kill()
+    assert not left
+
+
+@pytest.fixture
+def _nothing_is_left_running():
+    pass
+
+
+class TestTrials:
+    """A trial's end, whatever it is, comes back as a value that says what happened."""
+
+    @pytest.mark.parametrize("name", TRIALS)
+    def test_a_fault_is_one_sentence(self, one_runner, tmp_path, make_request, model_file, name):
+        """Its reason, its stage and one line of words; the next trial runs."""
+        fault, reason, stage, words = TRIALS[name]
+        model_file.write_text(MODEL.format(fault=fault))
+        one_runner.run(TrialFolder(tmp_path / "untuned"), make_request())
+        outcome = one_runner.run(TrialFolder(tmp_path / "faulty"), make_request(TUNED, limits=LIMITS))
+        assert (outcome.reason, outcome.stage) == (reason, stage)
+        assert words in outcome.error
+        assert "\n" not in outcome.error
+        assert not _of_trials(tmp_path)
+        after = one_runner.run(TrialFolder(tmp_path / "next"), make_request(TUNED))
+        assert isinstance(after, Measurement)
+
+    def test_helpers_of_a_trial_that_ends_well(self, one_runner, tmp_path, make_request, model_file):
+        """A compiler's worker pool is ended with the trial that started it, right or wrong."""
+        model_file.write_text(MODEL.format(fault=HELPER))
+        one_runner.run(TrialFolder(tmp_path / "untuned"), make_request())
+        outcome = one_runner.run(TrialFolder(tmp_path / "faulty"), make_request(TUNED))
+        assert isinstance(outcome, Measurement)
+
+
+class TestMachine:
+    """A machine that gives no process, or does not let one go, is said and never waited for without end."""
+
+    def test_no_room_for_a_moment(self, tmp_path, make_request, monkeypatch):
+        """It waits and starts then."""
+        refusals = iter([errno.EAGAIN, errno.ENOMEM])
+        monkeypatch.setattr(room, "_PAUSE_S", 0.01)
+        real = subprocess.Popen
+
+        def popen(*args, **kwargs):
+            for number in refusals:
+                raise OSError(number, os.strerror(number))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(runner.subprocess, "Popen", popen)
+        with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
+            assert isinstance(trials.run(TrialFolder(tmp_path / "0"), make_request()), Measurement)
+
+    def test_no_room_at_all(self, tmp_path, make_request, monkeypatch):
+        """One sentence, and the harness is to blame."""
+        monkeypatch.setattr(room, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(room, "_PAUSE_S", 0.01)
+
+        def popen(*args, **kwargs):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+        monkeypatch.setattr(runner.subprocess, "Popen", popen)
+        with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
+            outcome = trials.run(TrialFolder(tmp_path / "0"), make_request())
+        assert outcome.reason is Reason.HARNESS
+        assert outcome.error == "this machine can start no further process: Resource temporarily unavailable"
+
+    @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
+    def test_no_room_for_a_trial(self, tmp_path, make_request, monkeypatch, fresh):
+        """The supervisor could be started and no trial: the same sentence, and the supervisor serves on."""
+        monkeypatch.setattr(runner, "module_command", lambda *_: [sys.executable, "-c", _NO_FORK])
+        with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
+            for number in range(2):
+                outcome = trials.run(TrialFolder(tmp_path / f"{number}"), make_request(), fresh=fresh)
+                assert outcome.reason is Reason.HARNESS
+                assert outcome.error == "this machine can start no further process: Resource temporarily unavailable"
+
+    def test_an_import_that_hangs(self, tmp_path, make_request, monkeypatch):
+        """A framework on a network disk that does not answer: the limit of the stage `start` holds."""
+        (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
+        monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(BACKENDS["fake"], preload="hangs"))
+        with Runner("fake", {"PYTHONPATH": str(tmp_path)}, preload=True, log=tmp_path / "log") as trials:
+            outcome = trials.run(TrialFolder(tmp_path / "0"), make_request(limits=Limits(start=1)))
+            assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.START)
+            assert "importing hangs took longer than 1 s" in outcome.error
+            assert not _named("hangs")
+
+    def test_a_supervisor_that_does_not_listen(self, tmp_path, make_request, monkeypatch):
+        """Stopped, or in a system call without end: it is killed, and the tool ends."""
+        monkeypatch.setattr(runner, "_ENDS_WITHIN_S", 0.3)
+        with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
+            trials.run(TrialFolder(tmp_path / "0"), make_request())
+            os.kill(trials._process.pid, signal.SIGSTOP)
+
+    def test_a_process_that_cannot_be_killed(self):
+        """State D: named, left, and no longer waited for."""
+        said = subprocess.run(
+            [sys.executable, "-c", _UNKILLABLE], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        )
+        assert said.stdout == "returned\n", said.stderr
+        assert "cannot be killed, and left: process" in said.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A study of four trials, confirmed. Its model hangs in the folder that the file `flag` names."""
+    home = tmp_path_factory.mktemp("finished")
+    hangs = (
+        f"def hang():\n    import os, time\n    flag = {str(home / 'flag')!r}\n"
+        "    if os.path.exists(flag) and open(flag).read() in os.getcwd():\n"
+        f"        open({str(home / 'hangs')!r}, 'w').close()\n        time.sleep(600)\n"
+    )
+    (home / "model.py").write_text(hangs + MODEL_FILE.replace("    weight =", "    hang()\n    weight ="))
+    (home / "space.yaml").write_text(SPACE_FILE)
+    (home / "budget.yaml").write_text(QUICK_BUDGET.model_dump_json(exclude={"num_trials", "limits"}))
+    tuned = subprocess.run(
+        cli_command(
+            "tune", "--model", f"{home}/model.py:tiny", "--framework", "fake", "--device", "cpu", "--space",
+            str(home / "space.yaml"), "--study", "s", "--budget", str(home / "budget.yaml"), "--trials", "4",
+        ),
+        cwd=home, env=cli_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert tuned.returncode == 0, tuned.stderr
+    return home
+
+
+@pytest.fixture
+def busy(finished, tmp_path):
+    """Start a command that hangs where it is told to; returns it and all its processes."""
+    started = []
+
+    def start(phase: str, *command: str):
+        shutil.copytree(finished / "studies", tmp_path / "studies")
+        (finished / "hangs").unlink(missing_ok=True)
+        (finished / "flag").write_text(phase)
+        process = subprocess.Popen(
+            cli_command(*command), cwd=tmp_path, env=cli_environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        end = time.monotonic() + 120
+        while not (finished / "hangs").exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        assert process.poll() is None, process.communicate()
+        return process, psutil.Process(process.pid).children(recursive=True)
+
+    yield start
+    (finished / "flag").unlink(missing_ok=True)
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+PHASES = {
+    "trial": ("/trials/", ["resume", "s", "--trials", "6"]),
+    "confirmation": ("/confirm/", ["resume", "s", "--trials", "5"]),
+    "export": ("/artifact", ["export", "s", "--with-cache", "-o", "best.yaml"]),
+}
+
+
+class TestParent:
+    """However the tool itself ends: no process is left, what was finished stays, and a new start goes on."""
+
+    @pytest.mark.parametrize(
+        ("phase", "number"),
+        [
+            *(("trial", number) for number in ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")),
+            *(("confirmation", number) for number in ("SIGTERM", "SIGKILL")),
+            *(("export", number) for number in ("SIGINT", "SIGTERM", "SIGKILL")),
+        ],
+    )
+    def test_a_signal(self, busy, finished, tmp_path, phase, number):
+        """A polite one: exit status 130 and a sentence, no trial left running. `kill -9`: nothing lives on."""
+        where, command = PHASES[phase]
+        before = _finished(finished)
+        process, family = busy(where, *command)
+        process.send_signal(getattr(signal, number))
+        _, stderr = process.communicate(timeout=60)
+        assert not psutil.wait_procs(family, timeout=30)[1]
+        if number == "SIGKILL":
+            assert process.returncode == -9
+        else:
+            assert process.returncode == 130
+            assert "interrupted" in stderr
+            assert "Traceback" not in stderr
+        after = _finished(tmp_path)
+        assert {each: after[each] for each in before} == before
+
+    def test_two_parents(self, busy, tmp_path):
+        """A second `resume`, and `run`, while one is at work: a sentence with its number; the first one goes on."""
+        where, command = PHASES["trial"]
+        process, family = busy(where, *command)
+        for second in (command, ["run", "s", "0"]):
+            refused = subprocess.run(
+                cli_command(*second), cwd=tmp_path, env=cli_environment(), capture_output=True, text=True, check=False
+            )
+            assert refused.returncode == 2
+            assert f"is being tuned by another process (pid {process.pid})" in refused.stderr
+            assert "Traceback" not in refused.stderr
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert not psutil.wait_procs(family, timeout=30)[1]
+
+    def test_two_creators_of_one_name(self, tmp_path, make_manifest, monkeypatch):
+        """At the very same moment: one makes the study, the other says so."""
+
+        def create(**_):
+            raise optuna.exceptions.DuplicatedStudyError("another process was quicker")
+
+        monkeypatch.setattr(optuna, "create_study", create)
+        with pytest.raises(StoreError, match="is being made by another process"):
+            create_study(tmp_path / "studies", make_manifest("s"))
+
+    def test_a_study_that_is_alone_frees_its_lock(self, make_study):
+        """`run STUDY N` holds what `tune` holds, and no longer than it works."""
+        study = make_study()
+        with study.alone(), pytest.raises(StoreError, match="being tuned"), exclusive(study.folder / "lock"):
+            pass
+        with study.writing():
+            pass
+
+
+def _finished(home: Path) -> dict[int, object]:
+    """Outcomes of the study's finished trials, by number."""
+    study = open_study(home / "studies", "s")
+    found = {each.number: each.outcome for each in study.records() if each.outcome is not None}
+    study.close()
+    return found
+
+
+def _of_trials(home: Path) -> list[psutil.Process]:
+    """Processes of trials whose folder lies in this one; others on this machine are somebody else's."""
+    found = []
+    for each in psutil.process_iter():
+        try:
+            marked = each.environ().get(MARK_VARIABLE, "")
+            if marked.startswith(f"{home.resolve()}/") and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _named(module: str) -> list[psutil.Process]:
+    processes = psutil.process_iter(["cmdline"])
+    return [each for each in processes if (each.info["cmdline"] or [""])[-1] == module]
+
+
+_NO_FORK = """
+import os, subprocess
+def refuse(*args, **kwargs):
+    raise BlockingIOError(11, os.strerror(11))
+os.fork = subprocess.Popen = refuse
+from autotune import room, supervisor
+room.PATIENCE_S, room._PAUSE_S = 0.05, 0.01
+supervisor.main(["numpy"])
+"""
+
+_UNKILLABLE = """
+import psutil, subprocess, sys
+from autotune import supervisor
+supervisor._REAPED_WITHIN_S = 0.2
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+kill, psutil.Process.kill = psutil.Process.kill, lambda self: None
+supervisor.kill_descendants()
+supervisor.kill_descendants()
+print("returned")
+child.kill()
+child.wait()
+"""

@@ -1,0 +1,242 @@
+"""What compilers leave behind: temporary files go with their trial, and what trials share is made once and whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.backends import BACKENDS
+from autotune.measurement import Failure, Measurement, Reason
+from autotune.runner import Runner
+from autotune.toolchain import hand_over, is_whole
+from autotune.trial import Limits, TrialFolder
+from tests.conftest import REPOSITORY
+
+MAKER = """
+import os, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+with open({count!r}, "a") as count:
+    count.write("made ")
+{then}
+home = folder / "made" / "temporary" / "headers"
+home.mkdir(parents=True)
+(home / "a.h.gch").write_bytes({header!r})
+(folder / "made" / "cache" / "probes").mkdir(parents=True)
+(folder / "made" / "cache" / "probes" / "avx2").touch()
+"""
+
+SEES = """
+import os, tempfile
+import numpy as np
+
+def tiny():
+    with open({seen!r}, "w") as seen:
+        seen.write(tempfile.gettempdir())
+    tempfile.mkdtemp()
+    def model(x):
+        headers = os.path.join(tempfile.gettempdir(), "headers", "a.h.gch")
+        with open({seen!r} + ".call", "w") as file:
+            file.write(repr((os.path.exists(headers), os.path.exists(os.environ["FAKE_CACHE"] + "/probes/avx2"))))
+        return x
+    return model, np.ones((2, 2))
+"""
+
+TUNED = {"execution": "compile", "behaviour": "right"}
+
+
+@pytest.fixture
+def system_temporary(tmp_path, monkeypatch) -> Path:
+    """What stands for the system's temporary folder."""
+    folder = tmp_path / "system"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+@pytest.fixture
+def seen(tmp_path, model_file) -> Path:
+    """Where the model says what its temporary folder was."""
+    path = tmp_path / "seen.txt"
+    model_file.write_text(SEES.format(seen=str(path)))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path, make_request):
+    """Trials of the fake framework after the untuned model's, in one runner."""
+
+    def run(*requests, fresh=False, folder=None, variables=None):
+        variables = variables or {}
+        with Runner("fake", variables, preload=True, log=tmp_path / "log") as runner:
+            runner.run(TrialFolder(tmp_path / "untuned"), make_request(variables=variables))
+            return [runner.run(TrialFolder(folder or tmp_path / "t"), each, fresh=fresh) for each in requests]
+
+    return run
+
+
+@pytest.fixture
+def maker(tmp_path, monkeypatch):
+    """Give the fake framework a program that makes a toolchain; returns how often it ran."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    count = tmp_path / "count.txt"
+
+    def use(then: str = "", header: bytes = b"gpch+014 and the rest"):
+        (tmp_path / "maker.py").write_text(MAKER.format(count=str(count), then=then, header=header))
+        entry = dataclasses.replace(BACKENDS["fake"], toolchain=str(tmp_path / "maker"))
+        monkeypatch.setitem(BACKENDS, "fake", entry)
+        return lambda: len(count.read_text().split()) if count.exists() else 0
+
+    return use
+
+
+class TestTemporaryFiles:
+    """A trial's temporary files are its own, and go with it."""
+
+    @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
+    @pytest.mark.parametrize("behaviour", ["right", "crash", "hang"])
+    def test_nothing_is_left_however_a_trial_ends(
+        self, system_temporary, tmp_path, run, make_request, seen, behaviour, fresh
+    ):
+        """The model's own temporary files too, in a trial that ends well, crashes or is killed."""
+        request = make_request({"execution": "compile", "behaviour": behaviour}, limits=Limits(compile=1))
+        run(request, fresh=fresh)
+        used = Path(seen.read_text())
+        assert used != system_temporary
+        assert not used.exists()
+        assert not list(system_temporary.iterdir())
+        assert not list(tmp_path.rglob("tmp"))
+
+    def test_its_path_is_short_enough_for_a_socket(self, system_temporary, tmp_path, run, make_request, seen):
+        """A deep study's trials have theirs in the system's folder; it is removed all the same."""
+        deep = tmp_path / ("d" * 100)
+        run(make_request(TUNED), folder=deep)
+        assert Path(seen.read_text()).parent == system_temporary
+        assert not list(system_temporary.iterdir())
+        assert TrialFolder(Path("/s/trials/0001")).temporary == Path("/s/trials/0001/tmp")
+
+    def test_the_user_may_say_where(self, tmp_path, run, make_request, seen):
+        """`--env TMPDIR=...` stands: a model may keep files of its own there from trial to trial."""
+        mine = tmp_path / "mine"
+        mine.mkdir()
+        variables = {"TMPDIR": str(mine)}
+        run(make_request(TUNED, variables=variables), variables=variables)
+        assert Path(seen.read_text()) == mine
+        assert len(list(mine.iterdir())) == 2, "one of the untuned model, one of the trial"
+
+    def test_nothing_is_left_by_a_killed_parent(self, system_temporary, tmp_path, make_request, seen):
+        """`kill -9` in the middle of a compile: the supervisor removes the folder, since nobody else can."""
+        folder = tmp_path / ("d" * 100)
+        folder.mkdir()
+        (folder / "r.json").write_text(make_request({"behaviour": "hang"}).model_dump_json(by_alias=True))
+        parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(folder)], cwd=REPOSITORY, stdout=subprocess.PIPE)
+        assert parent.stdout.readline() == b"compile\n"
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert Path(seen.read_text()).exists()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert not alive
+        assert not list(system_temporary.iterdir())
+
+
+class TestToolchain:
+    """What every compile needs is made once, outside of any limit, whole, and handed to each trial."""
+
+    def test_it_is_made_once_and_handed_to_each_trial(self, run, maker, make_request, seen):
+        """Trials of later runs find the same one: their figures do not depend on which came first."""
+        num_made = maker()
+        for _ in range(2):
+            outcomes = run(make_request(TUNED), make_request(TUNED))
+            assert all(isinstance(each, Measurement) for each in outcomes)
+            assert seen.with_name("seen.txt.call").read_text() == "(True, True)"
+        assert num_made() == 1
+
+    def test_no_limit_of_a_trial_holds_for_it(self, run, maker, make_request):
+        """However long it takes, no config is blamed."""
+        num_made = maker(then="time.sleep(1.5)")
+        (outcome,) = run(make_request(TUNED, limits=Limits(total=1.2)))
+        assert isinstance(outcome, Measurement)
+        assert num_made() == 1
+
+    def test_the_untuned_model_needs_none(self, run, maker, make_request):
+        """A run that compiles nothing does not wait for a compiler."""
+        num_made = maker()
+        run(make_request({"execution": "eager"}))
+        assert num_made() == 0
+
+    @pytest.mark.parametrize("then", ["sys.exit(1)", "os.kill(os.getpid(), 9)"])
+    def test_without_one_trials_run_all_the_same(self, run, maker, make_request, tmp_path, then):
+        """A machine without a C++ compiler, say: the compiler of each trial then makes, or says, what it must."""
+        num_made = maker(then=then)
+        (outcome, _) = run(make_request(TUNED), make_request(TUNED))
+        assert isinstance(outcome, Measurement)
+        assert num_made() == 1, "not tried again before each trial"
+        assert not list((tmp_path / "xdg").rglob("*.making"))
+
+    @pytest.mark.parametrize("damage", [b"gpcWrite", b"", None], ids=["half written", "empty", "gone"])
+    def test_a_damaged_one_is_made_anew(self, run, maker, make_request, tmp_path, damage):
+        """A compiler takes no half-written header, says nothing, and is six times as slow."""
+        num_made = maker()
+        run(make_request(TUNED))
+        (header,) = (tmp_path / "xdg").rglob("*.gch")
+        if damage is None:
+            (header.parents[2] / "cache" / "probes" / "avx2").unlink()
+            (header.parents[2] / "cache" / "probes").rmdir()
+            (header.parents[2] / "cache").rmdir()
+        else:
+            header.write_bytes(damage)
+        run(make_request(TUNED))
+        assert num_made() == 2
+        assert is_whole(header.parents[2])
+
+    def test_one_that_is_left_half_written_is_not_used(self, run, maker, make_request, seen):
+        """A maker that leaves a torn header has made nothing."""
+        maker(header=b"gpcWrite")
+        (outcome,) = run(make_request(TUNED))
+        assert isinstance(outcome, Measurement)
+        assert seen.with_name("seen.txt.call").read_text() == "(False, False)"
+
+    def test_a_trial_repeated_by_hand_does_without_one_that_is_gone(self, tmp_path):
+        """A request names a folder; it may have been removed, or be another machine's."""
+        (tmp_path / "temporary").mkdir()
+        hand_over(tmp_path / "gone", tmp_path / "cache", tmp_path / "temporary")
+        assert not (tmp_path / "cache").exists()
+
+    def test_a_folder_that_cannot_be_written_is_no_failure(self, run, maker, make_request, tmp_path):
+        """A home that is read-only, or none at all."""
+        maker()
+        (tmp_path / "xdg").write_text("a file where the folder would be")
+        (outcome,) = run(make_request(TUNED))
+        assert isinstance(outcome, Measurement)
+
+
+def test_a_config_that_hangs_is_blamed_with_a_toolchain_too(run, maker, make_request):
+    """The limits of a trial hold from its own start on."""
+    maker()
+    (outcome,) = run(make_request({"behaviour": "hang"}, limits=Limits(compile=1)))
+    assert isinstance(outcome, Failure)
+    assert outcome.reason is Reason.TIMEOUT
+
+
+_PARENT = """
+import sys
+from pathlib import Path
+from autotune.runner import Runner
+from autotune.trial import TrialFolder, TrialRequest
+home = Path(sys.argv[1])
+request = TrialRequest.model_validate_json((home / "r.json").read_text())
+def tell(stage):
+    if stage == "compile":
+        print(stage, flush=True)
+with Runner("fake", {}, preload=True, log=home / "log") as runner:
+    runner.run(TrialFolder(home / "trial"), request, on_stage=tell)
+"""
