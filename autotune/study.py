@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune import store
+from autotune import belongings, store
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
@@ -94,10 +93,18 @@ class Study:
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
         """Exclusive use of the study; yields the numbers of the trials that a dead run had left running."""
-        with store.exclusive(self.folder / "lock"):
+        with store.exclusive(self.folder / belongings.LOCK):
+            belongings.require_own_folders(self.folder)
             if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
                 raise StoreError(f"{self.folder} was begun anew by another process", tip="run the same command again")
             yield self._reap()
+
+    def require_writable(self) -> None:
+        """Raises StoreError where nothing can be written in the study's folder, which reading does not need."""
+        if not store.is_writable(self._database):
+            raise StoreError(
+                f"{self.folder} cannot be written", tip="copy it to a place that can, and name that with --studies-dir"
+            )
 
     def records(self) -> list[TrialRecord]:
         """Every trial, by number."""
@@ -351,7 +358,7 @@ class Study:
 
 def create_study(studies_dir: Path, manifest: Manifest) -> Study:
     """A new study folder with manifest and database. Raises StoreError where the folder cannot be written."""
-    _check_name(manifest.name)
+    check_name(manifest.name)
     folder = studies_dir / manifest.name
     try:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
@@ -378,7 +385,7 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
 
 def open_study(studies_dir: Path, name: str) -> Study:
     """An existing study. Raises InputError for an unknown name, StoreError for a broken one."""
-    _check_name(name)
+    check_name(name)
     folder = studies_dir / name
     if not (folder / "manifest.json").exists():
         known = list_studies(studies_dir)
@@ -395,7 +402,7 @@ def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
 
     A study in which nothing was ever measured (a model file with a mistake, say) holds no evidence and begins anew.
     """
-    _check_name(manifest.name)
+    check_name(manifest.name)
     if not (studies_dir / manifest.name / "manifest.json").exists():
         return create_study(studies_dir, manifest)
     study = open_study(studies_dir, manifest.name)
@@ -421,20 +428,22 @@ def list_studies(studies_dir: Path) -> list[str]:
 
 
 def _begin_anew(study: Study, manifest: Manifest) -> Study:
-    """Replace a study without evidence, unless someone is at work in it. The lock outlives what it guards."""
-    lock = study.folder / "lock"
-    with store.exclusive(lock):
+    """Replace a study without evidence, unless someone is at work in it. What lies beside it in its folder stays."""
+    with store.exclusive(study.folder / belongings.LOCK):
         if study.has_evidence():
             return open_or_create(study.folder.parent, manifest)
-        for path in study.folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path != lock:
-                path.unlink()
+        try:
+            belongings.clear_study(study.folder)
+        except OSError as error:
+            raise StoreError(
+                f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",
+                tip="choose another with --study NAME, or move that folder away",
+            ) from None
         return create_study(study.folder.parent, manifest)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises InputError for what is no name of a study."""
     if not _NAME.fullmatch(name):
         raise InputError(
             f"--study {name!r}: not usable as a folder's name", tip="use at most 100 letters, digits, '.', '_' and '-'"

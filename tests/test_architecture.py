@@ -17,12 +17,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
+    ("printable",),
     ("errors", "environment", "numerics", "changes", "ailment"),
-    ("config", "measurement", "cures"),
+    ("config", "measurement", "cures", "files"),
     ("traffic", "profile", "grade", "adaptive"),
     (
         "shapes",
-        "files",
         "finding",
         "workload",
         "regions",
@@ -32,13 +32,12 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "statistics",
         "lease",
         "leftovers",
-        "caches",
         "artifact",
         "buckets",
     ),
     ("space", "trial", "backends", "record", "passes"),
-    ("strategy", "shaped"),
-    ("variants",),
+    ("strategy", "shaped", "belongings"),
+    ("variants", "caches"),
     (
         "joint",
         "declaration",
