@@ -64,18 +64,17 @@ class _StrictLoader(yaml.SafeLoader):
         self._num_composed += 1
         if self._num_composed > MAX_YAML_NODES:
             raise yaml.YAMLError(_TOO_MANY)
+        is_alias = self.check_event(yaml.AliasEvent)
         node: yaml.Node | None = super().compose_node(parent, index)
-        if node is not None and id(node) not in self._sizes:
-            self._sizes[id(node)] = 1 + sum(map(self._size, _children(node)))
-            if self._sizes[id(node)] > MAX_YAML_NODES:
-                raise yaml.YAMLError(_TOO_MANY)
-        return node
-
-    def _size(self, node: yaml.Node) -> int:
-        # Not known yet: an alias of what it stands in.
-        if id(node) not in self._sizes:
+        if node is None:
+            return None
+        if not is_alias:
+            self._sizes[id(node)] = 1 + sum(self._sizes[id(each)] for each in _children(node))
+        elif id(node) not in self._sizes:
             raise _problem(node, "it holds itself")
-        return self._sizes[id(node)]
+        if self._sizes[id(node)] > MAX_YAML_NODES:
+            raise yaml.YAMLError(_TOO_MANY)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
 from collections.abc import Container, Iterator
 from contextlib import closing, contextmanager
@@ -27,6 +28,8 @@ from autotune.trial_rows import read_trials
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 BUSY_TIMEOUT_S = 60.0
+MIN_FREE_BYTES = 2**18
+"""Less room on the disk is none: the index of the log of writes has 32 KiB, an outcome up to 100."""
 
 _SENTENCES = {
     "SQLITE_BUSY": ("is locked by another process", "close what writes to it, then run the same command again"),
@@ -69,7 +72,7 @@ class StudyStorage(RDBStorage):
 def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S) -> RDBStorage:
     """Optuna's storage on the SQLite file at `path`. Raises StoreError; creates the file only if told to.
 
-    Where the file or its folder cannot be written, the storage can be read.
+    Where the file or its folder cannot be written, or the disk is full, the storage can be read.
     """
     reads_only = not create and not is_writable(path)
     if not create:
@@ -94,10 +97,31 @@ def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S)
     return storage
 
 
+def require_writable(path: Path) -> None:
+    """Raises StoreError where the database cannot be written, for which there must be room in its folder too."""
+    if is_writable(path):
+        return
+    if _is_full(path):
+        what, tip = _SENTENCES["SQLITE_FULL"]
+        raise StoreError(f"{path} {what}", tip=tip)
+    raise StoreError(
+        f"{path.parent} cannot be written",
+        tip="check its permissions, or copy it to a place that can be written and name that with --studies-dir",
+    )
+
+
 def is_writable(path: Path) -> bool:
-    """The database can be written, and so can its folder, where SQLite keeps its log of writes."""
+    """The database can be written, and so can its folder, where SQLite keeps its log of writes and the log's index."""
     how = {"effective_ids": os.access in os.supports_effective_ids}
-    return os.access(path, os.W_OK, **how) and os.access(path.parent, os.W_OK | os.X_OK, **how)
+    may = os.access(path, os.W_OK, **how) and os.access(path.parent, os.W_OK | os.X_OK, **how)
+    return may and not _is_full(path)
+
+
+def _is_full(path: Path) -> bool:
+    try:
+        return shutil.disk_usage(path.parent).free < MIN_FREE_BYTES
+    except OSError:
+        return False
 
 
 def _reading(path: Path) -> str:
@@ -124,6 +148,9 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.StorageInternalError) as error:
         what, tip = _explain(error)
+        # Without room for its index SQLite speaks of an error of the disk.
+        if what == _SENTENCES["SQLITE_IOERR"][0] and _is_full(path):
+            what, tip = _SENTENCES["SQLITE_FULL"]
         raise StoreError(f"{path} {what}", tip=tip) from error
 
 

@@ -93,6 +93,7 @@ class Study:
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
         """Exclusive use of the study; yields the numbers of the trials that a dead run had left running."""
+        self.require_writable()
         with store.exclusive(self.folder / belongings.LOCK):
             belongings.require_own_folders(self.folder)
             if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
@@ -101,10 +102,7 @@ class Study:
 
     def require_writable(self) -> None:
         """Raises StoreError where nothing can be written in the study's folder, which reading does not need."""
-        if not store.is_writable(self._database):
-            raise StoreError(
-                f"{self.folder} cannot be written", tip="copy it to a place that can, and name that with --studies-dir"
-            )
+        store.require_writable(self._database)
 
     def records(self) -> list[TrialRecord]:
         """Every trial, by number."""
