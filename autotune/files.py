@@ -24,7 +24,7 @@ from autotune.printable import is_printable
 Model = TypeVar("Model", bound=BaseModel)
 
 MAX_YAML_BYTES = 4 * 2**20
-"""The largest export, one with a traffic of 10,000 shapes, has 1 MiB."""
+"""The largest export, one with a traffic of 10,000 shapes, has about 1 MiB."""
 MAX_YAML_NODES = 200_000
 """Keys and values, each alias counted as often as it is used."""
 MAX_BYTES = 64 * 2**20
