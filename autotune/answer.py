@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from autotune import priors
 from autotune.artifact import SUFFIX, Artifact
 from autotune.backends import entry_of
+from autotune.belongings import clear_runs
 from autotune.budget import Budget
 from autotune.classes import are_one, simplest
 from autotune.effects import Effect, effects_of
@@ -305,13 +305,13 @@ def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials
         )
     number = tuned.evidence.best.trial
     folder = study.folder / _ARTIFACT
-    shutil.rmtree(folder, ignore_errors=True)
+    clear_runs(folder)
     request = trial_request(study, number, study.record(number).config, TrialFolder(folder), _PREWARMING)
     artifact = prewarm(request, folder, path.with_suffix(SUFFIX), trials)
     tuned.model_copy(update={"artifact": artifact}).write(path)
     study.remember(_ARTIFACT, {"trial": number, "artifact": artifact.model_dump(mode="json")})
     # It stays where a process failed: it is the evidence.
-    shutil.rmtree(folder, ignore_errors=True)
+    clear_runs(folder)
     return artifact
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from autotune.belongings import clear_caches
+
 MAX_KEPT_BYTES = 2 * 2**30
 """Of all caches on the shelf together. One of inductor's holds 1 to 3 MiB here; with frozen weights in it, a model."""
 
@@ -32,10 +34,8 @@ class CacheShelf:
             self.clear()
 
     def clear(self) -> None:
-        """Remove all there is, markers first."""
-        for marker in self._folder.glob("*.whole"):
-            marker.unlink(missing_ok=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove all caches that there are, markers first."""
+        clear_caches(self._folder)
 
     def place(self, number: int) -> Path:
         """Where a trial's own cache belongs; absolute, and there only once somebody makes it."""
@@ -55,7 +55,7 @@ class CacheShelf:
         """Remove all others; and of these, given in the order of their worth, what there is no room for."""
         worth = list(dict.fromkeys(numbers))
         for path in self._folder.glob("*"):
-            if path.is_dir() and int(path.name) not in worth:
+            if path.is_dir() and path.name.isdecimal() and int(path.name) not in worth:
                 self._drop(int(path.name))
         num_bytes = 0
         for number in filter(self.holds, worth):

@@ -6,15 +6,20 @@ A trial that fails is not an error: it is a `Failure`, a value (see `measurement
 
 from __future__ import annotations
 
+from autotune.printable import printable
+
 
 class AutotuneError(Exception):
-    """Base class. `exit_code` is what the command line returns; `tip` says what to do about it."""
+    """Base class. `exit_code` is what the command line returns; `tip` says what to do about it.
+
+    Both texts are safe to print: names, paths and other people's errors in them may hold control characters.
+    """
 
     exit_code = 2
 
     def __init__(self, what: str, *, tip: str | None = None) -> None:
-        super().__init__(what)
-        self.tip = tip
+        super().__init__(printable(what))
+        self.tip = None if tip is None else printable(tip)
 
 
 class InputError(AutotuneError):

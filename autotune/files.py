@@ -1,14 +1,17 @@
-"""Reading and writing the files that people see: strict YAML in, whole files out.
+"""Reading and writing the files that people see: plain files of bounded size and strict YAML in, whole files out.
 
 YAML 1.1 has two traps that this reader turns into a sentence with file, line and key: a key given twice (the first
-silently lost) and a bare `on`, `off`, `yes` or `no` (silently a boolean).
+silently lost) and a bare `on`, `off`, `yes` or `no` (silently a boolean). A third trap is refused by counting: a few
+aliases of aliases stand for more than any memory holds.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections.abc import Hashable
+import stat
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,14 +19,62 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from autotune.errors import AutotuneError, InputError
+from autotune.printable import is_printable
 
 Model = TypeVar("Model", bound=BaseModel)
+
+MAX_YAML_BYTES = 4 * 2**20
+"""The largest export, one with a traffic of 10,000 shapes, has about 1 MiB."""
+MAX_YAML_NODES = 200_000
+"""Keys and values, each alias counted as often as it is used."""
+MAX_BYTES = 64 * 2**20
+"""Of any file that is read whole: a model's source, a log of traffic, a manifest."""
+MAX_NAME, MAX_TEXT = 300, 20_000
+"""Characters of a key, and of a value, in an export."""
 
 _AMBIGUOUS = frozenset({"on", "off", "yes", "no", "y", "n"})
 
 
+def read_file(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """A plain file's content. Raises InputError for a pipe, a device, a folder or too large a file, unread."""
+    try:
+        # NONBLOCK: opening a pipe that nobody writes to would wait for ever.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InputError(f"{path} is a pipe or a device and not a plain file", tip="give a file")
+            # Not by its size alone: files of the system say that they have none.
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", tip="check the path") from None
+    if len(content) > max_bytes:
+        raise InputError(f"{path} is larger than {max_bytes // 2**20} MiB, the most that is read", tip="check the path")
+    return content
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses what YAML 1.1 would misread in silence."""
+    """SafeLoader that refuses what YAML 1.1 would misread in silence, and more than `MAX_YAML_NODES`."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._sizes: dict[int, int] = {}
+        """Nodes that each node stands for, by its identity; the loader keeps them all alive."""
+        self._num_composed = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._num_composed += 1
+        if self._num_composed > MAX_YAML_NODES:
+            raise yaml.YAMLError(_TOO_MANY)
+        is_alias = self.check_event(yaml.AliasEvent)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        if node is None:
+            return None
+        if not is_alias:
+            self._sizes[id(node)] = 1 + sum(self._sizes[id(each)] for each in _children(node))
+        elif id(node) not in self._sizes:
+            raise _problem(node, "it holds itself")
+        if self._sizes[id(node)] > MAX_YAML_NODES:
+            raise yaml.YAMLError(_TOO_MANY)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
@@ -35,6 +86,17 @@ class _StrictLoader(yaml.SafeLoader):
                 raise _problem(key_node, f"the key {key!r} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+
+
+_TOO_MANY = f"more than {MAX_YAML_NODES:,} keys and values, aliases counted as often as they are used"
 
 
 def _construct_bool(loader: _StrictLoader, node: yaml.ScalarNode) -> bool:
@@ -64,10 +126,9 @@ def _problem(node: yaml.Node, what: str) -> yaml.YAMLError:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds one mapping. Raises InputError with file, line and key."""
+    content = read_file(path, MAX_YAML_BYTES)
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", tip="check the path") from None
+        loaded = yaml.load(content.decode(), Loader=_StrictLoader)
     except UnicodeDecodeError:
         raise InputError(f"{path} is not text (UTF-8)") from None
     except yaml.MarkedYAMLError as error:
@@ -82,7 +143,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_versioned(path: Path, newest: int) -> dict[str, Any]:
-    """`read_yaml` of an export, whose `schema` is `newest` at most. Raises InputError with file and key."""
+    """`read_yaml` of an export, whose `schema` is `newest` at most and whose names are printable text. Raises
+    InputError with file and key."""
     content = read_yaml(path)
     schema = content.get("schema")
     if isinstance(schema, int) and schema > newest:
@@ -90,7 +152,27 @@ def read_versioned(path: Path, newest: int) -> dict[str, Any]:
             f"{path}: key schema: {schema} is newer than {newest}, the newest that this autotune reads",
             tip="upgrade autotune, or export the study again with this one",
         )
+    for key, wrong in _unfit(content):
+        raise InputError(f"{path}: key {key}: {wrong}")
     return content
+
+
+def _unfit(content: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Key -> what is wrong with it, for what no export holds and a job's log should not: control characters, texts
+    without end, numbers that nothing can be set to."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            key = f"{place}.{name}" if place else name
+            if not is_printable(name) or len(name) > MAX_NAME:
+                yield key[:MAX_NAME], f"a name is printable text of at most {MAX_NAME} characters"
+            yield from _unfit(value, key)
+    elif isinstance(content, list):
+        for number, value in enumerate(content):
+            yield from _unfit(value, f"{place}.{number}")
+    elif isinstance(content, str) and (not is_printable(content) or len(content) > MAX_TEXT):
+        yield place, f"a text is printable and has at most {MAX_TEXT:,} characters"
+    elif isinstance(content, int) and not -(2**63) <= content < 2**64:
+        yield place, "the number is too large"
 
 
 def parse_as(model: type[Model], content: object, path: Path, error_class: type[AutotuneError] = InputError) -> Model:
@@ -122,7 +204,12 @@ def write_yaml(path: Path, content: dict[str, Any], comment: str = "", *, compac
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write through a temporary name and rename: a reader sees the old file or the new one, never half."""
+    """Write through a temporary name and rename: a reader sees the old file or the new one, never half.
+
+    Raises OSError, also for what is no plain file: a device would be replaced by a file of its name.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is a pipe or a device and not a plain file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with temporary.open("wb") as file:

@@ -15,8 +15,18 @@ from typing import Any, Literal, Protocol
 
 from autotune.adaptive import AdaptiveStats
 from autotune.measurement import Diagnosis, Latency
+from autotune.printable import printable
 
 _log = logging.getLogger("autotune")
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Names and errors in a line of the log must not begin another one, nor act on a terminal that shows it."""
+    record.msg, record.args = printable(record.getMessage()), ()
+    return True
+
+
+_log.addFilter(_in_one_line)  # It stands before every handler, for whichever module writes to this log.
 
 EventKind = Literal["mismatch", "fallback", "slow", "artifact", "version"]
 NUM_KEPT = 4096
@@ -68,7 +78,7 @@ class Journal:
 
     def note(self, kind: EventKind, message: str, level: int = logging.WARNING) -> None:
         """Keep the event, and say it once in the log."""
-        self.events.append(Event(kind, message, time.time()))
+        self.events.append(Event(kind, printable(message), time.time()))
         _log.log(level, "autotune: %s", message)
 
     def stats(self) -> Stats:

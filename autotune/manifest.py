@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
 from autotune.config import FRAMEWORK, Config
-from autotune.errors import StoreError
-from autotune.files import write_whole
+from autotune.errors import InputError, StoreError
+from autotune.files import read_file, write_whole
 from autotune.joint import plain
 from autotune.measurement import Measurement, Record
 from autotune.numerics import ReferencePrecision
@@ -134,9 +134,9 @@ class Manifest(Record):
 def read_manifest(path: Path) -> Manifest:
     """Raises StoreError with file and key where it is missing, broken or of another schema."""
     try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from None
+        return Manifest.model_validate_json(read_file(path))
+    except InputError as error:
+        raise StoreError(str(error)) from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "(whole file)"

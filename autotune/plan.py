@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.machinery
+import math
 import re
 import sys
 import uuid
@@ -34,6 +35,7 @@ from autotune.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective,
 from autotune.probe import find_devices, read_declaration
 from autotune.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.strategy import known_of
+from autotune.study import check_name
 from autotune.traffic import Traffic, parse_shapes, read_traffic
 from autotune.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
@@ -76,6 +78,7 @@ class Wish(Record):
 
 def make_manifest(wish: Wish) -> Manifest:
     """The question that the wish comes to on this machine. Raises an AutotuneError with a sentence."""
+    _require_text(wish)
     frameworks, device = choose_targets(wish.framework, wish.device)
     if wish.task == "train" and len(frameworks) > 1:
         raise InputError(
@@ -112,11 +115,25 @@ def make_manifest(wish: Wish) -> Manifest:
     )
 
 
+def _require_text(wish: Wish) -> None:
+    """Before anything takes time: the study's name is one, and what is written down can be written down."""
+    if wish.study is not None:
+        check_name(wish.study)
+    given = (("--model", wish.models), ("--model-arg", wish.model_arguments), ("--env", wish.variables))
+    for flag, texts in given:
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise InputError(f"{flag} {text}: is not text (UTF-8)") from None
+
+
 def tier_wishes(wish: Wish) -> dict[str, Wish]:
     """Tier -> the wish of its study, the best tier first. A model that declares no tiers is one, `full`.
 
     What is minimised is the 99th percentile, unless the user wants something else. Raises an AutotuneError.
     """
+    _require_text(wish)
     frameworks, device = choose_targets(wish.framework, wish.device)
     if wish.task == "train" or len(frameworks) > 1:
         raise InputError(
@@ -150,7 +167,7 @@ def make_case(wish: Wish, knobs: Iterable[str]) -> Case:
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
     """
     framework, device = choose_target(wish.framework, wish.device)
-    arguments = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
+    arguments = _scalars("--model-arg", wish.model_arguments)
     # Every value that there is: what is examined need not be worth a search.
     here = Circumstances(
         version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
@@ -159,7 +176,7 @@ def make_case(wish: Wish, knobs: Iterable[str]) -> Case:
     return Case(
         workload=make_workload(wish.models[0], arguments, framework, device, wish.seed),
         untuned=space.untuned(),
-        config=_with_knobs(space, {name: _scalar(text) for name, text in _pairs("--knob", knobs).items()}),
+        config=_with_knobs(space, _scalars("--knob", knobs)),
     )
 
 
@@ -220,7 +237,7 @@ def _require_fit_for(
 
 def _arguments_of(wish: Wish, traffic: Traffic | None) -> dict[str, Scalar]:
     """What the model's function is called with: each dimension of the traffic at its largest size."""
-    typed = {name: _scalar(text) for name, text in _pairs("--model-arg", wish.model_arguments).items()}
+    typed = _scalars("--model-arg", wish.model_arguments)
     arguments = {**typed, **wish.arguments}
     largest = {} if traffic is None else traffic.largest
     twice = next((name for name in largest if name in arguments), None)
@@ -525,7 +542,7 @@ def _digest(module: str, search_path: Path) -> str | None:
 
 def _study_name(wish: Wish, frameworks: tuple[str, ...], device: Device) -> str:
     """What the user calls it, else after the model (in the first framework), task, frameworks and device."""
-    if wish.study:
+    if wish.study is not None:
         return wish.study
     model = models_of(wish.models, frameworks)[frameworks[0]]
     return "-".join([_short_name(model), *_named_kind(wish), *frameworks, device])
@@ -553,10 +570,19 @@ def _pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
+def _scalars(flag: str, texts: Iterable[str]) -> dict[str, Scalar]:
+    """Values by name. Raises InputError for an infinity, which neither JSON nor a YAML file holds."""
+    values = {name: _scalar(text) for name, text in _pairs(flag, texts).items()}
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{flag} {name}: {value} is no number that can be given")
+    return values
+
+
 def _scalar(text: str) -> Scalar:
     """A number, True, False or None as such; everything else as text."""
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {"true": True, "false": False, "null": None}.get(text, text)
     return value if value is None or isinstance(value, (bool, int, float, str)) else text

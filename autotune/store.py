@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
 from collections.abc import Container, Iterator
 from contextlib import closing, contextmanager
@@ -27,6 +28,8 @@ from autotune.trial_rows import read_trials
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 BUSY_TIMEOUT_S = 60.0
+MIN_FREE_BYTES = 2**18
+"""Less room on the disk is none: the index of the log of writes has 32 KiB, an outcome up to 100."""
 
 _SENTENCES = {
     "SQLITE_BUSY": ("is locked by another process", "close what writes to it, then run the same command again"),
@@ -67,22 +70,75 @@ class StudyStorage(RDBStorage):
 
 
 def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S) -> RDBStorage:
-    """Optuna's storage on the SQLite file at `path`. Raises StoreError; creates the file only if told to."""
+    """Optuna's storage on the SQLite file at `path`. Raises StoreError; creates the file only if told to.
+
+    Where the file or its folder cannot be written, or the disk is full, the storage can be read.
+    """
+    reads_only = not create and not is_writable(path)
     if not create:
         _require_study_database(path, timeout_s)
     with storage_errors(path):
         try:
             # Built from its parts: a path may hold what a URL gives another meaning.
             url = URL.create("sqlite", database=str(path)).render_as_string()
-            storage = StudyStorage(url, engine_kwargs={"connect_args": {"timeout": timeout_s}})
+            how: dict[str, Any] = {"connect_args": {"timeout": timeout_s}}
+            if reads_only:
+                how = {"creator": lambda: sqlite3.connect(_reading(path), uri=True, check_same_thread=False)}
+            # Optuna fills braces in.
+            storage = StudyStorage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=how)
         except RuntimeError as error:
             raise StoreError(
                 f"{path} has the schema of another Optuna release: {str(error).splitlines()[0]}",
                 tip="make a copy, then run: optuna storage upgrade --storage sqlite:///" + str(path),
             ) from None
-        event.listen(storage.engine, "connect", _use_wal)
+        if not reads_only:
+            event.listen(storage.engine, "connect", _use_wal)
         storage.engine.dispose()
     return storage
+
+
+def require_writable(path: Path) -> None:
+    """Raises StoreError where the database cannot be written, for which there must be room in its folder too."""
+    if is_writable(path):
+        return
+    if _is_full(path):
+        what, tip = _SENTENCES["SQLITE_FULL"]
+        raise StoreError(f"{path} {what}", tip=tip)
+    raise StoreError(
+        f"{path.parent} cannot be written",
+        tip="check its permissions, or copy it to a place that can be written and name that with --studies-dir",
+    )
+
+
+def is_writable(path: Path) -> bool:
+    """The database can be written, and so can its folder, where SQLite keeps its log of writes and the log's index."""
+    how = {"effective_ids": os.access in os.supports_effective_ids}
+    may = os.access(path, os.W_OK, **how) and os.access(path.parent, os.W_OK | os.X_OK, **how)
+    return may and not _is_full(path)
+
+
+def _is_full(path: Path) -> bool:
+    try:
+        return shutil.disk_usage(path.parent).free < MIN_FREE_BYTES
+    except OSError:
+        return False
+
+
+def _reading(path: Path) -> str:
+    """How SQLite is told to read the file and to write nothing at all. Raises StoreError where that cannot be.
+
+    In WAL mode even a reader writes beside the file, unless it is told that nobody changes it. What was not folded into
+    the file yet can be read only with the index of its writer.
+    """
+    log, index = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
+    if not log.exists() or log.stat().st_size == 0:
+        return path.resolve().as_uri() + "?mode=ro&immutable=1"
+    if index.exists():
+        return path.resolve().as_uri() + "?mode=ro"
+    raise StoreError(
+        f"{path} was not closed by the run that wrote it, and its folder cannot be written",
+        tip="copy the study to a place that can be written, and name that with --studies-dir",
+    )
 
 
 @contextmanager
@@ -92,6 +148,9 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.StorageInternalError) as error:
         what, tip = _explain(error)
+        # Without room for its index SQLite speaks of an error of the disk.
+        if what == _SENTENCES["SQLITE_IOERR"][0] and _is_full(path):
+            what, tip = _SENTENCES["SQLITE_FULL"]
         raise StoreError(f"{path} {what}", tip=tip) from error
 
 
@@ -124,7 +183,8 @@ def in_turn(path: Path) -> Iterator[None]:
 def _opened(path: Path) -> Iterator[int]:
     """The lock file's descriptor; closing it frees the lock. Raises StoreError if the file cannot be made."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        # A link would have the file that it leads to emptied.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", tip="check the folder's permissions") from None
     try:
@@ -142,10 +202,8 @@ def _require_study_database(path: Path, timeout_s: float) -> None:
     """Optuna itself would create a missing file and take an empty or foreign one for a new storage."""
     if not path.exists():
         raise StoreError(f"{path} is missing", tip="restore it, or start another study with --study NAME")
-    with (
-        storage_errors(path),
-        closing(sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True, timeout=timeout_s)) as connection,
-    ):
+    uri = path.resolve().as_uri() + "?mode=ro" if is_writable(path) else _reading(path)
+    with storage_errors(path), closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as connection:
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"studies", "trials", "version_info"} <= tables:
             raise StoreError(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune import store
+from autotune import belongings, store
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
@@ -101,11 +100,17 @@ class Study:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process runs trials of this study. Raises StoreError if one does."""
-        with store.exclusive(self.folder / "lock"):
+        """No other process runs trials of this study. Raises StoreError if one does, or where nothing can be written."""
+        self.require_writable()
+        with store.exclusive(self.folder / belongings.LOCK):
+            belongings.require_own_folders(self.folder)
             if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
                 raise StoreError(f"{self.folder} was begun anew by another process", tip="run the same command again")
             yield
+
+    def require_writable(self) -> None:
+        """Raises StoreError where nothing can be written in the study's folder, which reading does not need."""
+        store.require_writable(self._database)
 
     def records(self) -> list[TrialRecord]:
         """Every trial, by number."""
@@ -364,7 +369,7 @@ class Study:
 
 def create_study(studies_dir: Path, manifest: Manifest) -> Study:
     """A new study folder with manifest and database. Raises StoreError where the folder cannot be written."""
-    _check_name(manifest.name)
+    check_name(manifest.name)
     folder = studies_dir / manifest.name
     try:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
@@ -394,7 +399,7 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
 
 def open_study(studies_dir: Path, name: str) -> Study:
     """An existing study. Raises InputError for an unknown name, StoreError for a broken one."""
-    _check_name(name)
+    check_name(name)
     folder = studies_dir / name
     if not (folder / "manifest.json").exists():
         known = list_studies(studies_dir)
@@ -411,7 +416,7 @@ def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
 
     A study in which nothing was ever measured (a model file with a mistake, say) holds no evidence and begins anew.
     """
-    _check_name(manifest.name)
+    check_name(manifest.name)
     if not (studies_dir / manifest.name / "manifest.json").exists():
         return create_study(studies_dir, manifest)
     study = open_study(studies_dir, manifest.name)
@@ -437,20 +442,22 @@ def list_studies(studies_dir: Path) -> list[str]:
 
 
 def _begin_anew(study: Study, manifest: Manifest) -> Study:
-    """Replace a study without evidence, unless someone is at work in it. The lock outlives what it guards."""
-    lock = study.folder / "lock"
-    with store.exclusive(lock):
+    """Replace a study without evidence, unless someone is at work in it. What lies beside it in its folder stays."""
+    with store.exclusive(study.folder / belongings.LOCK):
         if study.has_evidence():
             return open_or_create(study.folder.parent, manifest)
-        for path in study.folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path != lock:
-                path.unlink()
+        try:
+            belongings.clear_study(study.folder)
+        except OSError as error:
+            raise StoreError(
+                f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",
+                tip="choose another with --study NAME, or move that folder away",
+            ) from None
         return create_study(study.folder.parent, manifest)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises InputError for what is no name of a study."""
     if not _NAME.fullmatch(name):
         raise InputError(
             f"--study {name!r}: not usable as a folder's name", tip="use at most 100 letters, digits, '.', '_' and '-'"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 
+from autotune.belongings import clear_runs
 from autotune.errors import NoUsableTrialError
 from autotune.measurement import Failure, Latency, Measurement, Reason
 from autotune.record import TrialRecord
@@ -41,7 +42,7 @@ def confirm_tail(bench: Workbench, answer: TrialRecord) -> Tail:
 def _measure(bench: Workbench, answer: TrialRecord) -> list[Measurement]:
     """One process after the other; the first one compiles, the others have its caches."""
     folder = bench.study.folder / _TAIL
-    shutil.rmtree(folder, ignore_errors=True)
+    clear_runs(folder)
     measured: list[Measurement] = []
     for number in range(bench.budget.tail.num_processes):
         if bench.deadline.left_s() <= 0:

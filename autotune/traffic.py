@@ -21,6 +21,7 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from autotune.errors import InputError
+from autotune.files import read_file
 from autotune.measurement import Record
 
 Sizes = dict[str, PositiveInt]
@@ -130,10 +131,11 @@ def read_traffic(path: Path) -> Traffic:
     """From a file of lines such as `{"batch": 4, "seq": 17, "count": 120}`; a count is 1 if left out. Raises InputError
     with the number of the line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise InputError(f"--traffic {path}: cannot be read: {why}", tip="check the path") from None
+        lines = read_file(path).decode().splitlines()
+    except InputError as error:
+        raise InputError(f"--traffic: {error}", tip=error.tip) from None
+    except UnicodeDecodeError:
+        raise InputError(f"--traffic {path}: it is no UTF-8 text", tip="check the path") from None
     counts: Counter[tuple[tuple[str, int], ...]] = Counter()
     dimensions: tuple[str, ...] = ()
     for number, line in enumerate(lines, start=1):

@@ -13,6 +13,7 @@ from autotune.adaptive import Adaptive
 from autotune.artifact import Artifact
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
+from autotune.errors import InputError
 from autotune.files import parse_as, read_versioned, write_yaml
 from autotune.measurement import Latency, Record, Signature
 from autotune.numerics import ReferencePrecision
@@ -145,6 +146,24 @@ def load_tuned(path: str | PathLike[str]) -> TunedConfig:
     """Read and check a tuned config. Raises InputError with file and key."""
     file = Path(path)
     return parse_as(TunedConfig, read_versioned(file, SCHEMA), file)
+
+
+def require_replaceable(path: Path) -> None:
+    """Raises InputError where writing an export to `path` would replace a file that is no export."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        beginning = file.read(_LOOKED_AT)
+    if beginning and not any(mark in beginning for mark in _MARKS):
+        raise InputError(
+            f"{path} is there and was not written by autotune: it is not replaced",
+            tip="choose another place with -o, or remove that file",
+        )
+
+
+_LOOKED_AT = 1000
+_MARKS = (b"autotune", b"schema:", b"\x1f\x8b")
+"""Of a YAML file, also one that was written by hand, and of a gzipped artifact."""
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.belongings import clear_runs
 from autotune.budget import Budget
 from autotune.caches import CacheShelf
 from autotune.config import Config
@@ -77,7 +77,7 @@ class Workbench:
         shelf, unless the objective is about what compiling costs. What an earlier contest left in the folder is removed
         first: a cache of a killed process may be half written.
         """
-        shutil.rmtree(folder, ignore_errors=True)
+        clear_runs(folder)
         contestants = []
         for name, number, config in entries:
             request = trial_request(self.study, number, config, TrialFolder(folder / name), self.budget)

@@ -27,6 +27,7 @@ from pydantic import PositiveInt
 
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.files import read_file
 from autotune.grade import Grades, grades_in
 from autotune.measurement import Record
 from autotune.traffic import Traffic
@@ -150,9 +151,9 @@ def file_reference(place: str | Path, function: str, search_path: Path = Path())
     """
     path = (search_path / Path(place).expanduser()).resolve()
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"--model {path}:{function}: cannot be read: {error.strerror}", tip="check the path") from None
+        content = read_file(path)
+    except InputError as error:
+        raise InputError(f"--model {path.name}:{function}: {error}", tip=error.tip) from None
     return f"{path}:{function}", hashlib.sha256(content).hexdigest()
 
 

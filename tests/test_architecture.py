@@ -17,12 +17,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
+    ("printable",),
     ("errors", "environment", "numerics", "changes", "ailment"),
-    ("config", "measurement", "cures", "load", "room"),
+    ("config", "measurement", "cures", "files", "load", "room"),
     ("traffic", "profile", "grade", "adaptive"),
     (
         "shapes",
-        "files",
         "finding",
         "workload",
         "regions",
@@ -33,13 +33,12 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "statistics",
         "lease",
         "leftovers",
-        "caches",
         "artifact",
         "buckets",
     ),
     ("space", "trial", "backends", "record", "passes"),
-    ("strategy", "shaped", "toolchain"),
-    ("variants",),
+    ("strategy", "shaped", "toolchain", "belongings"),
+    ("variants", "caches"),
     (
         "joint",
         "declaration",

@@ -87,44 +87,6 @@ def test_equal_folders_give_equal_bytes(caches):
     assert pack(caches) == first
 
 
-def swapped(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def linked(path):
-    path.rename(path.with_name("other"))
-    path.symlink_to("other")
-
-
-def a_pipe(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
-DAMAGES = {
-    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-7]), "bytes, the YAML says"),
-    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "bytes, the YAML says"),
-    "swapped": (swapped, "its checksum differs"),
-    "missing": (lambda path: path.unlink(), "cannot be read: No such file"),
-    "a symbolic link": (linked, "is a symbolic link"),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), "is no plain file"),
-    "a pipe": (a_pipe, "is no plain file"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_another_file_than_the_exported_one(shipped, damage):
-    """Whatever happened to the file: a sentence with its path, and nothing of it is read as a cache."""
-    home, file = shipped
-    change, words = DAMAGES[damage]
-    change(home / "best.cache")
-    with pytest.raises(InputError, match=words) as caught:
-        read_verified(home, file)
-    assert str(home / "best.cache") in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["../best.cache", "/etc/passwd", "sub/best.cache", "..", ".", ""])
 def test_a_path_is_no_file_name(shipped, name):
     """The YAML cannot name a file outside of its own folder."""

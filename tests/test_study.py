@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from wsgiref.util import setup_testing_defaults
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
-from autotune import store
 from autotune.config import Config
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
@@ -473,105 +470,6 @@ def test_an_unknown_study_lists_those_there_are(make_study, tmp_path):
         open_study(tmp_path / "studies", "other")
     assert "known" in caught.value.tip
     assert list_studies(tmp_path / "studies") == ["known"]
-
-
-class TestDatabase:
-    """What is wrong with the file is said in a sentence that names it; the file is never touched."""
-
-    @pytest.fixture
-    def database(self, make_study, measurement):
-        study = make_study()
-        ask_all(study, lambda _: measurement, limit=2)
-        study.close()
-        return study.folder / "study.db"
-
-    def refused(self, tmp_path, words):
-        with pytest.raises(StoreError, match=words) as caught:
-            open_study(tmp_path / "studies", "s")
-        assert "study.db" in str(caught.value)
-        assert caught.value.tip
-
-    def test_missing(self, database, tmp_path):
-        """Optuna would create an empty one; we do not."""
-        database.unlink()
-        self.refused(tmp_path, "is missing")
-        assert not database.exists()
-
-    @pytest.mark.parametrize("content", [b"", b"this is a text file, and long enough to be one\n" * 50])
-    def test_no_database(self, database, tmp_path, content):
-        """An empty file or a text file is not taken for a new study."""
-        database.write_bytes(content)
-        self.refused(tmp_path, "is no study's database" if not content else "is not a SQLite database")
-        assert database.read_bytes() == content
-
-    def test_foreign(self, database, tmp_path):
-        """Another program's database is recognised."""
-        database.unlink()
-        with closing(sqlite3.connect(database)) as connection:
-            connection.execute("CREATE TABLE songs (name TEXT)")
-            connection.commit()
-        self.refused(tmp_path, "is no study's database")
-
-    def test_damaged_in_the_middle(self, database, tmp_path):
-        """A page of rubbish is found when the study is opened, not in the middle of the night."""
-        content = bytearray(database.read_bytes())
-        content[4096 * 3 : 4096 * 20] = b"\xa5" * (4096 * 17)
-        database.write_bytes(bytes(content))
-        self.refused(tmp_path, "is damaged")
-
-    def test_another_schema(self, database, tmp_path):
-        """A database of another Optuna release says how to upgrade it."""
-        with closing(sqlite3.connect(database)) as connection:
-            connection.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")
-            connection.commit()
-        self.refused(tmp_path, "schema of another Optuna release")
-
-    def test_the_name_within_is_checked(self, database, tmp_path):
-        """A folder that was renamed holds a study of another name."""
-        database.parent.rename(tmp_path / "studies" / "renamed")
-        manifest = tmp_path / "studies" / "renamed" / "manifest.json"
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "name": "renamed"}))
-        with pytest.raises(StoreError, match="holds no study named 'renamed'"):
-            open_study(tmp_path / "studies", "renamed")
-
-    def test_locked(self, database, tmp_path, measurement, monkeypatch):
-        """A lock that outlasts the timeout is a sentence; once it is gone the same outcome can be told."""
-        monkeypatch.setattr(store, "BUSY_TIMEOUT_S", 0.2)
-        monkeypatch.setattr(store.open_storage, "__kwdefaults__", {"timeout_s": 0.2})
-        study = open_study(tmp_path / "studies", "s")
-        asked = study.ask(60)
-        with closing(sqlite3.connect(database, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            with pytest.raises(StoreError, match="is locked by another process"):
-                study.tell(asked, measurement)
-            other.execute("ROLLBACK")
-        study.tell(asked, measurement)
-        assert study.num_recorded() == 3
-
-    def test_a_reader_does_not_block_a_result(self, database, tmp_path, measurement):
-        """WAL: a dashboard with an open read transaction does not keep an outcome from being written."""
-        study = open_study(tmp_path / "studies", "s")
-        with closing(sqlite3.connect(database, isolation_level=None)) as reader:
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM trials").fetchone()
-            ask_all(study, lambda _: measurement, limit=1)
-        assert study.num_recorded() == 3
-
-    def test_a_record_of_another_version(self, make_study, measurement, tmp_path):
-        """An outcome in a form that is not ours is a sentence with the trial's number."""
-        study = make_study()
-        asked = study.ask(60)
-        asked.handle.set_user_attr("result", {"outcome": {"kind": "measurement", "latency": 5}})
-        study.give_back(asked)
-        with pytest.raises(StoreError, match="trial 0 was recorded in a form"):
-            study.records()
-
-    @pytest.mark.parametrize("content", ["{", "{}", '{"schema": 1}', '{"schema": 99}'])
-    def test_a_broken_manifest(self, database, tmp_path, content):
-        """The manifest is named, with the key that is wrong."""
-        (database.parent / "manifest.json").write_text(content)
-        with pytest.raises(StoreError, match=r"manifest\.json: key"):
-            open_study(tmp_path / "studies", "s")
 
 
 def test_the_dashboard_opens_the_file(make_study, measurement):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 
 from autotune.errors import AutotuneError
+from autotune.printable import printable_lines
 
 if TYPE_CHECKING:
     from autotune.answer import Answer
@@ -61,9 +63,25 @@ def plainly(command: Callable[P, int | None]) -> Callable[P, None]:
             # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
+        except OSError as error:
+            if error.errno not in _OF_THE_DISK:
+                raise
+            say(f"error: cannot write {error.filename or 'a file'}: {error.strerror}")
+            say(f"tip: {_OF_THE_DISK[error.errno]}; what is recorded stays, and the same command goes on")
+            code = 2
         raise typer.Exit(code or 0)
 
     return run
+
+
+_OF_THE_DISK = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    errno.EROFS: "use a place that can be written: --studies-dir",
+    errno.EIO: "check the disk",
+}
+"""Errors of the system that no bug of ours explains -> what to do."""
 
 
 def budget_of(given: str | None, usual: Budget | None = None) -> Budget:
@@ -90,7 +108,7 @@ def print_document(study: Study, answer: Answer) -> None:
     """All of a study as one JSON document on stdout."""
     from autotune.report.document import document
 
-    typer.echo(json.dumps(document(study.manifest, answer), indent=2))
+    print_line(json.dumps(document(study.manifest, answer), indent=2))
 
 
 def end_politely() -> None:
@@ -104,9 +122,14 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def print_line(text: str) -> None:
+    """A result, to stdout. Text from models and files has no effect on the terminal, here and in `say`."""
+    typer.echo(printable_lines(text))
+
+
 def say(text: str) -> None:
     """To stderr: stdout is for results."""
-    typer.echo(text, err=True)
+    typer.echo(printable_lines(text), err=True)
 
 
 def one_of(flag: str, text: str, *choices: str) -> Any:

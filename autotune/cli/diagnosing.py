@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.application import AsJson, app, plainly, say
+from autotune.cli.application import AsJson, app, plainly, print_line, say
 from autotune.cli.measuring import runners, scratch
 
 
@@ -38,7 +38,7 @@ def diagnose(
     with scratch() as folder, runners({}, folder) as trials:
         checkup = Examination(case, trials, folder, lambda what: say(f"  measuring {what} ...")).run()
     if as_json:
-        typer.echo(json.dumps(checkup_document(checkup), indent=2))
+        print_line(json.dumps(checkup_document(checkup), indent=2))
         return
     for line in checkup_lines(checkup):
-        typer.echo(line)
+        print_line(line)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly
+from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly, print_line
 
 
 @app.command()
@@ -19,14 +19,14 @@ def models(as_json: AsJson = False) -> None:
     from autotune.models.hub import EXAMPLES
 
     if as_json:
-        typer.echo(
+        print_line(
             json.dumps({name: {"about": m.description, "frameworks": m.frameworks} for name, m in BUNDLED.items()})
         )
         return
     for name, bundled in BUNDLED.items():
-        typer.echo(f"{name:<12} {', '.join(bundled.frameworks):<18} {bundled.description}")
-    typer.echo(f"{'hf:TYPE':<12} {'torch':<18} any model type of Hugging Face transformers: {', '.join(EXAMPLES)}, ...")
-    typer.echo("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
+        print_line(f"{name:<12} {', '.join(bundled.frameworks):<18} {bundled.description}")
+    print_line(f"{'hf:TYPE':<12} {'torch':<18} any model type of Hugging Face transformers: {', '.join(EXAMPLES)}, ...")
+    print_line("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 
 @app.command()
@@ -55,14 +55,14 @@ def spaces(
 
     described = describe_spaces(device, framework, one_of("--task", task, "infer", "train"))
     if as_json:
-        typer.echo(json.dumps(described, indent=2))
+        print_line(json.dumps(described, indent=2))
         return
     for each in described:
-        typer.echo(f"{each['file']}: {each['framework']} {each['version']} on {device}, {each['num_configs']} configs")
+        print_line(f"{each['file']}: {each['framework']} {each['version']} on {device}, {each['num_configs']} configs")
         for knob in each["knobs"]:
             values = ", ".join(json.dumps(value) if not isinstance(value, str) else value for value in knob["values"])
-            typer.echo(f"  {knob['name']:<24} {values}")
-            typer.echo(f"  {'':<24} {knob['doc']}")
+            print_line(f"  {knob['name']:<24} {values}")
+            print_line(f"  {'':<24} {knob['doc']}")
 
 
 def _list_rules(studies_dir: Path, as_json: bool) -> None:
@@ -71,13 +71,13 @@ def _list_rules(studies_dir: Path, as_json: bool) -> None:
 
     rules = read_rules(studies_dir)
     if as_json:
-        typer.echo(json.dumps([each.model_dump(mode="json") for each in rules], indent=2))
+        print_line(json.dumps([each.model_dump(mode="json") for each in rules], indent=2))
         return
     for each in rules:
         for line in rule_lines(each):
-            typer.echo(line)
+            print_line(line)
     if not rules:
-        typer.echo(f"no rules in {studies_dir}/: no study there has found what makes its trials fail")
+        print_line(f"no rules in {studies_dir}/: no study there has found what makes its trials fail")
 
 
 def _forget(studies_dir: Path, rule_id: str) -> None:
@@ -90,7 +90,7 @@ def _forget(studies_dir: Path, rule_id: str) -> None:
         raise InputError(
             f"--forget {rule_id}: no such rule in {studies_dir}/", tip=f"there are: {known}" if known else None
         )
-    typer.echo(f"forgotten: {', '.join(each.id for each in gone) or 'nothing, there were no rules'}")
+    print_line(f"forgotten: {', '.join(each.id for each in gone) or 'nothing, there were no rules'}")
 
 
 @app.command()
@@ -101,10 +101,10 @@ def doctor(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fals
 
     findings = examine(studies_dir)
     if as_json:
-        typer.echo(json.dumps([each.model_dump() for each in findings], indent=2))
+        print_line(json.dumps([each.model_dump() for each in findings], indent=2))
     else:
         for each in findings:
-            typer.echo(f"{'ok     ' if each.ok else 'missing'} {each.what}: {each.found}")
+            print_line(f"{'ok     ' if each.ok else 'missing'} {each.what}: {each.found}")
             if each.cure:
-                typer.echo(f"        -> {each.cure}")
+                print_line(f"        -> {each.cure}")
     return 0 if any(each.ok for each in findings if each.is_framework) else 1

@@ -20,6 +20,7 @@ from autotune.cli.application import (
     budget_of,
     end_politely,
     plainly,
+    print_line,
     say,
 )
 
@@ -49,10 +50,10 @@ def verify(
             say_block = partial(_say_block, tuned.workload.objective)
             verification = verify_tuned(tuned, duel, trials, budget_of(budget), say_block)
     if as_json:
-        typer.echo(json.dumps(verification_document(verification), indent=2))
+        print_line(json.dumps(verification_document(verification), indent=2))
     else:
         for line in verification_lines(verification):
-            typer.echo(line)
+            print_line(line)
     return verification.exit_code
 
 
@@ -74,10 +75,10 @@ def compare(
         with runners(duel.variables, folder) as trials:
             result = measure(duel, trials, budget_of(budget), partial(_say_block, duel.objective.name))
     if as_json:
-        typer.echo(json.dumps(comparison_document(result, names), indent=2))
+        print_line(json.dumps(comparison_document(result, names), indent=2))
     else:
         for line in comparison_lines(result, names):
-            typer.echo(line)
+            print_line(line)
     if result.comparison is not None:
         return 0
     return 1 if result.blames_config else 2

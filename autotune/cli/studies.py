@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ from autotune.cli.application import (
     end_politely,
     plainly,
     print_document,
+    print_line,
     say,
 )
 from autotune.errors import AutotuneError
@@ -34,9 +34,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Table of trials, best, failures by reason, verdict."""
-    from rich.console import Console
-
     from autotune.answer import answer_of
+    from autotune.report.console import console
     from autotune.report.goals import ratio_footnote
     from autotune.report.hot_spots import hot_spots_table
     from autotune.report.pareto import front_table
@@ -50,21 +49,21 @@ def show(
         print_document(opened, answer)
         return
     # A pipe has no width; wide enough for a whole row there.
-    console = Console(width=None if sys.stdout.isatty() else 240, soft_wrap=not sys.stdout.isatty())
-    console.print(trials_table(answer))
-    console.print(
+    screen = console(240)
+    screen.print(trials_table(answer))
+    screen.print(
         f"{ratio_footnote(answer.objective)}, one process each; the verdict rests on fresh processes side by side",
         style="dim",
     )
     front = front_table(answer)
     if front is not None:
-        console.print(front)
+        screen.print(front)
     shapes = traffic_table(answer)
     if shapes is not None:
-        console.print(shapes)
+        screen.print(shapes)
     if answer.hot_spots is not None:
-        console.print(hot_spots_table(answer.hot_spots))
-    console.print(summary(answer, studies_dir_flag(studies_dir)))
+        screen.print(hot_spots_table(answer.hot_spots))
+    screen.print(summary(answer, studies_dir_flag(studies_dir)))
 
 
 @app.command()
@@ -75,9 +74,8 @@ def explain(
     as_json: AsJson = False,
 ) -> int:
     """Say which knobs mattered, why the winner wins, and why everything else lost."""
-    from rich.console import Console
-
     from autotune import explain as explaining
+    from autotune.report.console import console
     from autotune.report.explanation import explanation, explanation_document
     from autotune.study import open_study
 
@@ -87,11 +85,11 @@ def explain(
         say(f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet")
         return 1
     if as_json:
-        typer.echo(json.dumps(explanation_document(told), indent=2))
+        print_line(json.dumps(explanation_document(told), indent=2))
         return 0
     noise = opened.noise_floor
-    console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty())
-    console.print(explanation(told, None if noise is None else noise.spread))
+    screen = console(200)
+    screen.print(explanation(told, None if noise is None else noise.spread))
     return 0
 
 
@@ -119,20 +117,20 @@ def run(
         outcome, command = run_again(opened, trial, profiled=profile)
     if isinstance(outcome, Measurement):
         latency = outcome.latency
-        typer.echo(
+        print_line(
             f"median {seconds(latency.p50)}, p99 {seconds(latency.p99)}, first call {seconds(outcome.first_call_s)}"
         )
         if outcome.replay is not None:
-            typer.echo(pass_line(outcome))
+            print_line(pass_line(outcome))
         folder = opened.trial_folder(trial)
         profiled = folder.read_profile() if profile else None
         for line in () if profiled is None else profile_lines(profiled):
-            typer.echo(line)
+            print_line(line)
         if profiled is not None and folder.trace_file.exists():
-            typer.echo(f"the trace, for chrome://tracing or Perfetto: {folder.trace_file}")
+            print_line(f"the trace, for chrome://tracing or Perfetto: {folder.trace_file}")
     else:
-        typer.echo(f"{outcome.reason} at {outcome.stage}: {outcome.error}")
-    typer.echo(f"the plain command: {command}")
+        print_line(f"{outcome.reason} at {outcome.stage}: {outcome.error}")
+    print_line(f"the plain command: {command}")
     return 0 if isinstance(outcome, Measurement) else 1
 
 
@@ -151,13 +149,19 @@ def export(
 ) -> int:
     """Write the answer as the YAML file that a job loads in two lines."""
     from autotune import answer
+    from autotune.artifact import SUFFIX
     from autotune.study import open_study
+    from autotune.tuned import require_replaceable
 
     opened = open_study(studies_dir, study)
+    require_replaceable(output)
+    if with_cache:
+        opened.require_writable()
+        require_replaceable(output.with_suffix(SUFFIX))
     tuned = answer.export(opened, output, trial)
-    typer.echo(f"{output}: {tuned.verdict.value}; {tuned.framework}: {tuned.config}")
+    print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {tuned.config}")
     if tuned.is_untuned:
-        typer.echo("apply() will return the model untouched")
+        print_line("apply() will return the model untouched")
     return _add_cache(opened, tuned, output) if with_cache else 0
 
 
@@ -179,7 +183,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
         except InputError as problem:
             say(f"{problem}" + (f" ({problem.tip})" if problem.tip else ""))
             return 1
-    typer.echo(
+    print_line(
         f"{output.with_name(artifact.file)}: {artifact.num_bytes / 2**20:.1f} MiB; the first call compiles for "
         f"{seconds(artifact.compile_s)} in place of {seconds(artifact.compile_cold_s)}"
     )
@@ -213,9 +217,9 @@ def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fal
             # One broken study must not hide the others.
             rows.append({"study": name, "error": str(error)})
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        print_line(json.dumps(rows, indent=2))
         return
     for row in rows:
-        typer.echo("  ".join(str(value) if value is not None else "no verdict" for value in row.values()))
+        print_line("  ".join(str(value) if value is not None else "no verdict" for value in row.values()))
     if not rows:
-        typer.echo(f"no studies in {studies_dir}/; start with: python cli.py tune --model vit")
+        print_line(f"no studies in {studies_dir}/; start with: python cli.py tune --model vit")

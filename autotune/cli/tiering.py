@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from autotune.cli.application import end_politely, say
+from autotune.cli.application import end_politely, print_line, say
 from autotune.cli.tuning import at_work, print_summary, profile_best, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
@@ -92,13 +89,12 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
 def _print_one(name: str, study: Study, studies_dir: Path, *, profiled: bool) -> None:
     from autotune.answer import answer_of
 
-    typer.echo(f"tier {name}")
+    print_line(f"tier {name}")
     print_summary(answer_of(study), studies_dir, profiled=profiled, with_next=False)
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:
-    from rich.console import Console
-
+    from autotune.report.console import console
     from autotune.report.tiers import tiers_table
     from autotune.tiering import FILE
     from autotune.tiers import NOISY
@@ -113,10 +109,10 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
         content = tiers.model_dump(mode="json", by_alias=True)
         for shown, each in zip(content["tiers"], tiers.tiers, strict=True):
             shown["fits"] = tiers.fits(each)
-        typer.echo(json.dumps({**content, "file": str(folder / FILE), "left_out": left_out}, indent=2))
+        print_line(json.dumps({**content, "file": str(folder / FILE), "left_out": left_out}, indent=2))
         return
-    Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty()).print(tiers_table(tiers))
-    typer.echo(f"written: {folder / FILE}")
+    console(200).print(tiers_table(tiers))
+    print_line(f"written: {folder / FILE}")
 
 
 def _verdict(tiers: Tiers) -> int:

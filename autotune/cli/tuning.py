@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -265,13 +264,12 @@ def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[S
 @contextmanager
 def at_work(study: Study) -> Iterator[tuple[Runners, LiveDisplay]]:
     """What runs the trials of a study, and what shows them."""
-    from rich.console import Console
-
+    from autotune.report.console import PlainConsole
     from autotune.report.live import LiveDisplay
     from autotune.runner import Runners
 
     with (
-        LiveDisplay(Console(stderr=True)) as display,
+        LiveDisplay(PlainConsole(stderr=True)) as display,
         Runners(
             study.manifest.variables,
             # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
@@ -284,16 +282,15 @@ def at_work(study: Study) -> Iterator[tuple[Runners, LiveDisplay]]:
 
 def print_summary(answer: Answer, studies_dir: Path, *, profiled: bool, with_next: bool = True) -> None:
     """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
-    from rich.console import Console
-
+    from autotune.report.console import console
     from autotune.report.hot_spots import hot_spots_table
     from autotune.report.terminal import summary
     from autotune.study import studies_dir_flag
 
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    screen = console()
     if profiled and answer.hot_spots is not None:
-        console.print(hot_spots_table(answer.hot_spots))
-    console.print(summary(answer, studies_dir_flag(studies_dir), with_next=with_next))
+        screen.print(hot_spots_table(answer.hot_spots))
+    screen.print(summary(answer, studies_dir_flag(studies_dir), with_next=with_next))
 
 
 def profile_best(study: Study) -> None:

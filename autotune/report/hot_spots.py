@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -26,7 +25,7 @@ def hot_spots_table(spots: HotSpots) -> RenderableType:
         table.add_column("", justify="right")
     for operator in spots.largest(NUM_SHOWN):
         cells = [cell for profile in made.values() for cell in _cells(profile.operator(operator))]
-        table.add_row(escape(operator), *cells)
+        table.add_row(operator, *cells)
     notes = [f"gone: {_listed(spots.gone())}"] if spots.gone() else []
     notes += [f"new: {_listed(spots.new())}"] if spots.new() else []
     notes += list(dict.fromkeys(profile.note for profile in made.values() if profile.note))

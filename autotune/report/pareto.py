@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
 from rich.table import Table
 
 from autotune.answer import Answer
@@ -25,5 +24,5 @@ def front_table(answer: Answer) -> Table | None:
             shown(objective, value) + (" best" if value == least else "     ")
             for objective, value, least in zip(answer.objectives, row, best, strict=True)
         ]
-        table.add_row(str(record.number), *cells, escape(str(record.config)))
+        table.add_row(str(record.number), *cells, str(record.config))
     return table

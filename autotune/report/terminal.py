@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -47,7 +46,7 @@ def trials_table(answer: Answer) -> Table:
 
 def summary(answer: Answer, studies_dir_flag: str = "", *, with_next: bool = True) -> RenderableType:
     """Verdict, figures, what stands in the way, and what to do next."""
-    lines = [Text.from_markup(f"[bold]{_headline(answer)}[/bold]")]
+    lines = [Text(_headline(answer), style="bold")]
     lines += [Text(f"  {line}") for line in (*_figures(answer), *priors_summary(answer), *_obstacles(answer))]
     if with_next:
         lines += [Text(f"next: {line}") for line in _next_steps(answer, studies_dir_flag)]
@@ -110,7 +109,7 @@ _STYLES = {"failed": "dim", "lost": "dim", "infeasible": "yellow"}
 
 def _row(record: TrialRecord, answer: Answer) -> list[str]:
     outcome = record.outcome
-    config = escape(str(record.config))
+    config = str(record.config)
     if not isinstance(outcome, Measurement):
         state = record.state if outcome is None else outcome.reason.value
         return [str(record.number), state, *["-"] * (len(_COLUMNS) - 3), config]
@@ -124,7 +123,7 @@ def _row(record: TrialRecord, answer: Answer) -> list[str]:
         seconds(outcome.compile_s),
         count(outcome.diagnosis.num_graph_breaks),
         error(outcome.relative_error),
-        config + "".join(f"  ({escape(each)})" for each in (misses(record), outcome.diagnosis.note) if each),
+        config + "".join(f"  ({each})" for each in (misses(record), outcome.diagnosis.note) if each),
     ]
 
 
@@ -148,9 +147,9 @@ def _headline(answer: Answer) -> str:
     if answer.verdict is None:
         return "no verdict yet: the winner was not confirmed in fresh processes"
     if answer.verdict is Verdict.INFEASIBLE:
-        return escape(infeasible(answer))
+        return infeasible(answer)
     if answer.verdict is Verdict.FEASIBLE:
-        return escape(feasible(answer))
+        return feasible(answer)
     if answer.verdict is Verdict.FASTER and answer.speedup is not None:
         return faster(answer.objective, answer.speedup)
     return _why_untuned(answer)

@@ -1,0 +1,110 @@
+"""What the tool makes in a study's folder, known by name: nothing else in there is ever removed.
+
+People keep notes, checkpoints and links beside a study. What is cleared is a name of this list in a folder of this
+list; symbolic links are never followed, and what stands beside stays.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from autotune.errors import StoreError
+from autotune.trial import KEPT_CACHES, KEY_FILE, OUTCOME_FILE, PROFILE_FILE, REQUEST_FILE, TRACE_FILE
+
+LOCK = "lock"
+FILES = frozenset(
+    {
+        "manifest.json",
+        "reference.npz",
+        "reference.partial",
+        "study.db",
+        "study.db-journal",
+        "study.db-shm",
+        "study.db-wal",
+        "supervisor.log",
+    }
+)
+"""Of a study, besides its lock, which outlives what it guards."""
+FOLDERS = ("trials", "again", "caches", "confirm", "noise_floor", "tail", "artifact")
+"""Of a study: they hold the folders of runs, some of them in folders of blocks."""
+_CLEARED = tuple(name for name in FOLDERS if name != "trials")
+_OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage", "stdout.txt", "stderr.txt"})
+_TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES})
+"""Compilers write into these as they like: they are removed with all that is in them."""
+_BLOCK = re.compile(r"block-\d+")
+_CACHE = re.compile(r"\d{4,}(\.whole)?")
+"""A trial's cache on the shelf, and the mark that it is whole."""
+_HALF_WRITTEN = re.compile(r"\.(.+)\.\d+\.partial")
+
+
+def clear_study(folder: Path) -> None:
+    """Remove what the tool made of a study, all but its lock. Raises OSError where that is not allowed."""
+    for path in folder.iterdir():
+        if path.is_symlink():
+            continue
+        if path.name in FILES or _is_half_written(path, FILES):
+            path.unlink()
+        elif path.name in FOLDERS and path.is_dir():
+            clear_caches(path) if path.name == "caches" else clear_runs(path)
+
+
+def clear_runs(folder: Path) -> None:
+    """Remove the runs in one of the `FOLDERS`, with their caches, and the folder if nothing else is in it."""
+    for path in _own(folder):
+        if path.name in _TREES:
+            shutil.rmtree(path, ignore_errors=True)
+        elif _BLOCK.fullmatch(path.name):
+            clear_runs(path)
+        elif (path / REQUEST_FILE).is_file():
+            _clear_run(path)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _clear_run(folder: Path) -> None:
+    """The request goes last: it is what a folder is known by."""
+    for path in _own(folder):
+        if path.name in _TREES:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name in _OF_A_RUN or _is_half_written(path, _OF_A_RUN | {REQUEST_FILE}):
+            path.unlink(missing_ok=True)
+    (folder / REQUEST_FILE).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def clear_caches(folder: Path) -> None:
+    """Remove the caches of trials in a folder, marks first, and the folder if nothing else is in it."""
+    found = [path for path in _own(folder) if _CACHE.fullmatch(path.name)]
+    for path in sorted(found, key=Path.is_dir):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def require_own_folders(folder: Path) -> None:
+    """Raises StoreError where a folder of the study that is cleared again and again leads elsewhere."""
+    for name in _CLEARED:
+        if (folder / name).is_symlink():
+            raise StoreError(
+                f"{folder / name} is a symbolic link: what is in this folder gets removed, which is not done elsewhere",
+                tip="remove the link; to have a study on another disk, link its whole folder or use --studies-dir",
+            )
+
+
+def _own(folder: Path) -> list[Path]:
+    """What is in a folder and no symbolic link; nothing where the folder is one, or is not there."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if not path.is_symlink()]
+
+
+def _is_half_written(path: Path, names: frozenset[str]) -> bool:
+    match = _HALF_WRITTEN.fullmatch(path.name)
+    return match is not None and match[1] in names
