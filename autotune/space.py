@@ -65,6 +65,7 @@ class Conditions(Record):
     error: NonNegativeFloat = 0.0
     """Relative error of outputs to be expected: it is offered where the study tolerates so much. 0: same numerics."""
     needs: list[Need] = []
+    process: bool = False
 
 
 class ValueEntry(Conditions):
