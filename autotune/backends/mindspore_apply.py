@@ -13,7 +13,7 @@ import mindspore as ms
 from autotune.backends.mindspore_compiled import CompiledCell
 from autotune.backends.mindspore_program import effective_isa, has_queue
 from autotune.backends.mindspore_regions import cells_of
-from autotune.backends.mindspore_settings import TARGETS, CompileArguments, compile_arguments, process_knobs
+from autotune.backends.mindspore_settings import TARGETS, THREADS, CompileArguments, compile_arguments, process_knobs
 from autotune.backends.mindspore_twin import is_twin
 from autotune.changes import Changes
 from autotune.config import Config
@@ -43,9 +43,18 @@ def prepare(model: ms.nn.Cell, config: Config, task: Task, changes: Changes) -> 
         _need_decorator()
     if arguments.mixed_precision is not None and getattr(model, "_amp_level", None):
         raise InvalidConfigError(f"knob amp_level: the {type(model).__name__} has mixed precision of its author's own")
+    _refuse_threads(config)
     cells_of(model, arguments.region)  # Whatever it refuses is refused before anything is set.
     _set_process(arguments, changes)
     return arguments
+
+
+def _refuse_threads(config: Config) -> None:
+    """More than there are cores: a config from a larger machine, or none that was ever measured."""
+    most = max(os.cpu_count() or 1, 8 if selected_device() != "cpu" else 1)
+    for knob in THREADS:
+        if (number := config.get(knob)) is not None and int(number) > most:
+            raise InvalidConfigError(f"knob {knob}: {number} threads are more than this machine takes: {most}")
 
 
 def process_settings(config: Config) -> tuple[str, ...]:

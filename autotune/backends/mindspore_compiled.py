@@ -25,6 +25,8 @@ from autotune.backends.mindspore_twin import shadow
 _log = logging.getLogger("autotune")
 _LOCK = threading.RLock()
 """MindSpore tells its executor in one variable which graph comes next: of two threads one would get the other's."""
+_CALLERS: set[int] = set()
+"""Threads that have called through the lock."""
 _PYNATIVE = first("mindspore.graph.api:_pynative_executor", "mindspore.common.api:_pynative_executor")
 MAX_STATES = 8
 """States of a Cell that are compiled. MindSpore lets go of no graph of ms.jit (measured)."""
@@ -56,6 +58,7 @@ class CompiledCell:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with _LOCK:
+            _CALLERS.add(threading.get_ident())
             problem = self._follow()
             if problem is None:
                 return self._current.call(args, kwargs)
@@ -163,9 +166,17 @@ def jitted(what: Any, arguments: CompileArguments) -> Any:
 
 def one_at_a_time(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The call, while nothing else is called that was compiled here: beside a graph's call one of PyNative in another
-    thread can wait for ever (measured)."""
+    thread can wait for ever (measured).
+
+    Where several threads call, each waits for its own operators: PyNative raises an error of one in whichever thread
+    it finds waiting.
+    """
     with _LOCK:
-        return call(*args, **kwargs)
+        _CALLERS.add(threading.get_ident())
+        result = call(*args, **kwargs)
+        if len(_CALLERS) > 1 and _PYNATIVE is not None:
+            _PYNATIVE.sync()
+        return result
 
 
 class Compiling:

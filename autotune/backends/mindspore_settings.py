@@ -7,7 +7,6 @@ to 2.10, and 2.10 follows it (measured: it reads back, and has its effect).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +35,7 @@ _VALUES: dict[str, tuple[Scalar, ...]] = {
     "graph_kernel_parallel": (False, True),
     "graph_kernel_stitch": (False, True),
     "graph_kernel_matmul": (False, True),
-    "amp_level": ("O0", "O1", "O2", "O3", "auto"),
+    "amp_level": ("O0", "O2", "O3", "auto"),
     "amp_dtype": ("float16", "bfloat16"),
     "graph_kernel_limit": (None, 3, 6, 10),
     "memory_optimize_level": ("O0", "O1"),
@@ -61,7 +60,7 @@ _VALUES: dict[str, tuple[Scalar, ...]] = {
     "scope": ("step", "gradients", "model"),
     "step_pipeline": (False, True),
 }
-_THREADS = ("kernel_threads", "dispatch_threads")
+THREADS = ("kernel_threads", "dispatch_threads")
 """Knobs that take a number of threads; null leaves MindSpore's own choice."""
 
 CPU_KERNEL_LIMIT = 6
@@ -189,8 +188,11 @@ def _refuse(config: Config, version: str, device: Device) -> None:
         raise InvalidConfigError("knob execution: is missing")
     settings = {name: value for name, value in config.root.items() if name != KNOB}
     for name, value in settings.items():
-        if name in _THREADS:
-            _refuse_threads(name, value, device)
+        if name in THREADS:
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidConfigError(f"knob {name}: {value!r} is neither null nor a whole number from 1")
+        elif name == "amp_level" and value == "O1":
+            raise InvalidConfigError("knob amp_level: O1 writes the model's class anew, which a job's Cell must not be")
         elif name not in _VALUES:
             raise InvalidConfigError(f"knob {name}: unknown to the mindspore backend")
         elif not config.matches({name: _VALUES[name]}):
@@ -198,13 +200,6 @@ def _refuse(config: Config, version: str, device: Device) -> None:
     for each in _REFUSED:
         if config.matches(each.pattern) and device in each.devices and _within(version, each.versions):
             raise InvalidConfigError(f"{config}: {each.because} (this is {version} on {device})")
-
-
-def _refuse_threads(name: str, value: Scalar, device: Device) -> None:
-    """At most a thread for each core; on a GPU or an NPU `dispatch_threads` may be 8 on fewer."""
-    most = max(os.cpu_count() or 1, 1 if device == "cpu" else 8)
-    if value is not None and (type(value) is not int or not 1 <= value <= most):
-        raise InvalidConfigError(f"knob {name}: {value!r} is neither null nor a whole number from 1 to {most}")
 
 
 def _region(config: Config) -> Region:
@@ -220,7 +215,7 @@ def _within(version: str, versions: str) -> bool:
 def process_knobs(config: Config) -> tuple[str, ...]:
     """The knobs of a config that set something for the whole process."""
     return tuple(
-        knob for knob in config.root if knob in _OF_PROCESS and not config.matches({knob: _UNCHANGED.get(knob)})
+        knob for knob in config.root if knob in OF_PROCESS and not config.matches({knob: _UNCHANGED.get(knob)})
     )
 
 
@@ -289,7 +284,7 @@ _ASCEND = {
 _GPU = {"conv_algorithm": "conv_fprop_algo", "conv_tf32": "conv_allow_tf32", "matmul_tf32": "matmul_allow_tf32"}
 
 
-_OF_PROCESS = frozenset({*_CONTEXT, *_ASCEND, *_GPU, *_UNCHANGED, "onednn_isa"})
+OF_PROCESS = frozenset({*_CONTEXT, *_ASCEND, *_GPU, *_UNCHANGED, "onednn_isa"})
 """Knobs that MindSpore knows for the whole process only."""
 
 

@@ -1,8 +1,9 @@
 """What a graph of a Cell takes for constant, so that a call can tell whether it still holds.
 
 MindSpore compiles attributes as constants, the modes of inner Cells too, and a graph goes on with the memory that
-Parameters had when it was compiled: `set_data`, with it `load_param_into_net` and `load_state_dict`, gives them another,
-and the graph computes with the old values, without a word (measured on 2.10, CPU). What is assigned in place it sees.
+Parameters had when it was compiled: `set_data`, with it `load_param_into_net` and `load_state_dict`, gives them
+another, and the graph computes with the old values, without a word (measured on 2.10, CPU). What is assigned in place
+it sees.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ _BOOKKEEPING = frozenset(
 """Attributes of a Cell that say nothing of what it computes: calls, gradients and a Cell around it change them."""
 
 
+MAX_COMPARED = 4096
+"""Elements of a constant tensor that is compared at each call."""
+
+
 class Snapshot:
     """The state of a Cell at one moment."""
 
@@ -45,24 +50,38 @@ class Snapshot:
         tensors = {id(each): each for held in self._held for each in _tensors(held)}
         self._tensors = list(tensors.values())
         self.places = [each.data_ptr() for each in self._tensors]
+        self._constants = [each for held in self._held for each in held.values() if _is_small_constant(each)]
+        self._contents = [each.asnumpy().tobytes() for each in self._constants]
         self.has_hooks = any(held.get(name) for held in self._held for name in _HOOKS)
 
     def holds(self) -> bool:
         """The Cell is as it was. Quick: it is asked at each call."""
         try:
-            return self._held == self._seen and [each.data_ptr() for each in self._tensors] == self.places
+            return (
+                self._held == self._seen
+                and [each.data_ptr() for each in self._tensors] == self.places
+                and [each.asnumpy().tobytes() for each in self._constants] == self._contents
+            )
         except (ValueError, TypeError, RuntimeError):
             return False  # Two tensors cannot be compared, so they are not one.
 
     def means(self, other: Snapshot) -> bool:
         """One graph serves both."""
         try:
-            return self.places == other.places and self._meaning() == other._meaning()
+            same = self.places == other.places and self._contents == other._contents
+            return same and self._meaning() == other._meaning()
         except (ValueError, TypeError, RuntimeError):
             return False
 
     def _meaning(self) -> list[dict[str, Any]]:
         return [{name: each for name, each in seen.items() if name not in _BOOKKEEPING} for seen in self._seen]
+
+
+def _is_small_constant(value: Any) -> bool:
+    """A tensor that is neither a Parameter nor a buffer: a graph has its content of once, and nothing but the content
+    tells that it was written to (measured). Larger ones are not looked at: that would cost more than the call."""
+    is_constant = isinstance(value, ms.Tensor) and not isinstance(value, ms.Parameter)
+    return is_constant and value.size <= MAX_COMPARED and value.dtype != ms.bfloat16
 
 
 def _copied(value: Any) -> Any:

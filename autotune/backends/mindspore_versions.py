@@ -1,7 +1,7 @@
 """Versions of a Cell under `ms.jit`, each compiled for one shape.
 
-MindSpore compiles a graph for each shape by itself. Here each shape has its own `CompiledCell`, so that its graph can be
-told from the others'.
+MindSpore compiles a graph for each shape by itself. Here each shape has its own `CompiledCell`, so that its graph can
+be told from the others'.
 """
 
 from __future__ import annotations

@@ -343,7 +343,8 @@ def test_the_own_cell_is_untouched(found):
 def test_a_copy_is_an_untuned_model_of_its_own(found):
     """A deep copy has its own weights, and can be given a config as well."""
     is_net, has_own_weights, of_copy, of_original = found["copied"]["said"]
-    assert is_net and has_own_weights
+    assert is_net
+    assert has_own_weights
     assert max(of_copy, of_original) < 1e-5
 
 
@@ -358,7 +359,9 @@ def test_another_cell_under_another_config(found):
     """Neither rounds the other's outputs, weights or the graphs that the job compiles itself."""
     error, rounds, rounds_too, keeps_weights, own = found["another_config"]["said"]
     assert max(error, own) < 1e-5
-    assert rounds and rounds_too and keeps_weights
+    assert rounds
+    assert rounds_too
+    assert keeps_weights
 
 
 def test_gradients_are_the_models(found):
