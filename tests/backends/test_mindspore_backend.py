@@ -495,7 +495,7 @@ def test_the_exported_config_reaches_mindspore_in_a_fresh_job(tmp_path, config, 
     said = json.loads(child.stdout.splitlines()[-1])
     assert said["error"] < 1e-5
     if verdict == "faster":
-        assert said["given"] == {"context": [said["context"]], "jit": [said["jit"]] if said["jit"] else []}
+        assert said["given"] == {name: [said[name]] if said[name] else [] for name in ("context", "jit")}
     else:
         assert said["given"] == {"context": [], "jit": []}
 
