@@ -9,6 +9,7 @@ it sees.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import mindspore as ms
@@ -19,22 +20,12 @@ _HOOKS = (
     "_lazy_backward_pre_hook",
     "_lazy_backward_hook",
 )
+_TELLING = ("training", "_cells", "_params", "_buffers", "mixed_precision_type", "_amp_level", "_recompute_cell")
+_OF_ANY_CELL = frozenset(vars(ms.nn.Cell()))
 _BOOKKEEPING = frozenset(
-    {
-        *_HOOKS,
-        *("_lazy_forward_pre_hook_with_kwargs", "_lazy_forward_hook_with_kwargs", "_lazy_forward_hook_always_called"),
-        *("_lazy_construct_sig", "_lazy_user_parameters", "_lazy_non_persistent_buffers_set"),
-        *("_lazy_state_dict_hooks", "_lazy_state_dict_pre_hooks"),
-        *("_lazy_load_state_dict_pre_hooks", "_lazy_load_state_dict_post_hooks"),
-        *("_cell_backward_hook", "_cell_backward_pre_hook", "_is_recursion_hook"),
-        *("_compile_cache", "_phase_cache", "_compile_phase", "_phase", "arguments_key", "_jit_graph_name"),
-        *("_compiled", "_init_flag", "_is_check_and_refresh", "__compile_cell_hook__", "__parse_method__"),
-        *("_mutable_flags", "_has_mutable_args_list", "sequence_modified"),
-        *("requires_grad", "is_top_cell", "grad_ops_label", "_autotune_journal"),
-        *("_id", "_exist_objs", "_exist_names", "_scope", "_param_prefix", "_parameter_layout_dict"),
-    }
+    {"__compile_cell_hook__", "__parse_method__", "_mutable_flags", "sequence_modified", "_cell_init_args"}
 )
-"""Attributes of a Cell that say nothing of what it computes: calls, gradients and a Cell around it change them."""
+"""What calls and compilations leave in a Cell besides."""
 
 
 MAX_COMPARED = 4096
@@ -46,7 +37,11 @@ class Snapshot:
 
     def __init__(self, model: ms.nn.Cell) -> None:
         self._held = [vars(each) for _, each in model.cells_and_names()]
-        self._seen = [{name: _copied(value) for name, value in held.items()} for held in self._held]
+        self._names = [_watched(held) for held in self._held]
+        self._asks = [itemgetter(*names) for names in self._names]
+        self._seen = [
+            tuple(_copied(held[name]) for name in names) for held, names in zip(self._held, self._names, strict=True)
+        ]
         tensors = {id(each): each for held in self._held for each in _tensors(held)}
         self._tensors = list(tensors.values())
         self.places = [each.data_ptr() for each in self._tensors]
@@ -58,11 +53,11 @@ class Snapshot:
         """The Cell is as it was. Quick: it is asked at each call."""
         try:
             return (
-                self._held == self._seen
+                [ask(held) for ask, held in zip(self._asks, self._held, strict=True)] == self._seen
                 and [each.data_ptr() for each in self._tensors] == self.places
                 and [each.asnumpy().tobytes() for each in self._constants] == self._contents
             )
-        except (ValueError, TypeError, RuntimeError):
+        except (KeyError, ValueError, TypeError, RuntimeError):
             return False  # Two tensors cannot be compared, so they are not one.
 
     def means(self, other: Snapshot) -> bool:
@@ -74,7 +69,9 @@ class Snapshot:
             return False
 
     def _meaning(self) -> list[dict[str, Any]]:
-        return [{name: each for name, each in seen.items() if name not in _BOOKKEEPING} for seen in self._seen]
+        """Without the registers of hooks, which MindSpore makes when it looks into them."""
+        both = zip(self._names, self._seen, strict=True)
+        return [{n: each for n, each in zip(names, seen, strict=True) if n not in _HOOKS} for names, seen in both]
 
 
 def _is_small_constant(value: Any) -> bool:
@@ -84,8 +81,15 @@ def _is_small_constant(value: Any) -> bool:
     return is_constant and value.size <= MAX_COMPARED and value.dtype != ms.bfloat16
 
 
+def _watched(held: dict[str, Any]) -> list[str]:
+    """What its author gave a Cell, and those of MindSpore's own attributes that change what it computes."""
+    own = [name for name in held if name not in _OF_ANY_CELL and name not in _BOOKKEEPING]
+    return [*own, *(name for name in (*_TELLING, *_HOOKS) if name in held)]
+
+
 def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, (dict, list, set)) else value
+    """One level deep, and a register as a plain dict, which is compared faster."""
+    return dict(value) if isinstance(value, dict) else value.copy() if isinstance(value, (list, set)) else value
 
 
 def _tensors(held: dict[str, Any]) -> Iterator[ms.Tensor]:
