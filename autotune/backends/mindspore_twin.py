@@ -14,8 +14,8 @@ from typing import Any
 import mindspore as ms
 
 _TWIN = "_is_twin_of_autotune"
-_COPIED = ("_params", "_buffers", "_params_list", "_primitives")
-"""Registers of a Cell, besides that of its children: what is put into a copy does not reach the original."""
+_COPIED = (dict, OrderedDict, list, set)
+"""Registers and flags of a Cell: what is put into a copy does not reach the original."""
 
 
 def shadow(model: ms.nn.Cell, known: dict[int, ms.nn.Cell] | None = None) -> ms.nn.Cell:
@@ -27,7 +27,7 @@ def shadow(model: ms.nn.Cell, known: dict[int, ms.nn.Cell] | None = None) -> ms.
     known = {} if known is None else known
     if id(model) not in known:
         other = known[id(model)] = _empty(type(model), model)
-        held = {name: value.copy() if name in _COPIED else value for name, value in vars(model).items()}
+        held = {name: value.copy() if type(value) in _COPIED else value for name, value in vars(model).items()}
         held.update(_create_time=time.time_ns(), _compile_cache=None, _phase_cache=None)
         held.update(requires_grad=False, is_top_cell=False)  # They mark the calls of which gradients are taken.
         children = vars(model)["_cells"].items()
