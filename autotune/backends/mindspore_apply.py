@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
 
+from autotune.backends.mindspore_compiled import CompiledCell
 from autotune.backends.mindspore_program import effective_isa, has_queue
 from autotune.backends.mindspore_regions import cells_of
-from autotune.backends.mindspore_settings import TARGETS, CompileArguments, compile_arguments
+from autotune.backends.mindspore_settings import TARGETS, THREADS, CompileArguments, compile_arguments, process_knobs
+from autotune.backends.mindspore_twin import is_twin
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingFrameworkError
@@ -20,37 +23,49 @@ from autotune.workload import Device, Task
 _log = logging.getLogger("autotune")
 
 
-def apply(model: ms.nn.Cell, config: Config, changes: Changes) -> ms.nn.Cell:
-    """The Cell under `config`, compiled at its first call: the very same one, untouched where the config compiles
-    nothing. Mixed precision may put a Cell around it, which hands its results back in float32.
+def apply(model: ms.nn.Cell, config: Config, changes: Changes) -> Callable[..., Any]:
+    """The Cell under `config`, compiled at its first call: a callable beside it, or the Cell itself where the config
+    asks for nothing but settings of the process.
 
-    What is changed in the process and in the Cell is noted in `changes`, but for what MindSpore takes only once.
-    Raises InvalidConfigError, and MissingFrameworkError where fusion lacks its package.
+    Nothing is changed in the Cell. What is changed in the process is noted in `changes`, but for what MindSpore takes
+    only once. Raises InvalidConfigError, and MissingFrameworkError where fusion lacks its package.
     """
     arguments = prepare(model, config, "infer", changes)
-    return change_in_place(model, arguments, changes)
+    is_as_it_was = arguments.jit is None and not arguments.whole_graph and arguments.mixed_precision is None
+    return model if is_as_it_was else CompiledCell(model, arguments)
 
 
 def prepare(model: ms.nn.Cell, config: Config, task: Task, changes: Changes) -> CompileArguments:
     """Set what holds for the process, and return what is left to be done. Raises like `apply`."""
     device = selected_device()
     arguments = compile_arguments(config, ms.__version__, device, task)
-    if device == "cpu" and "enable_graph_kernel" in arguments.context:
+    if device == "cpu" and arguments.compiling:
         _need_decorator()
+    if arguments.mixed_precision is not None and getattr(model, "_amp_level", None):
+        raise InvalidConfigError(f"knob amp_level: the {type(model).__name__} has mixed precision of its author's own")
+    _refuse_threads(config)
     cells_of(model, arguments.region)  # Whatever it refuses is refused before anything is set.
     _set_process(arguments, changes)
     return arguments
 
 
-def change_in_place(model: ms.nn.Cell, arguments: CompileArguments, changes: Changes) -> ms.nn.Cell:
-    """The Cell, rewritten and wrapped. Put back, it computes as before, its layers' precision included (measured)."""
-    return changes.rewrite([each for _, each in model.cells_and_names()], lambda: _rewritten(model, arguments))
+def _refuse_threads(config: Config) -> None:
+    """More than there are cores: a config from a larger machine, or none that was ever measured."""
+    most = max(os.cpu_count() or 1, 8 if selected_device() != "cpu" else 1)
+    for knob in THREADS:
+        if (number := config.get(knob)) is not None and int(number) > most:
+            raise InvalidConfigError(f"knob {knob}: {number} threads are more than this machine takes: {most}")
 
 
-def _rewritten(model: ms.nn.Cell, arguments: CompileArguments) -> ms.nn.Cell:
-    cell = model if arguments.mixed_precision is None else _in_mixed_precision(model, *arguments.mixed_precision)
-    _wrap(cell, arguments)
-    return cell
+def process_settings(config: Config) -> tuple[str, ...]:
+    """See `Backend.process_settings`. All configs are for PyNative mode, since graph mode compiles whatever is called:
+    a process that is in graph mode would have to leave it."""
+    return (*(("execution",) if is_graph_mode() else ()), *process_knobs(config))
+
+
+def is_graph_mode() -> bool:
+    """The process is in it."""
+    return bool(ms.get_context("mode") == ms.GRAPH_MODE)
 
 
 def selected_device() -> Device:
@@ -60,6 +75,8 @@ def selected_device() -> Device:
 
 
 def _set_process(arguments: CompileArguments, changes: Changes) -> None:
+    if is_graph_mode():
+        _set_context("mode", ms.PYNATIVE_MODE, changes)
     for name, value in arguments.context.items():
         _set_context(name, value, changes)
     for name, value in arguments.variables.items():
@@ -121,52 +138,14 @@ def _call(function: str, settings: dict[str, Any]) -> None:
         _log.warning("autotune: mindspore.%s was called before in this process and stays as it was", function)
 
 
-def _in_mixed_precision(model: ms.nn.Cell, level: str, dtype: str) -> ms.nn.Cell:
-    if getattr(model, "_amp_level", None):
-        raise InvalidConfigError(f"knob amp_level: the {type(model).__name__} has mixed precision of its author's own")
-    cell = ms.amp.auto_mixed_precision(model, level, getattr(ms, dtype))
-    # O2 and O3 put a Cell around the model.
-    vars(model)[_AROUND] = cell
-    return cell
-
-
-def put_around(model: ms.nn.Cell, cell: ms.nn.Cell, changes: Changes) -> None:
-    """Mark what is compiled in the model's place, past Cell's own bookkeeping, which would make it a child."""
-    changes.make(lambda: vars(model).update({_AROUND: cell}), lambda: vars(model).pop(_AROUND))
-
-
-_AROUND = "_autotune_around"
-
-
-def compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:
-    """The Cell that `apply` gave for this one."""
-    return vars(model).get(_AROUND, model)
-
-
-def _wrap(cell: ms.nn.Cell, arguments: CompileArguments) -> None:
-    if arguments.jit is not None:
-        # `ms.jit(cell)` is a bound method. Set as the instance's own `construct` it leaves the Cell a Cell: parameters,
-        # checkpoints and use inside another Cell work as before (measured; trace cannot stand inside a graph).
-        for each in cells_of(cell, arguments.region):
-            each.construct = jitted(each, arguments)
-    elif arguments.jit_config:
-        cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
-
-
-def jitted(what: Any, arguments: CompileArguments) -> Any:
-    """A function or a Cell under ms.jit."""
-    options = {"jit_config": ms.JitConfig(**arguments.jit_config)} if arguments.jit_config else {}
-    return ms.jit(what, **(arguments.jit or {}), **options)
-
-
 def already_compiled(model: ms.nn.Cell) -> str | None:
     """MindSpore would go on with the first graph, without a word (measured), or with the first JitConfig."""
     if "construct" in vars(model) or hasattr(type(model).construct, "__wrapped_by_jit__"):
         return f"a {type(model).__name__} whose construct is wrapped by ms.jit already"
     if getattr(model, "_jit_config_dict", None):
         return f"a {type(model).__name__} that has a JitConfig already"
-    if _AROUND in vars(model):
-        return f"a {type(model).__name__} that was given mixed precision already"
+    if is_twin(model):
+        return f"a {type(model).__name__} that a config was applied to already"
     return None
 
 

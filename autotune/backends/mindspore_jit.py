@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -34,14 +33,16 @@ from autotune.backends import (
     python_random_state,
     variables_set,
 )
-from autotune.backends.mindspore_apply import already_compiled, apply, compiled_cell, selected_device
+from autotune.backends.mindspore_apply import already_compiled, apply, process_settings, selected_device
 from autotune.backends.mindspore_cache import compile_cache
+from autotune.backends.mindspore_compiled import CompiledCell, compiled_of, one_at_a_time
 from autotune.backends.mindspore_diagnosis import compilations, diagnose
 from autotune.backends.mindspore_kernels import dump_variables
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_profile import profile
 from autotune.backends.mindspore_program import program
 from autotune.backends.mindspore_settings import TARGETS
+from autotune.backends.mindspore_twin import twin
 from autotune.backends.mindspore_versions import versions
 from autotune.changes import Changes
 from autotune.config import Config
@@ -118,8 +119,10 @@ class MindSporeBackend:
         return value
 
     def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
-        cell: Callable[..., Any] = apply(model, config, changes)
-        return cell
+        return apply(model, config, changes)
+
+    def process_settings(self, config: Config) -> tuple[str, ...]:
+        return process_settings(config)
 
     def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
         return versions(model, config, changes)
@@ -128,10 +131,10 @@ class MindSporeBackend:
         """MindSpore has no such setting."""
 
     def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
-        return mindspore_shapes.Marker(compiled_cell(model), varying, changes)
+        return mindspore_shapes.Marker(compiled_of(model) or model, varying)
 
     def uncompiled(self) -> AbstractContextManager[Any]:
-        """MindSpore looks at the variable at each call of what it compiled, in graph mode too (measured)."""
+        """MindSpore looks at the variable at each call of what it compiled (measured)."""
         return variables_set({"MS_JIT": "0"})
 
     def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
@@ -144,26 +147,11 @@ class MindSporeBackend:
         return ms.ops.cat(tuple(tensors), axis)
 
     def direct(self, step: Any) -> Callable[..., Any]:
-        return partial(type(step).__call__, step)
+        return partial(one_at_a_time, partial(type(step).__call__, step))
 
     def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
-        """The Cell itself, for as long as the changes stand in a subclass of its class: a Cell has a C++ part, so that
-        there cannot be two of one. Modes, jit and checkpoints take no notice (measured)."""
-        own, inside = type(model), threading.local()
-
-        def entered(*args: Any, **kwargs: Any) -> Any:
-            if getattr(inside, "is_called", False):
-                # Mixed precision's Cell calls the one that it was put around.
-                return own.__call__(model, *args, **kwargs)
-            inside.is_called = True
-            try:
-                return call(*args, **kwargs)
-            finally:
-                inside.is_called = False
-
-        body = {"__call__": staticmethod(entered), "__module__": own.__module__, "__qualname__": own.__qualname__}
-        changes.set_attribute(model, "__class__", type(own.__name__, (own,), body))
-        return model
+        """Another Cell that shares all that the model holds. See `twin`."""
+        return twin(model, call)
 
     def inference(self) -> AbstractContextManager[Any]:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
@@ -261,17 +249,22 @@ class MindSporeBackend:
         return profile(call, num_calls, trace, selected_device())
 
     def program(self, model: Any, config: Config) -> str | None:
-        return program(compiled_cell(model), config)
+        return program(_compiled_cell(model), config)
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
-        return diagnose(compiled_cell(model), config)
+        return diagnose(_compiled_cell(model), config)
 
     def compilations(self, model: Any, config: Config) -> Compilations | None:
-        return compilations(compiled_cell(model), config)
+        return compilations(_compiled_cell(model), config)
 
 
 _MEMORY_SIGNS = ("allocate memory failed", "memory isn't enough", "out of memory", "std::bad_alloc")
 """The first one measured on CPU, the second from MindSpore's sources, the others what drivers and C++ say."""
+
+
+def _compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:
+    compiled = compiled_of(model)
+    return model if compiled is None else compiled.cell if isinstance(compiled, CompiledCell) else compiled
 
 
 def _tensors_of(model: Any) -> list[tuple[str, Any]]:

@@ -19,9 +19,6 @@ from autotune.workload import Device, Task
 
 TARGETS: dict[Device, str] = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
 """Device -> MindSpore's name for it."""
-_GRAPH_MODE, _PYNATIVE_MODE = 0, 1
-"""`ms.GRAPH_MODE` and `ms.PYNATIVE_MODE`."""
-
 _VALUES: dict[str, tuple[Scalar, ...]] = {
     "execution": ("pynative", "graph", "jit"),
     "onednn_isa": (None, "SSE41", "AVX", "AVX2", "AVX512_CORE"),
@@ -38,8 +35,9 @@ _VALUES: dict[str, tuple[Scalar, ...]] = {
     "graph_kernel_parallel": (False, True),
     "graph_kernel_stitch": (False, True),
     "graph_kernel_matmul": (False, True),
-    "amp_level": ("O0", "O1", "O2", "O3", "auto"),
+    "amp_level": ("O0", "O2", "O3", "auto"),
     "amp_dtype": ("float16", "bfloat16"),
+    "graph_kernel_limit": (None, 3, 6, 10),
     "memory_optimize_level": ("O0", "O1"),
     "exec_order": ("bfs", "dfs"),
     "kernel_launch": ("single", "group-2-4", "group-2-8", "group-4-8", "capture"),
@@ -62,8 +60,8 @@ _VALUES: dict[str, tuple[Scalar, ...]] = {
     "scope": ("step", "gradients", "model"),
     "step_pipeline": (False, True),
 }
-_COUNTS = ("kernel_threads", "dispatch_threads", "graph_kernel_limit")
-"""Knobs that take any whole number from 1; null leaves MindSpore's own choice."""
+THREADS = ("kernel_threads", "dispatch_threads")
+"""Knobs that take a number of threads; null leaves MindSpore's own choice."""
 
 CPU_KERNEL_LIMIT = 6
 """On CPU the fusion compiler (AKG) takes more than 100 s for one kernel of nine chained *, tanh and +, and puts up to
@@ -140,6 +138,10 @@ class CompileArguments:
 
     context: dict[str, Any]
     """For `ms.set_context`: holds for the process."""
+    compiling: dict[str, Any] = field(default_factory=dict)
+    """For `ms.set_context` while something is compiled, and only then."""
+    whole_graph: bool = False
+    """The Cell is called as in graph mode."""
     jit: dict[str, Any] | None = None
     """For `ms.jit`."""
     jit_config: dict[str, str] = field(default_factory=dict)
@@ -160,11 +162,10 @@ def compile_arguments(config: Config, version: str, device: Device, task: Task =
     execution, level = config["execution"], str(config.get("jit_level", "O0"))
     process: dict[str, Any] = {
         "context": {
-            "mode": _GRAPH_MODE if execution == "graph" else _PYNATIVE_MODE,
-            **_fusion(config, device, task),
             **_threads_and_memory(config),
             **_device_settings(config),
         },
+        "compiling": _fusion(config, device, task),
         "variables": _variables(config),
         "calls": _calls(config),
         "region": _region(config),
@@ -173,7 +174,7 @@ def compile_arguments(config: Config, version: str, device: Device, task: Task =
     if execution == "pynative":
         return CompileArguments(**process)
     if execution == "graph":
-        return CompileArguments(**process, jit_config={"jit_level": level})
+        return CompileArguments(**process, whole_graph=True, jit_config={"jit_level": level})
     capture, fullgraph = str(config.get("capture", "ast")), config.get("fullgraph", False)
     if _within(version, "<2.6"):
         syntax = {"jit_level": level, "jit_syntax_level": "STRICT" if fullgraph else "LAX"}
@@ -187,9 +188,11 @@ def _refuse(config: Config, version: str, device: Device) -> None:
         raise InvalidConfigError("knob execution: is missing")
     settings = {name: value for name, value in config.root.items() if name != KNOB}
     for name, value in settings.items():
-        if name in _COUNTS:
+        if name in THREADS:
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidConfigError(f"knob {name}: {value!r} is neither null nor a whole number from 1")
+        elif name == "amp_level" and value == "O1":
+            raise InvalidConfigError("knob amp_level: O1 writes the model's class anew, which a job's Cell must not be")
         elif name not in _VALUES:
             raise InvalidConfigError(f"knob {name}: unknown to the mindspore backend")
         elif not config.matches({name: _VALUES[name]}):
@@ -209,8 +212,15 @@ def _within(version: str, versions: str) -> bool:
     return SpecifierSet(versions).contains(version, prereleases=True)
 
 
+def process_knobs(config: Config) -> tuple[str, ...]:
+    """The knobs of a config that set something for the whole process."""
+    return tuple(
+        knob for knob in config.root if knob in OF_PROCESS and not config.matches({knob: _UNCHANGED.get(knob)})
+    )
+
+
 def _fusion(config: Config, device: Device, task: Task) -> dict[str, Any]:
-    """Process-wide switches of graph-kernel fusion.
+    """Switches of graph-kernel fusion, which MindSpore reads when it compiles.
 
     https://www.mindspore.cn/tutorials/en/r2.10.0/custom_program/fusion_pass.html has what the flags mean. In training
     transpositions stay out of the fused kernels unless they are asked for: with them a CPU's gradients are wrong, for a
@@ -246,6 +256,10 @@ _UNCHANGED: dict[str, Scalar] = {
     "conv_tf32": True,
     "matmul_tf32": False,
     "conv_algorithm": "normal",
+    "kernel_launch": "single",
+    "aclnn_global_cache": False,
+    "graph_pipeline": True,
+    "step_pipeline": True,
 }
 """MindSpore's own default of a knob: it is not set, so that whatever a job's author has set before stays."""
 
@@ -268,6 +282,10 @@ _ASCEND = {
     "conv_hf32": "conv_allow_hf32",
 }
 _GPU = {"conv_algorithm": "conv_fprop_algo", "conv_tf32": "conv_allow_tf32", "matmul_tf32": "matmul_allow_tf32"}
+
+
+OF_PROCESS = frozenset({*_CONTEXT, *_ASCEND, *_GPU, *_UNCHANGED, "onednn_isa"})
+"""Knobs that MindSpore knows for the whole process only."""
 
 
 def _device_settings(config: Config) -> dict[str, Any]:

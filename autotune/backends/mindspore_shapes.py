@@ -8,7 +8,7 @@ from typing import Any
 import mindspore as ms
 
 from autotune.backends import Varying
-from autotune.changes import Changes
+from autotune.backends.mindspore_compiled import CompiledCell
 from autotune.errors import InvalidConfigError
 from autotune.workload import Arguments
 
@@ -19,10 +19,9 @@ class Marker:
     `set_inputs` wants the types and ranks of all inputs, which only a call shows.
     """
 
-    def __init__(self, cell: ms.nn.Cell, varying: Sequence[Varying], changes: Changes) -> None:
+    def __init__(self, cell: CompiledCell | ms.nn.Cell, varying: Sequence[Varying]) -> None:
         self._cell = cell
         self._varying = varying
-        self._changes = changes
         self._is_done = False
 
     def __call__(self, arguments: Arguments) -> None:
@@ -34,10 +33,7 @@ class Marker:
         wanted = arguments.with_leaves(leaves)
         if wanted.positional and wanted.keyword:
             raise InvalidConfigError("knob shapes: MindSpore takes open sizes by position or by name, not both at once")
-        self._changes.make(
-            lambda: self._cell.set_inputs(*wanted.positional, **(wanted.keyword or {})),
-            lambda: setattr(self._cell, "_dynamic_shape_inputs", None),
-        )
+        self._cell.set_inputs(*wanted.positional, **(wanted.keyword or {}))
         self._is_done = True
 
 

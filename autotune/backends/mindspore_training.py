@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import mindspore as ms
 from numpy.typing import NDArray
 
-from autotune.backends.mindspore_apply import change_in_place, jitted, prepare, put_around
+from autotune.backends.mindspore_apply import prepare
+from autotune.backends.mindspore_compiled import CompiledCell, Compiling, jitted, note_compiled, whole_graph
+from autotune.backends.mindspore_twin import twin
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -25,25 +27,25 @@ def training_step(
     arguments = prepare(model, config, "train", changes)
     if arguments.mixed_precision is not None:
         raise InvalidConfigError("knob amp_level: half precision needs a loss scale, which a training step has not")
-    if config["execution"] == "graph":
-        cell: Any = ms.nn.TrainOneStepCell(WithLoss(model, loss), optimizer)
+    if arguments.whole_graph:
+        cell = ms.nn.TrainOneStepCell(WithLoss(model, loss), optimizer)
         if arguments.jit_config:
             cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
-        put_around(model, cell, changes)
-        return cast("Callable[..., Any]", cell)
+        note_compiled(model, cell)
+        return Compiling(whole_graph(cell), arguments.compiling)
     scope = config.get("scope", "step") if arguments.jit is not None else None
     if scope == "model":
-        model = change_in_place(model, arguments, changes)
+        model = twin(model, CompiledCell(model, arguments))
     value_and_gradients = ms.value_and_grad(WithLoss(model, loss), None, optimizer.parameters)
     if scope == "gradients":
-        value_and_gradients = jitted(value_and_gradients, arguments)
+        value_and_gradients = Compiling(jitted(value_and_gradients, arguments), arguments.compiling)
 
     def step(*args: Any) -> Any:
         value, gradients = value_and_gradients(*args)
         optimizer(gradients)
         return value
 
-    return cast("Callable[..., Any]", jitted(step, arguments)) if scope == "step" else step
+    return Compiling(jitted(step, arguments), arguments.compiling) if scope == "step" else step
 
 
 class WithLoss(ms.nn.Cell):  # type: ignore[misc]

@@ -228,18 +228,18 @@ def test_a_new_shape_is_a_recompile(run, config):
 
 
 @pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
-def test_the_compiled_model_is_still_the_cell(run, config):
-    """A job gets its own Cell back: same object, same parameters, usable inside another Cell."""
+def test_the_cell_itself_is_not_compiled(run, config):
+    """What is compiled stands beside it: same parameters, usable inside another Cell."""
     said = run("Mlp", config)
-    assert said["is_the_model"]
+    assert not said["is_the_model"]
     assert said["same_parameters"]
     assert said["inside_another"] < 1e-6
 
 
 @pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
-def test_a_cell_is_compiled_once(run, config):
-    """A second config on the same Cell is refused: MindSpore would silently reuse the first one's graph."""
-    assert "already" in run("Mlp", config)["again"]
+def test_a_cell_can_be_compiled_again(run, config):
+    """A second config on the same Cell has graphs of its own."""
+    assert run("Mlp", config)["again"] is None
 
 
 def test_pynative_leaves_the_model_alone(run):
@@ -495,7 +495,7 @@ def test_the_exported_config_reaches_mindspore_in_a_fresh_job(tmp_path, config, 
     said = json.loads(child.stdout.splitlines()[-1])
     assert said["error"] < 1e-5
     if verdict == "faster":
-        assert said["given"] == {"context": [said["context"]], "jit": [said["jit"]] if said["jit"] else []}
+        assert said["given"] == {name: [said[name]] if said[name] else [] for name in ("context", "jit")}
     else:
         assert said["given"] == {"context": [], "jit": []}
 

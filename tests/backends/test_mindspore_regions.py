@@ -49,7 +49,8 @@ def run(**settings):
     config = Config({"execution": "jit", **settings})
     expected = net(x).asnumpy()
     step = backend.compile(net, config, changes)
-    assert step is net
+    assert step is not net
+    assert not any("construct" in vars(each) for _, each in net.cells_and_names())
     assert np.allclose(step(x).asnumpy(), expected, atol=1e-5)
     said, program = backend.diagnose(net, config), backend.program(net, config)
     changes.undo()

@@ -11,11 +11,11 @@ from dataclasses import asdict
 import pytest
 from packaging.version import Version
 
-from autotune.backends.mindspore_settings import compile_arguments
+from autotune.backends.mindspore_settings import OF_PROCESS, compile_arguments, process_knobs
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_spaces
-from autotune.space import Circumstances, load_space
+from autotune.space import Circumstances, load_space, read_space_file
 from autotune.variants import without_variants
 
 PYNATIVE = {"execution": "pynative"}
@@ -28,14 +28,14 @@ FUSION = {"enable_graph_kernel": True, "graph_kernel_opt_level": 2}
 
 RELEASES = ["2.3.0", "2.5.0", "2.6.0", "2.8.0", "2.9.0", "2.10.0"]
 DEVICES = ["cpu", "gpu", "ascend"]
-PROCESS = {"mode": 1}  # ms.PYNATIVE_MODE
+PROCESS = {}
+SPACE = next(path for path in bundled_spaces() if path.stem == "mindspore")
 CPU_FLAGS = "--opt_level=2 --composite_op_limit_size=6"
 
 
 def space_of(version, device, **circumstances):
-    path = next(path for path in bundled_spaces() if path.stem == "mindspore")
     here = Circumstances(version=version, device=device, num_cores=64, **circumstances)
-    return load_space(path, framework="mindspore", circumstances=here)
+    return load_space(SPACE, framework="mindspore", circumstances=here)
 
 
 each_place = pytest.mark.parametrize(
@@ -47,8 +47,8 @@ each_place = pytest.mark.parametrize(
     ("config", "version", "device", "context", "jit", "jit_config"),
     [
         (PYNATIVE, "2.10.0", "cpu", PROCESS, None, {}),
-        (GRAPH, "2.10.0", "cpu", {"mode": 0}, None, {"jit_level": "O0"}),
-        (GRAPH | {"jit_level": "O2"}, "2.8.0", "ascend", {"mode": 0}, None, {"jit_level": "O2"}),
+        (GRAPH, "2.10.0", "cpu", PROCESS, None, {"jit_level": "O0"}),
+        (GRAPH | {"jit_level": "O2"}, "2.8.0", "ascend", PROCESS, None, {"jit_level": "O2"}),
         (AST, "2.10.0", "cpu", PROCESS, {"capture_mode": "ast", "jit_level": "O0", "fullgraph": False}, {}),
         (WHOLE, "2.6.0", "gpu", PROCESS, {"capture_mode": "ast", "jit_level": "O0", "fullgraph": True}, {}),
         (TRACE, "2.7.0", "cpu", PROCESS, {"capture_mode": "trace", "jit_level": "O0", "fullgraph": False}, {}),
@@ -58,7 +58,7 @@ each_place = pytest.mark.parametrize(
             GRAPH | FUSION,
             "2.10.0",
             "cpu",
-            {"mode": 0, "enable_graph_kernel": True, "graph_kernel_flags": CPU_FLAGS},
+            {"enable_graph_kernel": True, "graph_kernel_flags": CPU_FLAGS},
             None,
             {"jit_level": "O0"},
         ),
@@ -66,7 +66,7 @@ each_place = pytest.mark.parametrize(
             GRAPH | FUSION | {"graph_kernel_opt_level": 3},
             "2.10.0",
             "ascend",
-            {"mode": 0, "enable_graph_kernel": True, "graph_kernel_flags": "--opt_level=3"},
+            {"enable_graph_kernel": True, "graph_kernel_flags": "--opt_level=3"},
             None,
             {"jit_level": "O0"},
         ),
@@ -75,7 +75,7 @@ each_place = pytest.mark.parametrize(
 def test_what_a_config_hands_to_mindspore(config, version, device, context, jit, jit_config):
     """The mapping is pure: config, release and device decide what is set and what ms.jit gets."""
     arguments = compile_arguments(Config(config), version, device)
-    assert (arguments.context, arguments.jit, arguments.jit_config) == (context, jit, jit_config)
+    assert (arguments.context | arguments.compiling, arguments.jit, arguments.jit_config) == (context, jit, jit_config)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,7 @@ def test_what_a_config_hands_to_mindspore(config, version, device, context, jit,
         (AST | {"shapes": "automatic"}, "2.5.0", "cpu", "knows dynamic since 2.6"),
         (BYTECODE | {"shapes": "marked"}, "2.10.0", "cpu", "compiles for each shape"),
         (PYNATIVE | {"enable_graph_kernel": True}, "2.10.0", "cpu", "nothing to fuse"),
+        (PYNATIVE | {"amp_level": "O1"}, "2.10.0", "cpu", "writes the model's class anew"),
         (PYNATIVE | {"kernel_threads": 0}, "2.10.0", "cpu", "0 is neither null nor a whole number"),
         (PYNATIVE | {"kernel_threads": True}, "2.10.0", "cpu", "True is neither null nor a whole number"),
         (PYNATIVE | {"onednn_isa": "AVX2"}, "2.10.0", "ascend", "oneDNN computes on CPUs only"),
@@ -129,12 +130,12 @@ def test_what_a_release_does_not_take_is_invalid(config, version, device, senten
             GRAPH | {"kernel_threads": 2, "dispatch_threads": 3},
             "cpu",
             "context",
-            {"mode": 0, "runtime_num_threads": 2, "inter_op_parallel_num": 3},
+            {"runtime_num_threads": 2, "inter_op_parallel_num": 3},
         ),
         (
             AST | FUSION | {"graph_kernel_limit": 3, "graph_kernel_transpose": False, "graph_kernel_expand": "norms"},
             "cpu",
-            "context",
+            "compiling",
             PROCESS
             | {
                 "enable_graph_kernel": True,
@@ -145,7 +146,7 @@ def test_what_a_release_does_not_take_is_invalid(config, version, device, senten
         (
             AST | FUSION | {"graph_kernel_matmul": True, "graph_kernel_parallel": True, "graph_kernel_stitch": True},
             "ascend",
-            "context",
+            "compiling",
             PROCESS
             | {
                 "enable_graph_kernel": True,
@@ -182,7 +183,7 @@ def test_what_a_release_does_not_take_is_invalid(config, version, device, senten
                 }
             },
         ),
-        (GRAPH | {"memory_optimize_level": "O1"}, "gpu", "context", {"mode": 0, "memory_optimize_level": "O1"}),
+        (GRAPH | {"memory_optimize_level": "O1"}, "gpu", "context", {"memory_optimize_level": "O1"}),
         (
             AST | {"kernel_launch": "group-4-8"},
             "ascend",
@@ -233,6 +234,21 @@ def test_every_strategy_on_offer_is_taken(version, device):
         taken.add(config.get("shapes"))
     assert {None, "static", "marked", "bucketed", "chunked", "eager_rare"} <= taken
     assert ("automatic" in taken) == (Version(version) >= Version("2.6"))
+
+
+def test_what_holds_for_the_process():
+    """The settings of a config that MindSpore has for the whole process only, and none at its own default."""
+    fused = AST | FUSION | {"kernel_threads": None, "dispatch_threads": 2}
+    assert process_knobs(Config(fused)) == ("dispatch_threads",)
+    assert process_knobs(Config(PYNATIVE | {"launch_blocking": False, "onednn_isa": "AVX2"})) == ("onednn_isa",)
+    assert process_knobs(Config(WHOLE | {"graph_pipeline": False})) == ("graph_pipeline",)
+    assert process_knobs(Config(GRAPH | {"memory_optimize_level": "O0"})) == ()
+
+
+def test_the_space_marks_what_holds_for_the_process():
+    """The knobs that a job gets only if it asks are those that the backend finds in a config."""
+    marked = {name for name, entry in read_space_file(SPACE).knobs.items() if entry.process}
+    assert marked == OF_PROCESS
 
 
 @each_place

@@ -83,7 +83,7 @@ for config in (
     {"execution": "graph", "enable_graph_kernel": True, "memory_optimize_level": "O1"},
     {"execution": "jit", "capture": "ast", "graph_pipeline": False},
     {"execution": "pynative", "amp_level": "O2"},
-    {"execution": "jit", "capture": "ast", "amp_level": "O1"},
+    {"execution": "jit", "capture": "ast", "amp_level": "O3"},
 ):
     changes = Changes()
     cell = apply(net, Config(config), changes)
