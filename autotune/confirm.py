@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.classes import are_one, as_one, classes_of, program_of, simplicity
-from autotune.contest import Contest
+from autotune.contest import UNTUNED_ATTEMPTS, Contest
 from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Measurement, Reason
 from autotune.objective import Objective
 from autotune.pace import contest_s, fresh_start_s
 from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
 from autotune.space import SearchSpace
-from autotune.statistics import MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
+from autotune.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study import Study
-from autotune.workbench import Workbench, cannot_go_on
+from autotune.workbench import Workbench
 
 EQUALLY_FAST = 0.02
 """Configs within this share of the best count as equals even on a machine without noise."""
@@ -171,7 +171,7 @@ class _Contenders:
         contest = bench.contest(folder, entries, bench.budget.confirmation, on_block=self._tell_block)
         try:
             comparison = contest.run(
-                lambda comparison: is_clear(comparison.speedups, self._margin(comparison)),
+                lambda comparison: self._is_clear(comparison, [each for each in chosen if _takes_part(contest, each)]),
                 cannot_win=lambda comparison, speedup: (
                     not self.untuned.violations and speedup.high <= 1 + self._margin(comparison)
                 ),
@@ -181,18 +181,37 @@ class _Contenders:
         if len(chosen) > 1 and any(each.reason is Reason.OUT_OF_MEMORY for each in contest.failures.values()):
             self.notes.append(f"no room for {len(chosen) + 1} processes at once: only the best config was compared")
             return self._contest_of([min(chosen, key=self._value)])
-        if contest.base.name in contest.failures:
-            raise cannot_go_on("the confirmation", contest.failures[contest.base.name])
+        self._note_mishaps(contest)
         for each in chosen:
             if (failure := contest.failures.get(_name(each))) is not None:
                 self.candidates.remove(each)
                 self.notes.append(f"trial {each.number} failed in a fresh process: {failure.reason}: {failure.error}")
         self.notes += [_ran_otherwise(each) for each in chosen if _programs_in(contest, each) - {program_of(each)}]
-        if comparison is None:
-            return self._out_of_time() if contest.was_cut_short else None
-        out = contest.failures.keys() | contest.retired.keys()
-        remaining = [each for each in chosen if _name(each) not in out]
-        return self._judge(contest, comparison, remaining)
+        if comparison is not None:
+            return self._judge(contest, comparison, [each for each in chosen if _takes_part(contest, each)])
+        if contest.base.name in contest.failures:
+            return self._without_comparison(why=_lost_base(contest))
+        return self._out_of_time() if contest.was_cut_short else None
+
+    def _is_clear(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
+        """More blocks would not change the verdict, nor whom it is about: the answer is the best, not the first."""
+        margin = self._margin(comparison)
+        if not is_clear(comparison.speedups, margin):
+            return False
+        winner = self._winner(comparison, chosen)
+        is_proven = verdict_of(comparison.speedups[winner], margin) is Verdict.FASTER
+        return not (is_proven and comparison.has_rival(winner))
+
+    def _winner(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> int:
+        simplicities = [simplicity(each, self.bench.study.manifest.space) for each in chosen]
+        return winner_of(comparison, self._margin(comparison), simplicities, must_win=not self.untuned.violations)
+
+    def _note_mishaps(self, contest: Contest) -> None:
+        """What failed and then ran; what failed for good is told elsewhere."""
+        last = {name: failure for name, failure in contest.mishaps if name not in contest.failures}
+        for name, failure in last.items():
+            who = "the untuned model" if name == contest.base.name else f"trial {_number(name)}"
+            self.notes.append(f"{who} failed and was run again: {failure.reason}: {failure.error}")
 
     def without_winner(self, note: str) -> Confirmation:
         """Keep the untuned model, if it may be kept: a constraint that it breaks rules it out like any other config."""
@@ -205,26 +224,34 @@ class _Contenders:
         """Nothing was compared, and nothing was ruled out either."""
         was_cut = self.bench.study.stop_reason is StopReason.TIME
         verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
-        why = "the time was used up before any other config was measured" if was_cut else "no other config was tried"
-        return self._confirmation(verdict, "; ".join([*self.notes, why]), cut_short=was_cut)
+        why = "the time was used up before any other config was measured" if was_cut else "no other config was measured"
+        return self._confirmation(verdict, "; ".join(self.notes) or None, cut_short=was_cut, why=why)
 
     def _out_of_time(self) -> Confirmation:
+        self.notes.append("the time was used up before anything could be compared")
+        return self._without_comparison(cut_short=True)
+
+    def _without_comparison(self, **reason: object) -> Confirmation:
         """Nothing could be compared: undecided, unless only one of the candidates keeps what was asked for. The best of
         the search is named all the same."""
         best = min(self.candidates, key=self._value)
         gain = self._value(self.untuned) / self._value(best)
         named = f"the best of the search, unconfirmed, is trial {best.number} ({gain:.2f}x the untuned model)"
-        note = "; ".join([*self.notes, "the time was used up before anything could be compared", named])
         verdict = Verdict.FEASIBLE if self.untuned.violations else Verdict.UNDECIDED
-        return self._confirmation(verdict, note, candidate=best.number, cut_short=True)
+        return self._confirmation(verdict, "; ".join([*self.notes, named]), candidate=best.number, **reason)
 
     def _judge(self, contest: Contest, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
         margin = self._margin(comparison)
         must_win = not self.untuned.violations
-        simplicities = [simplicity(each, self.bench.study.manifest.space) for each in chosen]
-        winner = winner_of(comparison, margin, simplicities, must_win=must_win)
+        winner = self._winner(comparison, chosen)
         verdict = verdict_of(comparison.speedups[winner], margin)
+        was_lost = contest.base.name in contest.failures
+        if verdict in (Verdict.TIE, Verdict.UNDECIDED) and comparison.correlation > ALIKE:
+            self.notes.append(
+                f"successive blocks are alike (correlation {comparison.correlation:.1f}) and prove less for it: "
+                "something on this machine changes from minute to minute"
+            )
         warm = [] if self.bench.objective.compiles_cold else contest.blocks[1:]
         return self._confirmation(
             verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
@@ -236,7 +263,8 @@ class _Contenders:
             retired={_number(name): speedup for name, speedup in contest.retired.items()},
             margin=margin,
             compile_warm_s=min((block[_name(chosen[winner])].compile_s for block in warm), default=None),
-            cut_short=contest.was_cut_short or self.were_left_out,
+            why=_lost_base(contest) if was_lost else None,
+            cut_short=contest.was_cut_short or self.were_left_out or was_lost,
         )
 
     def _confirmation(self, verdict: Verdict, note: str | None, **evidence: object) -> Confirmation:
@@ -312,6 +340,15 @@ def winner_of(
         # A noisy block may leave the largest median unproven beside a smaller one that is proven.
         return max(proven, key=lambda index: speedups[index].median, default=best)
     return min(filter(is_equal, range(len(speedups))), key=lambda index: simplicities[index])
+
+
+def _takes_part(contest: Contest, record: TrialRecord) -> bool:
+    return any(each.name == _name(record) for each in contest.contestants)
+
+
+def _lost_base(contest: Contest) -> str:
+    failure = contest.failures[contest.base.name]
+    return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {failure.reason}: {failure.error}"
 
 
 def _programs_in(contest: Contest, record: TrialRecord) -> set[str | None]:

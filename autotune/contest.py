@@ -8,10 +8,11 @@ turns, in a random order a round: whatever the machine does meanwhile, it does t
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -22,11 +23,11 @@ from autotune.runner import LiveTrial, Trials
 from autotune.statistics import Comparison, Speedup
 from autotune.trial import TrialFolder, TrialRequest
 
-T = TypeVar("T")
-
 UNTUNED_ATTEMPTS = 4
 """MindSpore's PyNative dies by itself in its first operator now and then (8 of 52 processes of one small model on CPU,
-2.10); that must not cost a study. A tuned config that dies is given no second chance: a job would have none."""
+2.10); that must not cost a study."""
+CONFIG_ATTEMPTS = 2
+"""A config that crashes may have met the same chance; one that crashes twice in a block is to blame."""
 
 
 class BlockPlan(Record):
@@ -63,12 +64,14 @@ class Contestant:
 
 @dataclass
 class Contest:
-    """The blocks measured so far. The first contestant is the base: what it fails in, all fails in.
+    """The blocks measured so far. The first contestant is the base.
 
-    A contestant that fails in a block is out of the contest; `failures` says why. One that cannot win any more is
-    retired at a look, with its speed-up as it was then, so that the others' blocks take less time. No block is begun
-    that the `deadline` is not likely to hold, and one in which it ended a process is dropped: `was_cut_short` then says
-    so.
+    What may have failed by chance gets further processes: the untuned model after any failure, a config after a crash;
+    a block in which that happened during the turns is measured anew. `mishaps` keeps these failures. A config that
+    fails for good is out of the contest, and a base that does ends it with the blocks before; `failures` says why. A
+    contestant that cannot win any more is retired at a look, with its speed-up as it was then, so that the others'
+    blocks take less time. No block is begun that the `deadline` is not likely to hold, and one in which it ended a
+    process is dropped: `was_cut_short` then says so.
     """
 
     trials: Trials
@@ -82,9 +85,12 @@ class Contest:
     deadline: Deadline = NEVER
     blocks: list[dict[str, Measurement]] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
+    mishaps: list[tuple[str, Failure]] = field(default_factory=list)
     retired: dict[str, Speedup] = field(default_factory=dict)
     was_cut_short: bool = False
     _longest_block_s: float = 0.0
+    _num_failed: Counter[str] = field(default_factory=Counter)
+    """Processes of each contestant that failed in the block that is being measured."""
 
     @property
     def base(self) -> Contestant:
@@ -97,14 +103,14 @@ class Contest:
     ) -> Comparison | None:
         """Measure until `is_clear` or the plan is used up.
 
-        None if the base failed, or all the others did, or the time was up before the first look.
+        None if all but the base failed, or if the base failed or the time was up before the first look.
         """
         begun = self.deadline.clock()
         comparison = None
         for look in range(self.plan.num_looks):
             while len(self.blocks) < self.plan.first_look * 2**look and not self._is_late(begun):
                 self._measure_block()
-                if len(self.contestants) < 2 or self.base.name in self.failures:
+                if len(self.contestants) < 2:
                     return None
             if len(self.blocks) < self.plan.first_look:
                 break
@@ -118,7 +124,9 @@ class Contest:
         return comparison
 
     def _is_late(self, begun: float) -> bool:
-        """The contest's own time is used up, and the blocks so far can be looked at; or the run's time is."""
+        """The base is lost, the run's time is used up, or the contest's own where the blocks can be looked at."""
+        if self.base.name in self.failures:
+            return True
         is_pair = len(self.blocks) >= self.plan.first_look and len(self.blocks) % 2 == 0
         return self._is_over() or (is_pair and self.deadline.clock() - begun > self.plan.max_s)
 
@@ -177,40 +185,54 @@ class Contest:
         return live
 
     def _start(self, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
-        request = request.model_copy(update={"limits": self.deadline.cap(request.limits)})
-        return _persistently(
-            request,
-            lambda: self.trials.hold(folder, request, on_stage=self.on_stage),
-            lambda live: live.outcome,
-        )
+        """A process that is warm, or one that failed and gets no other."""
+        name = folder.path.name
+        while True:
+            capped = request.model_copy(update={"limits": self.deadline.cap(request.limits)})
+            live = self.trials.hold(folder, capped, on_stage=self.on_stage)
+            if not isinstance(live.outcome, Failure) or not self._gets_another(name, request, live.outcome):
+                return live
+
+    def _gets_another(self, name: str, request: TrialRequest, failure: Failure) -> bool:
+        """Whether one more process may do what this one failed in."""
+        self._num_failed[name] += 1
+        if self.deadline.left_s() <= 0 or not may_be_chance(request, failure, self._num_failed[name]):
+            return False
+        self.mishaps.append((name, failure))
+        return True
 
     def _take_in(self, outcomes: dict[str, Outcome]) -> None:
         measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measurement)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
         if failed and self.deadline.left_s() <= 0:
             return  # The run's time ended them: nobody is to blame.
-        self.failures |= failed
+        requests = {each.name: each.request for each in self.contestants}
+        again = [name for name, failure in failed.items() if self._gets_another(name, requests[name], failure)]
+        self.failures |= {name: failure for name, failure in failed.items() if name not in again}
         self.contestants = [self.base, *(each for each in self.contestants[1:] if each.name not in self.failures)]
+        if again or self.base.name in self.failures:
+            return
+        self._num_failed.clear()
         self.blocks.append(measured)
-        if self.base.name not in self.failures:
-            self.on_block({each.name: self.value(measured[each.name]) for each in self.contestants})
+        self.on_block({each.name: self.value(measured[each.name]) for each in self.contestants})
+
+
+def may_be_chance(request: TrialRequest, failure: Failure, num_failed: int) -> bool:
+    """After so many failed processes in a row another one may do: of the untuned model whatever the failure was, which
+    worked before; of a config after a crash, since frameworks crash by themselves now and then.
+    """
+    if request.untuned:
+        return num_failed < UNTUNED_ATTEMPTS
+    return failure.reason is Reason.CRASH and num_failed < CONFIG_ATTEMPTS
 
 
 def attempt(
     trials: Trials, folder: TrialFolder, request: TrialRequest, on_stage: Callable[[Stage], None] | None = None
 ) -> Outcome:
     """Run a trial from beginning to end; an untuned model that dies gets further processes."""
-    return _persistently(request, lambda: trials.run(folder, request, on_stage=on_stage), lambda outcome: outcome)
-
-
-def _persistently(request: TrialRequest, start: Callable[[], T], outcome_of: Callable[[T], Outcome | None]) -> T:
-    started = start()
+    outcome = trials.run(folder, request, on_stage=on_stage)
     for _ in range(UNTUNED_ATTEMPTS - 1):
-        if not (request.untuned and _died(outcome_of(started))):
+        if not (request.untuned and isinstance(outcome, Failure) and outcome.reason is Reason.CRASH):
             break
-        started = start()
-    return started
-
-
-def _died(outcome: Outcome | None) -> bool:
-    return isinstance(outcome, Failure) and outcome.reason is Reason.CRASH
+        outcome = trials.run(folder, request, on_stage=on_stage)
+    return outcome

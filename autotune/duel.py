@@ -181,9 +181,9 @@ def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lamb
         deadline=deadline,
     )
     comparison = contest.run(_is_clear)
-    for name, failure in contest.failures.items():
-        return Result(None, failure=failure, failed=name)
     if comparison is None:
+        for name, failure in contest.failures.items():
+            return Result(None, failure=failure, failed=name)
         raise _too_little_time(budget)
     for name, side in _sides(duel).items():
         _require_same_model(side, contest.blocks[0][name])

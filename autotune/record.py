@@ -85,6 +85,8 @@ class Confirmation(Record):
     """First call minus a steady call in a new process, with the compile caches of an earlier one kept."""
     num_trials: int
     """Trials recorded when it was made: more of them make it outdated."""
+    why: str | None = None
+    """What kept it from a comparison, or cut this one off, other than the machine's noise and the run's time."""
     note: str | None = None
     cut_short: bool = False
     """The time was used up before it was done: it is made again when the study goes on."""

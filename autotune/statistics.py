@@ -27,6 +27,18 @@ TOO_WIDE = 1.15
 NUM_RESAMPLES = 20_000
 BLOCKS_PER_OUTLIER = 6
 """One block in so many is set aside on either side."""
+POOLED_FREEDOM = 4
+"""The middle one of all configs' variances (of two the smaller: one may be wild) counts as much as so many degrees of
+freedom of a config's own."""
+CORRELATIONS = {0.0: 0.69, 0.2: 0.07, 0.4: 0.07, 0.6: 0.07, 0.8: 0.06, 0.9: 0.04}
+"""How alike successive blocks may be (lag-1 correlation of log ratios), and how likely each is before any block is
+seen. Chosen by simulation: at 0.5 and 0.8 fewer than 2 % of studies find a false winner (docs/measurement.md)."""
+NO_SCATTER = 1e-12
+"""Log ratios that differ by less are the same number, rounded."""
+ALIKE = 0.4
+"""From this estimated correlation on, a verdict that found nothing names it as the reason."""
+AS_GOOD = 0.02
+"""A rival that may beat the answer by more than this share keeps a contest going."""
 
 
 class Verdict(StrEnum):
@@ -68,7 +80,10 @@ class Comparison:
     It comes from a parametric bootstrap: rows drawn from a normal distribution with the correlations of the observed
     log ratios (Westfall and Young, Resampling-Based Multiple Testing, 1993). It keeps its error rate from four blocks
     on; resampling the rows themselves, the other bootstrap, is far too narrow with as few blocks as one can afford
-    (docs/decisions/0005-verdict-in-blocks.md).
+    (docs/decisions/0005-verdict-in-blocks.md). Two things make the scale less a matter of chance than the deviation of
+    a few blocks is: each config's variance is moderated by that of all (Smyth, Statistical Applications in Genetics and
+    Molecular Biology 3, 2004), and the drawn rows are as alike from one to the next as the observed ones may be
+    (docs/decisions/0017-blocks-alike-in-time.md).
     """
 
     values: tuple[tuple[float, ...], ...]
@@ -90,6 +105,19 @@ class Comparison:
         logs = np.log(values[:, [other]] / values[:, [config]])
         return _simultaneous(logs, ERROR / self.num_looks, num_more=0)[0]
 
+    @cached_property
+    def correlation(self) -> float:
+        """Estimated correlation of log ratios from one block to the next; few blocks leave it near the prior's 0.2."""
+        values = self._array()
+        weights = _weights_of_correlations(np.log(values[:, :1] / values[:, 1:]))
+        return float(weights @ list(CORRELATIONS))
+
+    def has_rival(self, answer: int) -> bool:
+        """Some other config looks faster than this one (by number), and may be so by a share worth having."""
+        medians = [each.median for each in self.speedups]
+        rivals = (rival for rival, median in enumerate(medians) if median > medians[answer])
+        return any(self.between(rival + 1, answer + 1).high > 1 + AS_GOOD for rival in rivals)
+
     def _array(self) -> NDArray[np.float64]:
         if len(self.values) < 2:
             raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(self.values)}")
@@ -106,23 +134,64 @@ def _simultaneous(logs: NDArray[np.float64], error: float, num_more: int) -> tup
     return tuple(Speedup(median=m, low=lo, high=hi) for m, lo, hi in zip(medians, lows, highs, strict=True))
 
 
-def _centre_and_scale(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Trimmed mean and its standard error (from the winsorised deviation) over the last axis but one."""
-    num_blocks = logs.shape[-2]
+def _centre_and_scale(logs: NDArray[np.float64], num_more: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Trimmed mean and its standard error (from the winsorised, moderated deviation) over the last axis but one.
+
+    The last `num_more` columns take no part in the variance that moderates all.
+    """
+    num_blocks, num_columns = logs.shape[-2:]
     num_aside = num_blocks // BLOCKS_PER_OUTLIER
     ordered = np.sort(logs, axis=-2)
     kept = ordered[..., num_aside : num_blocks - num_aside, :]
-    winsorised = np.clip(ordered, kept[..., :1, :], kept[..., -1:, :])
-    scale = winsorised.std(axis=-2, ddof=1) / ((1 - 2 * num_aside / num_blocks) * math.sqrt(num_blocks))
-    return kept.mean(axis=-2), scale
+    own = np.clip(ordered, kept[..., :1, :], kept[..., -1:, :]).var(axis=-2, ddof=1)
+    num_real = num_columns - num_more
+    middle = (num_real - 1) // 2
+    pooled = np.sort(own[..., :num_real], axis=-1)[..., middle : middle + 1]
+    freedom = num_blocks - 2 * num_aside - 1
+    variance = (freedom * own + POOLED_FREEDOM * pooled) / (freedom + POOLED_FREEDOM)
+    return kept.mean(axis=-2), np.sqrt(variance / num_blocks) / (1 - 2 * num_aside / num_blocks)
 
 
 def _quantile_of_largest_t(logs: NDArray[np.float64], error: float, num_more: int) -> float:
     num_blocks, num_columns = logs.shape
     draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, num_blocks, num_columns + num_more))
+    _make_alike(draws, _weights_of_correlations(logs))
     draws[..., :num_columns] = draws[..., :num_columns] @ _root(logs)
-    centres, scales = _centre_and_scale(draws)
+    centres, scales = _centre_and_scale(draws, num_more)
     return float(np.quantile((np.abs(centres) / scales).max(axis=-1), 1 - error))
+
+
+def _make_alike(draws: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+    """Give each correlation its share of the draws, and these draws that correlation from one block to the next."""
+    ends = np.round(np.cumsum(weights) * len(draws)).astype(int)
+    each = np.repeat(list(CORRELATIONS), np.diff(ends, prepend=0))[:, None]
+    for block in range(1, draws.shape[1]):
+        draws[:, block] = each * draws[:, block - 1] + np.sqrt(1 - each**2) * draws[:, block]
+
+
+def _weights_of_correlations(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How likely each of `CORRELATIONS` is: its prior times its likelihood, level and scale of each column unknown."""
+    num_blocks, num_columns = logs.shape
+    # All ratios share the base: without this step its blocks would be counted once for each config.
+    separate = logs - (1 - 1 / math.sqrt(num_columns + 1)) * logs.mean(axis=1, keepdims=True)
+    separate = separate - separate.mean(axis=0)
+    separate = separate[:, np.abs(separate).max(axis=0) > NO_SCATTER]
+    log_weights = []
+    for correlation, prior in CORRELATIONS.items():
+        ones = _innovations(np.ones((num_blocks, 1)), correlation)
+        steps = _innovations(separate, correlation)
+        ones_squared = float((ones**2).sum())
+        squares = (steps**2).sum(axis=0) - (ones * steps).sum(axis=0) ** 2 / ones_squared
+        level = 0.5 * math.log((1 - correlation**2) / ones_squared)
+        log_weights.append(math.log(prior) + len(squares) * level - (num_blocks - 1) / 2 * float(np.log(squares).sum()))
+    weights = np.exp(np.array(log_weights) - max(log_weights))
+    return np.asarray(weights / weights.sum())
+
+
+def _innovations(columns: NDArray[np.float64], correlation: float) -> NDArray[np.float64]:
+    """What is new in each block, if every block repeats so much of the one before."""
+    first = math.sqrt(1 - correlation**2) * columns[:1]
+    return np.concatenate([first, columns[1:] - correlation * columns[:-1]])
 
 
 def _root(logs: NDArray[np.float64]) -> NDArray[np.float64]:

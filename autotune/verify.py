@@ -17,7 +17,7 @@ from autotune.tuned import TunedConfig
 
 @dataclass(frozen=True)
 class Verification:
-    """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear`; `why` is a sentence."""
+    """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear` (unproven); `why` is a sentence."""
 
     outcome: Literal["holds", "regressed", "wrong", "unclear"]
     why: str
@@ -29,19 +29,25 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        return {"holds": 0, "regressed": 1, "wrong": 1, "unclear": 2}[self.outcome]
+        """2 stays for what could not be measured at all."""
+        return {"holds": 0, "regressed": 1, "wrong": 1, "unclear": 3}[self.outcome]
 
 
-def verify(tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budget, on_block: OnBlock) -> Verification:
+def verify(
+    tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budget, on_block: OnBlock, *, max_loss: float = 0.0
+) -> Verification:
     """Measure the exported config against the untuned model; `duel` None if the export is the untuned model.
 
-    Raises HarnessError where the untuned model cannot be measured or is not the one that was tuned.
+    A loss of up to `max_loss` of the promised speed-up is no regression. Raises HarnessError where the untuned model
+    cannot be measured or is not the one that was tuned.
     """
-    found = _verify(tuned, duel, trials, budget, on_block)
+    found = _verify(tuned, duel, trials, budget, on_block, max_loss=max_loss)
     return replace(found, objective=Objective.parse(tuned.workload.objective))
 
 
-def _verify(tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budget, on_block: OnBlock) -> Verification:
+def _verify(
+    tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budget, on_block: OnBlock, *, max_loss: float
+) -> Verification:
     promised = tuned.evidence.speedup
     if duel is None:
         return Verification("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
@@ -53,29 +59,34 @@ def _verify(tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budge
     broken = ", ".join(miss.constraint.text for miss in misses if miss is not None)
     if broken:
         return Verification("regressed", f"it does not keep {broken} any more", promised, result)
-    return Verification(*_judgement(tuned, result), promised=promised, result=result)
+    return Verification(*_judgement(tuned, result, max_loss), promised=promised, result=result)
 
 
-def _judgement(tuned: TunedConfig, result: Result) -> tuple[Literal["holds", "regressed", "unclear"], str]:
-    """`faster` was promised, or else only what was measured: that it is no worse than it was then."""
-    assert result.verdict is not None
-    assert result.speedup is not None
+def _judgement(
+    tuned: TunedConfig, result: Result, max_loss: float
+) -> tuple[Literal["holds", "regressed", "unclear"], str]:
+    """`regressed` needs proof: today's whole interval below 1, or below the promised one less `max_loss`.
+
+    Where no gain was promised it holds unless it is proven to be worse than it was; a gain that was promised and is
+    neither shown nor refuted today is `unclear`.
+    """
+    today, promised = result.speedup, tuned.evidence.speedup
+    assert today is not None
     better, worse = ("faster", "slower") if result.objective.is_latency else ("better", "worse")
-    if tuned.verdict is Verdict.FASTER:
-        outcome, why = _JUDGEMENTS[result.verdict]
-        return outcome, why.format(better=better, worse=worse)
-    promised = tuned.evidence.speedup
-    if promised is not None and result.speedup.high < promised.low:
-        return "regressed", "against the untuned model it is worse than it was"
-    return "holds", "it keeps what was asked of it, and is no worse against the untuned model than it was"
-
-
-_JUDGEMENTS: dict[Verdict, tuple[Literal["holds", "regressed", "unclear"], str]] = {
-    Verdict.FASTER: ("holds", "it is {better} than the untuned model here too"),
-    Verdict.TIE: ("regressed", "it is not shown to be {better} than the untuned model any more"),
-    Verdict.KEEP_UNTUNED: ("regressed", "it is {worse} than the untuned model"),
-    Verdict.UNDECIDED: ("unclear", "this machine is too noisy to tell; let nothing else run beside it"),
-}
+    was_faster = tuned.verdict is Verdict.FASTER
+    if was_faster and today.high < 1:
+        return "regressed", f"it is {worse} than the untuned model"
+    if promised is not None and today.high < promised.low * (1 - max_loss):
+        more = f" by more than {max_loss:.0%}" if max_loss else ""
+        return "regressed", f"against the untuned model it is worse than it was{more}"
+    if not was_faster:
+        return "holds", "it keeps what was asked of it, and is no worse against the untuned model than it was"
+    if result.verdict is Verdict.FASTER:
+        return "holds", f"it is {better} than the untuned model here too"
+    return "unclear", (
+        f"it is neither shown to be {better} than the untuned model today nor shown to have lost what was promised; "
+        "let nothing else run beside it"
+    )
 
 
 def _of_failure(result: Result, promised: Speedup | None) -> Verification:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import statistics
 
 import pytest
+from rich.console import Console
 
 from autotune.answer import answer_of, tuned_config
 from autotune.budget import Budget
 from autotune.classes import simplicity
 from autotune.config import Config
 from autotune.confirm import EQUALLY_FAST, MAX_CONTESTS, finalists, uncertainty_of, winner_of
-from autotune.errors import HarnessError
 from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Failure
 from autotune.record import NoiseFloor, Sentinel, TrialRecord
+from autotune.report.terminal import summary
 from autotune.space import Circumstances, load_space
 from autotune.statistics import MARGIN, Comparison, Verdict
 from autotune.tune import Tuner
@@ -63,6 +65,13 @@ def record(measurement):
 
 def value(record):
     return record.measurement.latency.p50
+
+
+def shown(study):
+    """What `show` prints of the verdict, on one line."""
+    console = Console(width=200, file=io.StringIO())
+    console.print(summary(answer_of(study)))
+    return " ".join(console.file.getvalue().split())
 
 
 class TestFinalists:
@@ -334,8 +343,45 @@ class TestConfirmation:
         assert [len(each.contestants) for each in tune.contests] == [2, 1]
 
     def test_the_untuned_model_failing_in_the_confirmation(self, study, tune):
-        """Nothing can be compared any more: the study stops with the child's own error, and has no verdict."""
+        """It worked before, so the study ends with an answer: undecided, with the child's own error as the reason."""
         failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
-        with pytest.raises(HarnessError, match="the confirmation could not be run: RuntimeError: no device"):
-            tune({UNTUNED: 10, DEFAULT: 5}, {UNTUNED: failure})
-        assert study.confirmation is None
+        confirmation = tune({UNTUNED: 10, DEFAULT: 5}, {UNTUNED: failure})
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.why == "the untuned model failed 4 times in a row: run_error: RuntimeError: no device"
+        assert study.confirmation == confirmation
+        assert tuned_config(study).is_untuned
+        assert f"undecided: {confirmation.why}" in shown(study)
+        assert tune({UNTUNED: 10, DEFAULT: 5}).verdict is Verdict.FASTER
+
+    def test_an_untuned_model_lost_after_the_first_look_keeps_the_verdict(self, study, tune):
+        """What four blocks did not prove six may: the blocks before the failure are judged, and confirmed again."""
+        failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
+        scatter = dict(enumerate([8.2, 9.6, 8.0, 9.4, 8.6, 8.7, 8.7], start=1))
+        confirmation = tune(
+            {UNTUNED: 10, DEFAULT: 9}, {UNTUNED: lambda block: failure if block == 7 else 10, DEFAULT: scatter.get}
+        )
+        assert len(confirmation.blocks) == 6
+        assert confirmation.speedup.median > 1.1
+        assert "RuntimeError: no device" in confirmation.why
+        assert confirmation.cut_short
+
+    def test_a_crash_by_chance_is_noted_and_costs_nothing(self, study, tune):
+        """A config that crashed once and then ran takes part, and the note says so."""
+        crash = [Failure(reason="crash", stage="run", error="SIGSEGV")]
+        confirmation = tune({UNTUNED: 10, DEFAULT: 5}, {DEFAULT: lambda block: crash.pop() if crash else 5})
+        assert confirmation.verdict is Verdict.FASTER
+        assert "failed and was run again: crash: SIGSEGV" in confirmation.note
+
+    def test_the_contest_goes_on_while_a_rival_looks_faster(self, study, tune):
+        """One config is proven after four blocks, another looks faster and was hit once: the answer is the best."""
+        hit = {1: 5.0, 2: 9.5, 3: 5.02, 4: 4.98}
+        confirmation = tune({UNTUNED: 10, DEFAULT: 7, compiled("b"): 5}, {compiled("b"): lambda n: hit.get(n, 5)})
+        assert self.config_of(study, confirmation) == compiled("b")
+        assert tune.blocks == 8
+
+    def test_the_untuned_model_alone_is_no_answer(self, study, tune):
+        """One trial shows nothing: no other config was measured, which is not that nothing is faster."""
+        confirmation = tune({UNTUNED: 10}, trials=1)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.why == "no other config was measured"
+        assert "undecided: no other config was measured" in shown(study)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.contest import UNTUNED_ATTEMPTS, BlockPlan, Contest, Contestant
+from autotune.contest import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockPlan, Contest, Contestant
 from autotune.leftovers import MARK_VARIABLE
 from autotune.measurement import Failure, Measurement, Reason, Stage
 from autotune.runner import Runner
@@ -195,11 +195,12 @@ class TestFailures:
         assert [len(row) for row in comparison.values] == [2, 2]
 
     def test_the_base_failing_ends_it(self, contest):
-        """Without the untuned model there is nothing to compare with."""
+        """Without the untuned model there is nothing to compare with, once it failed as often as chance may explain."""
         held = contest({"fast": {"latency_ms": 2}}, untuned={"behaviour": "wrong"})
         assert held.run(lambda _: True) is None
         assert held.failures["untuned"].reason is Reason.WRONG_RESULT
-        assert len(held.blocks) == 1
+        assert [name for name, _ in held.mishaps] == ["untuned"] * (UNTUNED_ATTEMPTS - 1)
+        assert held.blocks == []
 
     def test_all_others_failing_ends_it(self, contest):
         """The base alone is no contest."""
@@ -212,7 +213,7 @@ class TestFailures:
     def test_an_untuned_model_that_dies_gets_further_processes(
         self, contest, tmp_path, model_file, num_crashes, measured
     ):
-        """A framework that crashes by itself now and then costs no contest; a config that crashes is out at once."""
+        """A framework that crashes by itself now and then costs no contest."""
         crashes = tmp_path / "crashes"
         crashes.write_text("x" * num_crashes)
         model_file.write_text(
@@ -231,18 +232,21 @@ class TestFailures:
         if not measured:
             assert held.failures["untuned"].reason is Reason.CRASH
 
-    def test_a_crashing_config_gets_no_second_process(self, contest, runner):
-        """A job would have none either."""
+    @pytest.mark.parametrize(("behaviour", "num_processes"), [("crash", CONFIG_ATTEMPTS), ("wrong", 1)])
+    def test_a_config_that_crashes_gets_one_more_process(self, contest, runner, behaviour, num_processes):
+        """A crash may be chance; two in a row, or a failure that the config's own code explains, put it out."""
         noting = Noting(runner)
-        contest({"bad": {"behaviour": "crash"}}, trials=noting).run(lambda _: True)
-        assert sorted(noting.held) == [(1, "bad"), (1, "untuned")]
+        held = contest({"bad": {"behaviour": behaviour}}, trials=noting)
+        held.run(lambda _: True)
+        assert sorted(noting.held) == [(1, "bad")] * num_processes + [(1, "untuned")]
+        assert list(held.failures) == ["bad"]
 
     @pytest.mark.parametrize("victim", ["fast", "untuned"])
     def test_one_that_is_killed_while_it_waits_is_a_failure_and_no_hang(self, contest, runner, tmp_path, victim):
         """The kernel or an operator kills a process whose turn it is not: its failure is found, nothing waits."""
 
         def kill(name, block):
-            if name == victim and block == 1:
+            if name == victim:
                 (found,) = live_children(f"block-01/{victim}")
                 os.kill(found.pid, signal.SIGKILL)
                 psutil.wait_procs([found], timeout=20)
@@ -256,6 +260,64 @@ class TestFailures:
             assert [len(row) for row in comparison.values] == [2, 2]
         else:
             assert comparison is None
+
+    def test_a_block_in_which_one_was_killed_is_measured_anew(self, contest, runner):
+        """Killed once while it waits, the config is measured in a second try of the same block, beside all others."""
+        killed = []
+
+        def kill(name, block):
+            if name == "fast" and not killed:
+                (found,) = live_children(f"block-01/{name}")
+                killed.append(found.pid)
+                os.kill(found.pid, signal.SIGKILL)
+                psutil.wait_procs([found], timeout=20)
+
+        held = contest({"fast": {"latency_ms": 2}}, trials=Noting(runner, after_hold=kill))
+        assert len(held.run(lambda _: True).values) == 2
+        assert not held.failures
+        assert [name for name, _ in held.mishaps] == ["fast"]
+
+
+class TestFailuresByChance:
+    """Processes that fail now and then, by scripted outcomes: who gets how many, and what becomes of the contest."""
+
+    @staticmethod
+    def failing(reason, *, times, block, latency_ms=8):
+        """A contestant that fails so often in one block."""
+        left = [Failure(reason=reason, stage="run", error="RuntimeError: Illegal device type: 1768765774")] * times
+        return lambda number: left.pop() if number == block and left else latency_ms
+
+    def contest(self, make_request, measurement, **latency_ms):
+        plan = BlockPlan(num_rounds=3, first_look=4, num_looks=3)
+        return scripted(measurement, latency_ms, plan=plan)(make_request)[1]
+
+    @pytest.mark.parametrize("reason", ["run_error", "crash", "timeout", "harness"])
+    def test_the_untuned_model_gets_processes_after_any_failure(self, make_request, measurement, reason):
+        """It worked before: whatever failed, failed by chance, up to three times in a row."""
+        held = self.contest(make_request, measurement, untuned=self.failing(reason, times=3, block=2), a=4)
+        assert len(held.run(lambda _: True).values) == 4
+        assert not held.failures
+        assert [name for name, _ in held.mishaps] == ["untuned"] * 3
+
+    @pytest.mark.parametrize(("block", "num_compared"), [(2, None), (7, 6)])
+    def test_an_untuned_model_lost_for_good_leaves_what_was_measured(
+        self, make_request, measurement, block, num_compared
+    ):
+        """Before the first look there is nothing to judge by; later the blocks before are looked at once more."""
+        untuned = self.failing("run_error", times=UNTUNED_ATTEMPTS, block=block)
+        held = self.contest(make_request, measurement, untuned=untuned, a=4)
+        comparison = held.run(lambda _: False)
+        assert (None if comparison is None else len(comparison.values)) == num_compared
+        assert list(held.failures) == ["untuned"]
+
+    def test_each_block_counts_by_itself(self, make_request, measurement):
+        """One crash in each block is chance in each; two in one block are not."""
+        once = Failure(reason="crash", stage="run", error="gone")
+        crashes = {number: [once] for number in (1, 2, 3, 4)}
+        held = self.contest(make_request, measurement, untuned=8, a=lambda n: crashes[n].pop() if crashes[n] else 4)
+        assert len(held.run(lambda _: True).values) == 4
+        assert not held.failures
+        assert len(held.mishaps) == 4
 
 
 class TestLimits:

@@ -136,22 +136,36 @@ class TestInterval:
         ("ratios", "t_quantile"),
         [((1.2, 1.3, 1.25), 6.9646), ((1.1, 1.2, 1.15, 1.3), 4.5407), ((1.1, 1.2, 1.15, 1.3, 1.12), 3.7469)],
     )
-    def test_of_one_config_it_is_student_s(self, ratios: tuple[float, ...], t_quantile: float) -> None:
-        """Below six blocks nothing is set aside: exp(mean -+ t s / sqrt(n)), t from the printed table, to a few %."""
+    def test_of_one_config_it_is_student_s_if_blocks_are_independent(
+        self, monkeypatch: pytest.MonkeyPatch, ratios: tuple[float, ...], t_quantile: float
+    ) -> None:
+        """Below six blocks nothing is set aside: exp(mean -+ t s / sqrt(n)), t from the printed table, to a few %; and
+        less than twice as wide since blocks may be alike.
+        """
+        prudent = of_ratios(*ratios)
+        monkeypatch.setattr(statistics, "CORRELATIONS", {0.0: 1.0})
         logs = np.log(ratios)
         half = t_quantile * logs.std(ddof=1) / math.sqrt(len(logs))
         found = of_ratios(*ratios)
         assert math.log(found.high / found.low) / 2 == pytest.approx(half, rel=0.05)
         assert math.log(found.high * found.low) / 2 == pytest.approx(logs.mean())
+        assert 1.05 < math.log(prudent.high / prudent.low) / math.log(found.high / found.low) < 2
 
     def test_picking_among_more_configs_costs_width(self) -> None:
-        """A config's interval beside two others is wider than alone, also when those were retired at a look."""
-        latencies = draw(np.random.default_rng(3), [1, 1, 1, 1], num_blocks=8, process_sd=0.02)
-        alone = speedup(latencies[:, :2])
-        together = comparison(latencies).speedups[0]
-        retired = comparison(latencies[:, :2], num_retired=2).speedups[0]
-        for wider in (together, retired):
-            assert math.log(wider.high / wider.low) > 1.15 * math.log(alone.high / alone.low)
+        """An interval is wider beside configs that were retired at a look than alone: the best was picked of all."""
+        latencies = draw(np.random.default_rng(3), [1, 1], num_blocks=8, process_sd=0.02)
+        alone, retired = speedup(latencies), speedup(latencies, num_retired=2)
+        assert math.log(retired.high / retired.low) > 1.15 * math.log(alone.high / alone.low)
+
+    def test_other_configs_steady_the_deviation_of_few_blocks(self) -> None:
+        """Four blocks say little about scatter, those of three configs more: on average intervals are narrower."""
+        generator = np.random.default_rng(3)
+        drawn = [draw(generator, [1, 1, 1, 1], num_blocks=4, process_sd=0.02) for _ in range(30)]
+        alone = [speedup(each[:, :2]) for each in drawn]
+        beside = [comparison(each).speedups[0] for each in drawn]
+        assert np.mean([math.log(each.high / each.low) for each in beside]) < np.mean(
+            [math.log(each.high / each.low) for each in alone]
+        )
 
     def test_each_further_look_costs_width(self) -> None:
         """Looks share the error, so with more of them each interval is wider."""
@@ -192,17 +206,20 @@ class TestInterval:
 
     def test_columns_without_any_scatter(self) -> None:
         """Latencies that do not vary at all (a coarse clock) give a point, also beside a config that does vary."""
+        assert speedup([(2.0, 1.0)] * 4) == Speedup(median=2, low=2, high=2)
         found = comparison([(2.0, 1.0, 1.0), (2.0, 1.0, 1.1), (2.0, 1.0, 0.9), (2.0, 1.0, 1.0)]).speedups
         assert (found[0].low, found[0].median, found[0].high) == pytest.approx((2, 2, 2))
         assert found[1].low < 2 < found[1].high
         assert all(math.isfinite(each.low) and math.isfinite(each.high) for each in found)
 
     def test_the_same_config_twice(self) -> None:
-        """Two columns that agree in every block (perfect correlation) are no trouble, and get the same interval."""
+        """Two columns that agree in every block (perfect correlation) are no trouble, and get the same interval; nearly
+        that of one alone, since the second adds no evidence.
+        """
         latencies = draw(np.random.default_rng(9), [1.0, 1.2], num_blocks=4, process_sd=0.02)
         one, other = comparison(latencies[:, [0, 1, 1]]).speedups
         assert_same((one,), (other,))
-        assert_same((one,), (speedup(latencies),), rel=0.02)
+        assert_same((one,), (speedup(latencies),), rel=0.25)
 
     @pytest.mark.parametrize(
         "ratios",
@@ -245,7 +262,7 @@ class TestOutliers:
         """From six blocks on the most extreme one on either side is set aside, whichever side was disturbed."""
         found = of_ratios(*ratios, disturbed, num_looks=3)
         assert verdict_of(found) is verdict
-        assert found.high / found.low < 1.05
+        assert found.high / found.low < 1.1
 
     def test_below_six_blocks_it_widens_the_interval(self) -> None:
         """With four blocks nothing can be set aside: the disturbed one shows, and the stated speed-up stays."""
@@ -256,6 +273,87 @@ class TestOutliers:
     def test_two_disturbed_blocks_of_twelve(self) -> None:
         """Of twelve blocks two on either side are set aside."""
         assert verdict_of(of_ratios(*self.FASTER, *self.FASTER[:3], 0.4, 0.5)) is Verdict.FASTER
+
+
+class TestBlocksAlikeInTime:
+    """What happens to a block may happen to the next one as well: then they prove less than so many would."""
+
+    @staticmethod
+    def alike(
+        generator: np.random.Generator, correlation: float, *, num_blocks: int, process_sd: float, num_configs: int = 3
+    ) -> NDArray[np.float64]:
+        """Equal configs, each with a bias that stays the same from block to block in part (AR(1))."""
+        logs = generator.normal(0.0, process_sd, (num_blocks, num_configs + 1))
+        for block in range(1, num_blocks):
+            logs[block] = correlation * logs[block - 1] + math.sqrt(1 - correlation**2) * logs[block]
+        latencies: NDArray[np.float64] = 0.010 * np.exp(logs)
+        return latencies
+
+    @pytest.mark.parametrize("process_sd", [0.03, 0.06])
+    @pytest.mark.parametrize("correlation", [0.5, 0.8])
+    def test_equal_configs_are_hardly_ever_called_faster(
+        self, fewer_resamples: None, correlation: float, process_sd: float
+    ) -> None:
+        """In at most 2 % of studies; with intervals for independent blocks it was 3 to 26 %."""
+        generator = np.random.default_rng(1)
+        margin_at = {num: margin_above(math.sqrt(2) * process_sd, num) for num in LOOKS}
+        found = Counter(
+            conclude(self.alike(generator, correlation, num_blocks=16, process_sd=process_sd), margin_at)[0]
+            for _ in range(200)
+        )
+        assert found[Verdict.FASTER] <= at_most(0.02, 200) - 3
+
+    @pytest.mark.parametrize("num_configs", [1, 3])
+    def test_many_blocks_tell_how_alike_they_are(self, num_configs: int) -> None:
+        """After 16 blocks the estimate is near the truth; after four it is near what is believed before any block."""
+        generator = np.random.default_rng(2)
+
+        def mean_estimate(correlation: float, num_blocks: int) -> float:
+            drawn = [
+                self.alike(generator, correlation, num_blocks=num_blocks, process_sd=0.02, num_configs=num_configs)
+                for _ in range(100)
+            ]
+            return float(np.mean([comparison(each).correlation for each in drawn]))
+
+        assert mean_estimate(0.0, 16) < 0.15
+        assert mean_estimate(0.8, 16) > 0.5
+        assert mean_estimate(0.0, 4) == pytest.approx(mean_estimate(0.8, 4), abs=0.2)
+
+    def test_blocks_that_rise_steadily_prove_less_than_the_same_ones_shuffled(self) -> None:
+        """The very same figures, in an order that shows that each depends on the one before, give a wider interval."""
+        ratios = [1.02 + 0.005 * block for block in range(8)]
+        shuffled = [ratios[index] for index in (3, 6, 0, 5, 1, 7, 2, 4)]
+        rising, mixed = of_ratios(*ratios), of_ratios(*shuffled)
+        assert rising.high / rising.low > 1.2 * (mixed.high / mixed.low - 1) + 1
+        assert rising.median == mixed.median
+
+    @pytest.mark.parametrize("rows", [[(2.0, 1.0)] * 4, [(2.0, 1.0, 1.0), (2.0, 1.0, 1.1), (2.1, 1.0, 1.0)]])
+    def test_the_estimate_is_a_correlation(self, rows: Rows) -> None:
+        """Also where blocks are few or show no scatter."""
+        assert 0 <= comparison(rows).correlation < 1
+
+
+class TestRival:
+    """Whether the answer may not be the best."""
+
+    NOISE = np.array([1.0, 1.002, 0.998, 1.001, 0.999, 1.0])
+
+    def rows(self, *ratios: Any) -> Rows:
+        return [(1.0, *(1 / each for each in row)) for row in zip(*ratios, strict=True)]
+
+    def test_one_that_looks_faster_and_may_well_be(self) -> None:
+        """Unproven, since one of its processes was hit; its median lies above the answer's."""
+        hit = 1.5 * self.NOISE * [1, 1, 0.6, 1, 1, 1]
+        assert comparison(self.rows(1.3 * self.NOISE, hit)).has_rival(0)
+
+    def test_one_that_looks_slower_is_none(self) -> None:
+        """Even if it may be faster: the answer is what looks best."""
+        hit = 1.2 * self.NOISE * [1, 1, 0.6, 1, 1, 1]
+        assert not comparison(self.rows(1.3 * self.NOISE, hit)).has_rival(0)
+
+    def test_one_that_is_hardly_faster_is_none(self) -> None:
+        """What it may gain is surely below 2 %."""
+        assert not comparison(self.rows(1.3 * self.NOISE, 1.305 * self.NOISE[::-1])).has_rival(0)
 
 
 class TestBetween:
@@ -301,13 +399,13 @@ class TestErrorRates:
     def test_a_small_gain_on_a_quiet_machine_is_found(self, fewer_resamples: None, noise: dict[str, float]) -> None:
         """A true 5 % where processes scatter by 1 % is practically always `faster` within 16 blocks."""
         found = Counter(v for v, _ in studies([1, 1.05], num_studies=150, process_sd=0.01, **noise))
-        assert found[Verdict.FASTER] >= (0.99 if not noise else 0.93) * 150
+        assert found[Verdict.FASTER] >= (0.99 if not noise else 0.85) * 150
 
     def test_a_large_gain_is_found_quickly(self, fewer_resamples: None) -> None:
-        """A true 20 % where processes scatter by 2 % is `faster` at the first look or the second, always."""
+        """A true 20 % where processes scatter by 2 % is `faster` always, nearly always by the second look."""
         found = studies([1, 1.2], num_studies=150, process_sd=0.02)
         assert {verdict for verdict, _ in found} == {Verdict.FASTER}
-        assert max(num_blocks for _, num_blocks in found) <= 8
+        assert sum(num_blocks > 8 for _, num_blocks in found) <= 0.05 * 150
 
     def test_a_gain_below_the_margin_is_hardly_ever_sold(self, fewer_resamples: None) -> None:
         """Half the margin is not worth a setting: `faster` in at most 1 % of studies, most of them a tie."""

@@ -222,7 +222,7 @@ def test_when_no_other_config_was_tried_it_says_so(make_study):
     console = Console(width=200)
     with console.capture() as captured:
         console.print(summary(answer_of(study)))
-    assert "undecided: no other config was tried; the model is kept untuned" in captured.get()
+    assert "undecided: no other config was measured; the model is kept untuned" in captured.get()
 
 
 def test_a_constraint_keeps_the_fastest_out(make_study):

@@ -313,7 +313,7 @@ class TestTooLittle:
         """Nothing else was tried: that nothing is faster is not known."""
         confirmation = tune(None, num_trials=1)
         assert confirmation.verdict is Verdict.UNDECIDED
-        assert confirmation.note == "no other config was tried"
+        assert confirmation.why == "no other config was measured"
 
     def test_not_even_the_untuned_model(self, study, tune):
         """It was cut off, which blames nobody; with more time the same study goes on."""

@@ -14,7 +14,6 @@ from autotune.backends.mindspore_compiled import CompiledCell
 from autotune.backends.mindspore_program import effective_isa, has_queue
 from autotune.backends.mindspore_regions import cells_of
 from autotune.backends.mindspore_settings import TARGETS, THREADS, CompileArguments, compile_arguments, process_knobs
-from autotune.backends.mindspore_twin import is_twin
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingFrameworkError
@@ -144,8 +143,6 @@ def already_compiled(model: ms.nn.Cell) -> str | None:
         return f"a {type(model).__name__} whose construct is wrapped by ms.jit already"
     if getattr(model, "_jit_config_dict", None):
         return f"a {type(model).__name__} that has a JitConfig already"
-    if is_twin(model):
-        return f"a {type(model).__name__} that a config was applied to already"
     return None
 
 

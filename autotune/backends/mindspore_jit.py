@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from autotune.ailment import Ailment
 from autotune.backends import (
     Found,
+    ModelCopy,
     Varying,
     Versions,
     mindspore_regions,
@@ -42,7 +43,7 @@ from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_profile import profile
 from autotune.backends.mindspore_program import program
 from autotune.backends.mindspore_settings import TARGETS
-from autotune.backends.mindspore_twin import twin
+from autotune.backends.mindspore_twin import original, twin
 from autotune.backends.mindspore_versions import versions
 from autotune.changes import Changes
 from autotune.config import Config
@@ -123,6 +124,13 @@ class MindSporeBackend:
 
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_settings(config)
+
+    def copy_modules(self, model: Any) -> ModelCopy | None:
+        """None: what is compiled is a copy already (`mindspore_compiled`), made of what variants have rewritten."""
+        return None
+
+    def original(self, model: Any) -> Any:
+        return original(model)
 
     def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
         return versions(model, config, changes)

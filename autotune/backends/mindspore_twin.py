@@ -13,7 +13,7 @@ from typing import Any
 
 import mindspore as ms
 
-_TWIN = "_is_twin_of_autotune"
+_ORIGINAL = "_autotune_original"
 _COPIED = (dict, OrderedDict, list, set)
 """Registers and flags of a Cell: what is put into a copy does not reach the original."""
 
@@ -61,7 +61,7 @@ def twin(model: ms.nn.Cell, call: Callable[..., Any]) -> ms.nn.Cell:
         "__del__": lambda _self: None,  # The graphs that a Cell frees at its end are the model's.
         "__module__": own.__module__,
         "__doc__": own.__doc__,
-        _TWIN: True,
+        _ORIGINAL: staticmethod(lambda: model),
     }
     kind = type.__new__(type(own), own.__name__, (own,), body)
     kind.__qualname__ = own.__qualname__
@@ -70,9 +70,10 @@ def twin(model: ms.nn.Cell, call: Callable[..., Any]) -> ms.nn.Cell:
     return other
 
 
-def is_twin(model: ms.nn.Cell) -> bool:
-    """A job holds it for another Cell."""
-    return hasattr(type(model), _TWIN)
+def original(model: ms.nn.Cell) -> ms.nn.Cell:
+    """The Cell that a twin was made of; the very same object for any other."""
+    found = getattr(type(model), _ORIGINAL, None)
+    return model if found is None else found()
 
 
 def _empty(kind: type, model: ms.nn.Cell) -> ms.nn.Cell:

@@ -34,9 +34,21 @@ if TYPE_CHECKING:
 def verify(
     file: Annotated[Path, typer.Argument(help="An exported YAML file.")],
     budget: BudgetFlag = None,
+    max_loss: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            min=0.0,
+            max=1.0,
+            help="A loss of up to this share of the promised speed-up is no regression, e.g. 0.05.",
+        ),
+    ] = 0.0,
     as_json: AsJson = False,
 ) -> int:
-    """Measure an exported answer again, here and today. Exit status: 0 it holds, 1 regressed or wrong, 2 unclear."""
+    """Measure an exported answer again, here and today.
+
+    Exit status: 0 it holds, 1 regressed or wrong, 2 it cannot be measured, 3 too noisy to tell.
+    """
     from autotune.report.document import verification_document
     from autotune.report.terminal import verification_lines
     from autotune.tuned import load_tuned
@@ -48,7 +60,7 @@ def verify(
         duel = duel_with_untuned(tuned, folder)
         with runners(tuned.environment.variables, folder) as trials:
             say_block = partial(_say_block, tuned.workload.objective)
-            verification = verify_tuned(tuned, duel, trials, budget_of(budget), say_block)
+            verification = verify_tuned(tuned, duel, trials, budget_of(budget), say_block, max_loss=max_loss)
     if as_json:
         print_line(json.dumps(verification_document(verification), indent=2))
     else:

@@ -160,12 +160,11 @@ def _why_untuned(answer: Answer) -> str:
     if answer.verdict is Verdict.TIE:
         better = to_be_better(objective, f"{confirmation.margin if confirmation else MARGIN:.1%}")
         return f"tie: no config is shown to {better} the untuned model; keep it untuned"
+    why = confirmation.why if confirmation else None
     if answer.verdict is Verdict.UNDECIDED:
         was_cut = confirmation is not None and confirmation.cut_short
-        why = "the time was used up before the confirmation could tell" if was_cut else _TOO_NOISY
-        if confirmation is not None and not was_cut and not confirmation.blocks:
-            why = confirmation.note or why
-        return f"undecided: {why}; the model is kept untuned"
+        why = why or ("the time was used up before the confirmation could tell" if was_cut else _TOO_NOISY)
+        return f"undecided: {escape(why)}; the model is kept untuned"
     if objective.quantity == "latency":
         return "keep untuned: nothing is faster than leaving the model as it is"
     return f"keep untuned: nothing is shown to {to_be_better(objective)} leaving the model as it is"
