@@ -28,10 +28,11 @@ from autotune.noise import measure_noise_floor, read_sentinel
 from autotune.record import Confirmation, StopReason, TrialRecord
 from autotune.reuse import from_empty_caches, shelve, with_reuse
 from autotune.runner import Trials
+from autotune.second_try import once_more_if_crashed
 from autotune.statistics import Verdict
 from autotune.study import Asked, Study
 from autotune.timekeeper import Timekeeper
-from autotune.trial import TrialFolder
+from autotune.trial import TrialFolder, TrialRequest
 from autotune.workbench import Workbench, trial_request
 
 CLEARLY_BEYOND_NOISE = 3.0
@@ -196,11 +197,18 @@ class Tuner:
         folder = self._study.trial_folder(asked.number)
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
         request = with_reuse(request, self._study, self._bench.caches).model_copy(update=self._early_stop())
+        clock = self._bench.deadline.clock
+        ends = clock() + longest_s
+
+        def attempt(request: TrialRequest) -> Outcome:
+            return self._bench.attempt(folder, request, ends - clock())
+
         try:
-            outcome = self._bench.attempt(folder, request, longest_s)
+            outcome = attempt(request)
             if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
                 # Another trial's caches must not be what a config is blamed for.
-                outcome = self._bench.attempt(folder, from_empty_caches(request), longest_s)
+                outcome = attempt(from_empty_caches(request))
+            outcome = once_more_if_crashed(folder, request, outcome, attempt)
         except BaseException:
             self._study.give_back(asked)
             raise

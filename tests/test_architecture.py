@@ -80,7 +80,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("contest", "doctor", "models", "prewarm", "checkup"),
     ("budget", "breaker", "events", "reuse", "pace", "assignment"),
     ("workbench",),
-    ("noise", "confirm", "again", "tail", "counterparts", "lessons", "priors"),
+    ("noise", "confirm", "again", "tail", "counterparts", "lessons", "priors", "second_try"),
     ("timekeeper",),
     ("tune", "plan", "answer"),
     ("duel", "explain", "tiering"),

@@ -117,8 +117,13 @@ def _row(record: TrialRecord, answer: Answer) -> list[str]:
         seconds(outcome.compile_s),
         count(outcome.diagnosis.num_graph_breaks),
         error(outcome.relative_error),
-        config + "".join(f"  ({escape(each)})" for each in (misses(record), outcome.diagnosis.note) if each),
+        config + "".join(f"  ({escape(each)})" for each in _remarks(record, outcome) if each),
     ]
+
+
+def _remarks(record: TrialRecord, outcome: Measurement) -> tuple[str | None, ...]:
+    crashed = None if outcome.first_crash is None else "a first process crashed"
+    return misses(record), outcome.diagnosis.note, crashed
 
 
 def _state(record: TrialRecord) -> str:
