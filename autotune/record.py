@@ -151,6 +151,11 @@ class TrialRecord:
         return self.outcome
 
     @property
+    def disturbed(self) -> str | None:
+        """What else the machine did while this was measured, in a sentence; None: nothing that is known."""
+        return None
+
+    @property
     def counts(self) -> bool:
         """Uses up one of the study's trials: it says something about its config."""
         return isinstance(self.outcome, Measurement) or (

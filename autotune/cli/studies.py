@@ -80,9 +80,8 @@ def explain(
     if as_json:
         typer.echo(json.dumps(explanation_document(told), indent=2))
         return 0
-    noise = opened.noise_floor
     console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=not sys.stdout.isatty())
-    console.print(explanation(told, None if noise is None else noise.spread))
+    console.print(explanation(told))
     return 0
 
 
