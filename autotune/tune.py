@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune import priors
+from autotune import priors, prune
 from autotune.breaker import (
     ERRORS_IN_A_ROW,
     ERRORS_WITHOUT_SUCCESS,
@@ -17,7 +17,7 @@ from autotune.breaker import (
     signature_of,
 )
 from autotune.budget import Budget
-from autotune.confirm import confirm, likely_finalists
+from autotune.confirm import EQUALLY_FAST, confirm, likely_finalists
 from autotune.counterparts import require_same_function, require_unchanged
 from autotune.deadline import Deadline
 from autotune.errors import HarnessError, NoUsableTrialError
@@ -79,12 +79,15 @@ class Tuner:
             self._notify(self._start(given_back))
             priors.begin(study, self._sources, self._notify)
             reason = self._search()
+            earlier = study.confirmation
+            stands = earlier is not None and _stands(earlier, study)
+            if not stands:
+                self._prune()
             study.remember_stop(reason)
             self._notify(SearchEnded(reason, study.early_stop))
             if reason is StopReason.TIME:
                 self._time.require_a_config()
-            earlier = study.confirmation
-            if earlier is not None and _stands(earlier, study):
+            if earlier is not None and stands:
                 return earlier
             confirmation = confirm(self._bench)
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
@@ -149,6 +152,29 @@ class Tuner:
                 )
             self._break_if_hopeless(record)
         return StopReason.TRIALS
+
+    def _prune(self) -> None:
+        """Measure the winner without the settings that may do nothing, where no trial tells."""
+        study = self._study
+        for _ in range(prune.MOST_EXTRA):
+            winner = next(iter(likely_finalists(self._bench)), None)
+            untuned = self._bench.study.untuned_record()
+            if winner is None or untuned is None or not self._beats(winner, untuned):
+                return
+            config = prune.to_try(study.records(), winner, study.manifest, EQUALLY_FAST)
+            longest_s = self._time.next_trial_s()
+            if config is None or longest_s is None:
+                return
+            asked = study.ask_for(config, longest_s=self._budget.limits.total)
+            if asked is None:
+                return
+            self._run_asked(asked, longest_s)
+            self._notify(TrialEnded(study.record(asked.number)))
+
+    def _beats(self, winner: TrialRecord, untuned: TrialRecord) -> bool:
+        """As far as the search tells; an untuned model that breaks a constraint is beaten by any that keeps them."""
+        value = self._bench.value
+        return bool(untuned.violations) or value(winner.measurement) < value(untuned.measurement)
 
     def _cannot_pay(self) -> bool:
         """Further trials promise too little. A space that the budget holds whole is tried whole."""

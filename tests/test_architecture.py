@@ -78,7 +78,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("supervisor", "postmortem", "probe"),
     ("runner",),
     ("contest", "doctor", "models", "prewarm", "checkup"),
-    ("budget", "breaker", "events", "reuse", "pace", "assignment"),
+    ("budget", "breaker", "events", "reuse", "pace", "assignment", "prune"),
     ("workbench",),
     ("noise", "confirm", "again", "tail", "counterparts", "lessons", "priors", "second_try"),
     ("timekeeper",),
