@@ -31,7 +31,8 @@ def own_settings(config: Config, space: SearchSpace) -> dict[str, Scalar]:
 def without_passengers(candidates: Sequence[TrialRecord], manifest: Manifest, equal: float) -> list[TrialRecord]:
     """The candidates but those for which another one stands that has some of its own settings only.
 
-    One stands for another if it is as good in every objective, up to the share `equal`.
+    One stands for another if the same program ran, or no objective differs by more than the share `equal`. A config that
+    is slower than a simpler one stays: it may be needed if that one fails in a fresh process.
     """
     stand_ins = (_stand_in(each, candidates, manifest, equal) for each in candidates)
     return list({each.number: each for each in stand_ins}.values())
@@ -65,19 +66,19 @@ def _stand_in(record: TrialRecord, candidates: Sequence[TrialRecord], manifest: 
 
     def does(other: TrialRecord) -> bool:
         fewer = own_settings(other.config, space).items()
-        return fewer < own and _is_as_good(other, record, manifest, equal)
+        return fewer < own and _are_equal(other, record, manifest, equal)
 
     ranked = sorted(candidates, key=lambda each: manifest.values(each.measurement)[0])
     return min(filter(does, ranked), key=lambda each: len(own_settings(each.config, space)), default=record)
 
 
-def _is_as_good(other: TrialRecord, record: TrialRecord, manifest: Manifest, equal: float) -> bool:
+def _are_equal(other: TrialRecord, record: TrialRecord, manifest: Manifest, equal: float) -> bool:
     if are_one(other, record):
         return True
     if other.disturbed is not None or record.disturbed is not None:
         return False
     pairs = zip(manifest.values(other.measurement), manifest.values(record.measurement), strict=True)
-    return all(theirs <= (1 + equal) * mine for theirs, mine in pairs)
+    return all(max(pair) <= (1 + equal) * min(pair) for pair in pairs)
 
 
 def _guesses(
