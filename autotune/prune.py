@@ -31,8 +31,8 @@ def own_settings(config: Config, space: SearchSpace) -> dict[str, Scalar]:
 def without_passengers(candidates: Sequence[TrialRecord], manifest: Manifest, equal: float) -> list[TrialRecord]:
     """The candidates but those for which another one stands that has some of its own settings only.
 
-    One stands for another if the same program ran, or no objective differs by more than the share `equal`. A config that
-    is slower than a simpler one stays: it may be needed if that one fails in a fresh process.
+    One stands for another if the same program ran, or no objective differs by more than the share `equal`. A config
+    that is slower than a simpler one stays: it may be needed if that one fails in a fresh process.
     """
     stand_ins = (_stand_in(each, candidates, manifest, equal) for each in candidates)
     return list({each.number: each for each in stand_ins}.values())
