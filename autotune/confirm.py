@@ -13,6 +13,7 @@ from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measurement import Measurement, Reason
 from autotune.objective import Objective
 from autotune.pace import contest_s, fresh_start_s
+from autotune.prune import without_passengers
 from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
 from autotune.space import SearchSpace
 from autotune.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
@@ -42,7 +43,8 @@ def confirm(bench: Workbench) -> Confirmation:
         return Confirmation(verdict=Verdict.INFEASIBLE, num_trials=study.num_recorded())
     untuned = study.untuned_record()
     assert untuned is not None, "the search does not end without it"
-    contenders = _Contenders(bench, untuned, candidates_among(feasible, untuned, study.manifest.space))
+    candidates = candidates_among(feasible, untuned, study.manifest.space)
+    contenders = _Contenders(bench, untuned, without_passengers(candidates, study.manifest, EQUALLY_FAST))
     if not contenders.candidates:
         if not any(each.counts and each.config != untuned.config for each in study.records()):
             return contenders.untried()

@@ -16,10 +16,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from autotune.config import Config, Scalar
-from autotune.measurement import Failure, Measurement, Reason, Record
+from autotune.measurement import Failure, Reason, Record
 from autotune.record import TrialRecord
 from autotune.space import Knob, SearchSpace
 
@@ -69,6 +69,8 @@ class Culprit:
     """By which an innocent setting would look like this; None where a hybrid shows it."""
     num_spent: int
     """Trials that were asked to trace it."""
+    is_repeated: bool = True
+    """No crash, or two configs at least crashed twice each: a crash by chance is ruled out."""
 
     @property
     def since(self) -> int:
@@ -115,6 +117,10 @@ class _Trial:
     settings: Settings
     kind: str | None
     """Of its failure; None: it works."""
+    num_crashes: int
+    """Of its processes, so many ended in a crash; the trials of older releases had one process each."""
+    crashed: bool
+    """It failed, and that is how."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,12 @@ class _Trace:
     @property
     def suspects(self) -> Settings:
         return frozenset().union(*self.hypotheses)
+
+    @property
+    def num_sets(self) -> int:
+        """Sets of settings of the failing trial that are as small as the suspected ones: any could have been blamed."""
+        size = min(len(self.hypotheses[0]), LARGEST_SET)
+        return sum(math.comb(len(self.failure.settings), each) for each in range(1, size + 1))
 
     @property
     def all_settings(self) -> Settings:
@@ -234,14 +246,30 @@ class _Investigation:
             worked=proof.worked,
             chance=proof.chance,
             num_spent=self._num_spent(trace),
+            is_repeated=sum(each.num_crashes > 1 or not each.crashed for each in trace.members) > 1,
         )
 
     def _coincidence(self, trace: _Trace, culprits: Sequence[Culprit]) -> float:
-        """Chance that all but the first would have failed without the culprit: by how many others failed alike."""
+        """Chance that all but the first would have failed without any culprit, and yet have a set in common.
+
+        By how many others failed alike, and of crashes by how many processes crashed although their config works; for
+        each of the sets that could have been blamed.
+        """
         others = [each for each in self._failed if each.kind == trace.failure.kind and each not in trace.members]
         unexplained = sum(not any(each.config.matches(c.pattern) for c in culprits) for each in others)
         rate: float = unexplained / (unexplained + len(self._bases)) if unexplained else 0.0
-        return rate ** (len(trace.members) - 1)
+        chances = (max(rate, self._chance_of_crash(each)) for each in trace.members[1:])
+        return math.prod(chances) * trace.num_sets
+
+    def _chance_of_crash(self, trial: _Trial) -> float:
+        """By which a config that works crashes as often as this one did; 0 for another failure."""
+        return self._crash_rate**trial.num_crashes if trial.crashed else 0.0
+
+    @cached_property
+    def _crash_rate(self) -> float:
+        """Share of processes that crash whatever their config, by Laplace's rule of succession."""
+        num_crashes = sum(each.num_crashes for each in self._worked)
+        return (num_crashes + 1) / (num_crashes + len(self._worked) + 2)
 
     def _open(self, trace: _Trace) -> Settings:
         """What all failing trials have besides the suspects, so that it is not known whether it takes part."""
@@ -261,7 +289,7 @@ class _Investigation:
     def _chance(self, trace: _Trace) -> float | None:
         """By which one of so many innocent settings occurs in each trial that failed and in none that works.
 
-        For settings drawn at random: share^(failed - 1) * (1 - share)^worked, times the settings there are.
+        For settings drawn at random: share^(failed - 1) * (1 - share)^worked, times the sets there are.
         """
         if len(trace.hypotheses) != 1:
             return None
@@ -269,7 +297,7 @@ class _Investigation:
         share = math.prod(1 / self._structure.num_values(name) for name, _ in guilty)
         told = sum(all(name in each.config.root for name, _ in guilty) for each in self._bases)
         once: float = share ** (len(trace.members) - 1) * (1 - share) ** told
-        return min(once * len(trace.failure.settings), 1.0)
+        return min(once * trace.num_sets, 1.0)
 
     def _next_question(self, trace: _Trace, proof: _Proof | None, culprits: Sequence[Culprit]) -> Question | None:
         if not self._may_ask(trace):
@@ -413,11 +441,18 @@ class _Structure:
 
 def _trial(record: TrialRecord) -> _Trial | None:
     outcome = record.outcome
-    if isinstance(outcome, Measurement):
-        return _Trial(record.number, record.config, _settings(record.config), None)
-    if isinstance(outcome, Failure) and outcome.blames_config:
-        return _Trial(record.number, record.config, _settings(record.config), kind_of(outcome))
-    return None
+    if outcome is None or (isinstance(outcome, Failure) and not outcome.blames_config):
+        return None
+    failure = outcome if isinstance(outcome, Failure) else None
+    crashed = failure is not None and failure.reason is Reason.CRASH
+    return _Trial(
+        number=record.number,
+        config=record.config,
+        settings=_settings(record.config),
+        kind=None if failure is None else kind_of(failure),
+        num_crashes=(outcome.first_crash is not None) + crashed,
+        crashed=crashed,
+    )
 
 
 def _settings(config: Config) -> Settings:

@@ -1,6 +1,6 @@
-"""Which knobs had an effect here, told by the programs of a study's trials. Pure.
+"""Pairs of trials that differ in one knob alone, and which knobs had an effect on the programs of a study. Pure.
 
-A knob is judged on pairs of trials that differ in it alone. Where a knob's value switches others on or off, those count
+Where a knob's value switches others on or off, those count
 as equal if they stand at their default: nobody asked anything of them.
 """
 
@@ -56,13 +56,21 @@ def effects_of(records: Sequence[TrialRecord], space: SearchSpace) -> list[Effec
     return [_effect(knob.name, told, classes, space) for knob in space.knobs if len(knob.values) > 1]
 
 
-def _effect(name: str, told: Sequence[TrialRecord], classes: Sequence[Sequence[Config]], space: SearchSpace) -> Effect:
-    """Trials are grouped by all their other knobs, so that few pairs have to be looked at."""
+def pairs_of(name: str, records: Sequence[TrialRecord], space: SearchSpace) -> list[tuple[TrialRecord, TrialRecord]]:
+    """Trials that both have the knob and differ in it alone, apart from knobs at their default that it switches on.
+
+    They are grouped by all their other knobs, so that few have to be compared.
+    """
     groups: dict[tuple[Scalar | type, ...], list[TrialRecord]] = defaultdict(list)
-    for record in told:
+    for record in records:
         if name in record.config.root:
             groups[_others(record.config, name, space)].append(record)
-    pairs = [pair for group in groups.values() for pair in combinations(group, 2)]
+    pairs = (pair for group in groups.values() for pair in combinations(group, 2))
+    return [(one, other) for one, other in pairs if one.config != other.config]
+
+
+def _effect(name: str, told: Sequence[TrialRecord], classes: Sequence[Sequence[Config]], space: SearchSpace) -> Effect:
+    pairs = pairs_of(name, told, space)
     num_same = sum(program_of(first) == program_of(second) for first, second in pairs)
     return Effect(
         knob=name,

@@ -1,13 +1,13 @@
 """`Explanation`: which knobs mattered in a study, why its winner wins, and why everything else lost.
 
 Derived from the study's records alone; nothing is run. Three views, since each misleads alone: Optuna's importances
-(all trials at once, rough with few of them), pairs of trials that differ in one knob (exact, but there may be none),
-and what the compiler reports of the winner and of those that it is compared with.
+(all trials at once, rough with few of them), pairs of trials that differ in one knob (there may be none), and what the
+compiler reports of the winner and of those that it is compared with. Times are those of the confirmation where it has
+them, and of trials that nothing disturbed.
 """
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,27 +15,42 @@ from dataclasses import dataclass
 
 from autotune.answer import Answer, answer_of
 from autotune.config import Config, Scalar
+from autotune.confirm import uncertainty_of
+from autotune.effects import pairs_of
 from autotune.importance import Importance, importances
 from autotune.measurement import Failure, Measurement
+from autotune.objective import Objective
 from autotune.profile import HotSpots
-from autotune.record import TrialRecord
+from autotune.record import Confirmation, TrialRecord
 from autotune.space import SearchSpace
+from autotune.statistics import Comparison, Speedup, Verdict
 from autotune.study import Study
 
 
 @dataclass(frozen=True)
-class Effect:
+class Influence:
     """What one value of a knob did against another, in trials that differ in nothing else."""
 
     knob: str
     slower: Scalar
     faster: Scalar
-    ratios: tuple[float, ...]
-    """Objective with `slower` over that with `faster`, for each pair of trials; the median is 1 or more."""
+    pairs: tuple[Speedup, ...]
+    """Of `faster` over `slower`, for each pair of trials; the middle one is 1 or more."""
+    confirmed: bool
+    """They were compared side by side, in the blocks of the confirmation; else by one process each, in the search."""
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        return tuple(each.median for each in self.pairs)
 
     @property
     def median(self) -> float:
         return statistics.median(self.ratios)
+
+    @property
+    def is_told(self) -> bool:
+        """It is larger than the noise: of most pairs the whole interval says the same."""
+        return statistics.median(each.low for each in self.pairs) > 1
 
 
 @dataclass(frozen=True)
@@ -53,8 +68,9 @@ class Rival:
 
     name: str
     trial: int
-    ratio: float
-    """Its objective over the winner's."""
+    ratio: float | None
+    """Its objective over the winner's; None where something disturbed either of them and no block compared them."""
+    confirmed: bool
     contrasts: tuple[Contrast, ...]
     """Only what differs."""
 
@@ -66,8 +82,9 @@ class Group:
     knob: str
     value: Scalar
     trials: tuple[int, ...]
-    best_ratio: float | None
-    """Objective of its best trial over the winner's; None where none was measured."""
+    best_speedup: float | None
+    """Of its best trial over the untuned model, in the confirmation if it took part; None where none was measured, or
+    none undisturbed."""
     failures: dict[str, int]
     """Reason -> how many failed with it."""
     violations: dict[str, int]
@@ -80,11 +97,16 @@ class Explanation:
 
     winner: TrialRecord
     is_untuned: bool
+    verdict: Verdict | None
+    """None: nothing was confirmed yet."""
+    objective: Objective
     importances: list[Importance]
-    effects: list[Effect]
-    """The largest first."""
+    effects: list[Influence]
+    """Those that can be told from noise first, the largest of them first."""
     rivals: list[Rival]
     groups: list[Group]
+    disturbed: tuple[int, ...] = ()
+    """Trials whose times say nothing, since something else kept the machine busy."""
     hot_spots: HotSpots | None = None
     """Of the untuned model and the winner, as far as they were profiled."""
 
@@ -95,62 +117,101 @@ def explain(study: Study) -> Explanation | None:
     winner = answer.best
     if winner is None:
         return None
-    space, value = study.manifest.space, study.manifest.objective.value
+    space = study.manifest.space
+    known = Figures.of(study, answer)
     measured = [each for each in answer.records if isinstance(each.outcome, Measurement)]
-    values = [value(each.measurement) for each in measured]
-    importance = importances([each.config for each in measured], values, study.manifest.workload.seed)
+    quiet = [each for each in measured if each.disturbed is None]
+    values = [known.value(each.measurement) for each in quiet]
+    importance = importances([each.config for each in quiet], values, study.manifest.workload.seed)
     return Explanation(
         winner=winner,
         is_untuned=winner.config == space.untuned(),
+        verdict=answer.verdict,
+        objective=answer.objective,
         importances=importance,
-        effects=effects(space, measured, value),
-        rivals=list(_rivals(answer, space, winner, value)),
-        groups=groups(answer.records, winner, [each.knob for each in importance], value),
+        effects=influences(space, measured, known),
+        rivals=list(_rivals(answer, space, winner, known)),
+        groups=groups(answer.records, winner, [each.knob for each in importance], known),
+        disturbed=tuple(each.number for each in measured if each.disturbed is not None),
         hot_spots=answer.hot_spots,
     )
 
 
-def effects(space: SearchSpace, records: Sequence[TrialRecord], value: Callable[[Measurement], float]) -> list[Effect]:
-    """Of every knob and pair of values for which two measured trials differ in nothing else."""
-    found: dict[tuple[str, Scalar, Scalar], list[float]] = {}
-    for one, other in itertools.combinations(records, 2):
-        knob = only_difference(space, one.config, other.config)
-        if knob is None:
-            continue
-        first, second = sorted((one, other), key=lambda each: repr(each.config.get(knob)))
-        ratio = value(first.measurement) / value(second.measurement)
-        found.setdefault((knob, first.config.get(knob), second.config.get(knob)), []).append(ratio)
-    return sorted((_effect(*key, ratios) for key, ratios in found.items()), key=lambda each: -each.median)
+@dataclass(frozen=True)
+class Figures:
+    """How trials compare, as far as the study can tell: in the confirmation's blocks, else by undisturbed processes."""
 
+    value: Callable[[Measurement], float]
+    untuned: TrialRecord | None = None
+    confirmation: Confirmation | None = None
+    noise: float = 0.0
+    """Share by which two processes of one config may differ in the search."""
 
-def _effect(knob: str, first: Scalar, second: Scalar, ratios: list[float]) -> Effect:
-    if statistics.median(ratios) >= 1:
-        return Effect(knob, first, second, tuple(ratios))
-    return Effect(knob, second, first, tuple(1 / each for each in ratios))
+    @classmethod
+    def of(cls, study: Study, answer: Answer) -> Figures:
+        untuned = answer.untuned
+        noise = 0.0 if untuned is None else uncertainty_of(study, untuned)
+        return cls(study.manifest.objective.value, untuned, answer.confirmation, noise)
 
-
-def only_difference(space: SearchSpace, one: Config, other: Config) -> str | None:
-    """The knob that both have and in which alone they differ, apart from knobs that it switches on; else None.
-
-    A knob that it switches on must stand at its default: another value would be a second difference.
-    """
-    differing = one.differing(other)
-    shared = [name for name in differing if name in one.root and name in other.root]
-    if len(shared) != 1:
-        return None
-    known = {knob.name: knob for knob in space.knobs}
-    for name in differing - set(shared):
-        setting = one.root.get(name, other.root.get(name))
-        if name not in known or repr(setting) != repr(known[name].default):
+    def confirmed(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:
+        """`one` over `other`; None unless both took part to the end."""
+        numbers = () if self.confirmation is None else self.confirmation.contestants
+        if self.confirmation is None or one.number not in numbers or other.number not in numbers:
             return None
-    return shared[0]
+        if len(self.confirmation.blocks) < 2:
+            return None
+        columns = numbers.index(one.number), numbers.index(other.number)
+        return Comparison(self.confirmation.blocks).between(*columns)
+
+    def in_search(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:
+        """`one` over `other`, by one process each; None where either was disturbed."""
+        if one.disturbed is not None or other.disturbed is not None:
+            return None
+        ratio = self.value(other.measurement) / self.value(one.measurement)
+        return Speedup(median=ratio, low=ratio / (1 + self.noise), high=ratio * (1 + self.noise))
+
+    def over_untuned(self, record: TrialRecord) -> tuple[float | None, bool]:
+        """The speed-up of a measured trial, as the verdict has it if it was confirmed; and whether it was."""
+        if self.confirmation is not None and record.number in self.confirmation.compared:
+            return self.confirmation.compared[record.number].median, True
+        if self.untuned is None or record.number == self.untuned.number:
+            return (None if self.untuned is None else 1.0), bool(self.confirmation and self.confirmation.blocks)
+        found = self.in_search(record, self.untuned)
+        return (None if found is None else found.median), False
+
+
+def influences(space: SearchSpace, records: Sequence[TrialRecord], known: Figures) -> list[Influence]:
+    """Of every knob and pair of values for which two measured trials differ in nothing else."""
+    found = []
+    for knob in space.knobs:
+        by_values: dict[tuple[Scalar, Scalar], list[tuple[TrialRecord, TrialRecord]]] = {}
+        for pair in pairs_of(knob.name, records, space):
+            first, second = sorted(pair, key=lambda each: repr(each.config[knob.name]))
+            by_values.setdefault((first.config[knob.name], second.config[knob.name]), []).append((first, second))
+        told = (_influence(knob.name, *values, pairs, known) for values, pairs in by_values.items())
+        found += [each for each in told if each is not None]
+    return sorted(found, key=lambda each: (not each.is_told, -each.median))
+
+
+def _influence(
+    knob: str, first: Scalar, second: Scalar, pairs: Sequence[tuple[TrialRecord, TrialRecord]], known: Figures
+) -> Influence | None:
+    """By the pairs that were confirmed if there are any. None where every pair was disturbed."""
+    confirmed = [each for pair in pairs if (each := known.confirmed(*pair)) is not None]
+    speedups = confirmed or [each for pair in pairs if (each := known.in_search(*pair)) is not None]
+    if not speedups:
+        return None
+    if statistics.median(each.median for each in speedups) >= 1:
+        return Influence(knob, second, first, tuple(speedups), bool(confirmed))
+    turned = tuple(Speedup(median=1 / each.median, low=1 / each.high, high=1 / each.low) for each in speedups)
+    return Influence(knob, first, second, turned, bool(confirmed))
 
 
 def groups(
     records: Sequence[TrialRecord],
     winner: TrialRecord,
     by_importance: Sequence[str],
-    value: Callable[[Measurement], float],
+    known: Figures,
 ) -> list[Group]:
     """Every trial but the winner under one heading; the headings in the order of importance."""
     members: dict[tuple[str, str], list[TrialRecord]] = {}
@@ -160,7 +221,7 @@ def groups(
             members.setdefault((knob, repr(each.config.get(knob))), []).append(each)
     rank = {knob: number for number, knob in enumerate(by_importance)}
     ordered = sorted(members.items(), key=lambda item: rank.get(item[0][0], len(rank)))
-    return [_group(knob, trials, value(winner.measurement), value) for (knob, _), trials in ordered]
+    return [_group(knob, trials, known) for (knob, _), trials in ordered]
 
 
 def _first_difference(winner: Config, config: Config, by_importance: Sequence[str]) -> str:
@@ -170,27 +231,30 @@ def _first_difference(winner: Config, config: Config, by_importance: Sequence[st
     return present[0] if present else min(differing)
 
 
-def _group(knob: str, trials: list[TrialRecord], best: float, value: Callable[[Measurement], float]) -> Group:
-    measured = [value(each.measurement) for each in trials if each.state == "measured"]
+def _group(knob: str, trials: list[TrialRecord], known: Figures) -> Group:
+    speedups = (known.over_untuned(each)[0] for each in trials if each.state == "measured")
     return Group(
         knob=knob,
         value=trials[0].config.get(knob),
         trials=tuple(each.number for each in trials),
-        best_ratio=min(measured) / best if measured else None,
+        best_speedup=max((each for each in speedups if each is not None), default=None),
         failures=dict(Counter(each.outcome.reason.value for each in trials if isinstance(each.outcome, Failure))),
         violations=dict(Counter(name for each in trials for name in each.violations)),
     )
 
 
-def _rivals(
-    answer: Answer, space: SearchSpace, winner: TrialRecord, value: Callable[[Measurement], float]
-) -> Iterator[Rival]:
+def _rivals(answer: Answer, space: SearchSpace, winner: TrialRecord, known: Figures) -> Iterator[Rival]:
     for name, config in (("the untuned model", space.untuned()), ("the default compile", space.default())):
         record = next((each for each in answer.records if each.config == config), None)
         if record is None or record.config == winner.config or not isinstance(record.outcome, Measurement):
             continue
-        ratio = value(record.measurement) / value(winner.measurement)
-        yield Rival(name, record.number, ratio, _contrasts(winner.measurement, record.measurement))
+        (mine, was_confirmed), (theirs, were_confirmed) = map(known.over_untuned, (winner, record))
+        contrasts = _contrasts(winner.measurement, record.measurement)
+        if mine is not None and theirs is not None and was_confirmed and were_confirmed:
+            yield Rival(name, record.number, mine / theirs, True, contrasts)
+        else:
+            seen = known.in_search(winner, record)
+            yield Rival(name, record.number, None if seen is None else seen.median, False, contrasts)
 
 
 _QUANTITIES: dict[str, Callable[[Measurement], float | None]] = {

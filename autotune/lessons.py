@@ -223,8 +223,13 @@ class _State:
         """Number of the last trial that works."""
         return max(each.number for each in self.records if isinstance(each.outcome, Measurement))
 
-    def scope(self, reason: Reason) -> Scope:
-        return scope_of(self.study.manifest, self.environment, reason)
+    def scope(self, reason: Reason, *, of_one_study: bool = False) -> Scope:
+        return scope_of(self.study.manifest, self.environment, reason, of_one_study=of_one_study)
+
+    def concerns(self, rule: Rule) -> bool:
+        """It is about what the study is about, or was found by this very study."""
+        scopes = (self.scope(rule.reason), self.scope(rule.reason, of_one_study=True))
+        return any(rule.scope.is_same(each) for each in scopes)
 
     def can_use(self, rule: Rule) -> bool:
         """It takes away no config that works, and none that every study needs."""
@@ -251,7 +256,7 @@ class _State:
     def _rule(self, culprit: Culprit) -> Rule:
         failure = next(each.outcome for each in self.records if each.number == culprit.failed[0])
         assert isinstance(failure, Failure)
-        scope = self.scope(failure.reason)
+        scope = self.scope(failure.reason, of_one_study=not culprit.is_repeated)
         knobs = tuple(knob.name for knob in self.study.manifest.space.knobs)
         return Rule(
             id=id_of(culprit.pattern, failure.reason, scope, knobs),
@@ -285,7 +290,7 @@ class _File(NamedTuple):
             on_file = read_rules(state.study.folder.parent)
         except AutotuneError as error:
             return cls([], str(error))
-        return cls([each for each in on_file if each.scope.is_same(state.scope(each.reason))], None)
+        return cls([each for each in on_file if state.concerns(each)], None)
 
 
 def _kept(study: Study) -> _Kept:

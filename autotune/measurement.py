@@ -266,6 +266,8 @@ class Measurement(Record):
     started from a copy of its caches; None: these are its own."""
     replay: Replay | None = None
     """What was called under traffic; None: the same inputs again and again."""
+    first_crash: str | None = None
+    """Folder of what an earlier process of this trial left that crashed; None: none did."""
 
     @property
     def latency(self) -> Latency:
@@ -313,6 +315,9 @@ class Failure(Record):
     evidence: str | None = None
     """Path of the file that holds the whole story (the child's stderr or a traceback)."""
     relative_error: float | None = None
+    first_crash: str | None = None
+    """Folder of what an earlier process of this trial left that crashed; None: none did. A `crash` with one before it
+    is the second of two."""
 
     @property
     def blames_config(self) -> bool:

@@ -128,8 +128,8 @@ class RulesFile(Record):
         return self
 
 
-def scope_of(manifest: Manifest, environment: Environment, reason: Reason) -> Scope:
-    """The circumstances of a study, as far as they matter for failures of this kind."""
+def scope_of(manifest: Manifest, environment: Environment, reason: Reason, *, of_one_study: bool = False) -> Scope:
+    """The circumstances of a study, as far as they matter for failures of this kind; or the study alone."""
     workload = manifest.workload
     numerics = Numerics(tolerance=manifest.tolerance, reference=manifest.reference_precision, seed=workload.seed)
     return Scope(
@@ -143,7 +143,7 @@ def scope_of(manifest: Manifest, environment: Environment, reason: Reason) -> Sc
         device_name=environment.processor if workload.device == "cpu" else environment.device,
         variables=manifest.variables,
         numerics=numerics if reason is Reason.WRONG_RESULT else None,
-        study=manifest.id if reason in OF_ONE_STUDY else None,
+        study=manifest.id if of_one_study or reason in OF_ONE_STUDY else None,
     )
 
 

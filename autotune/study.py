@@ -170,6 +170,11 @@ class Study:
             config = self._sampler.choose(self._survey())
             return None if config is None else self._ask_once(config, longest_s)
 
+    def ask_for(self, config: Config, longest_s: float) -> Asked | None:
+        """A trial of this very config, which no trial has; None if it is excluded."""
+        with store.storage_errors(self._database):
+            return None if self._is_excluded(config) else self._ask_once(config, longest_s)
+
     def outlook(self) -> Outlook | None:
         """What the next trial promises; None where there is no forecast (see `EnumSampler.outlook`)."""
         with store.storage_errors(self._database):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune import environment, priors
+from autotune import environment, priors, prune
 from autotune.breaker import (
     ERRORS_IN_A_ROW,
     ERRORS_WITHOUT_SUCCESS,
@@ -17,7 +17,7 @@ from autotune.breaker import (
     signature_of,
 )
 from autotune.budget import Budget
-from autotune.confirm import confirm, likely_finalists
+from autotune.confirm import EQUALLY_FAST, confirm, likely_finalists
 from autotune.counterparts import require_same_function, require_unchanged
 from autotune.deadline import Deadline
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
@@ -38,10 +38,11 @@ from autotune.quiet import Quiet
 from autotune.record import Confirmation, Sentinel, StopReason, TrialRecord
 from autotune.reuse import from_empty_caches, shelve, with_reuse
 from autotune.runner import Trials
+from autotune.second_try import once_more_if_crashed
 from autotune.statistics import Verdict
 from autotune.study import Asked, Study
 from autotune.timekeeper import Timekeeper
-from autotune.trial import TrialFolder
+from autotune.trial import TrialFolder, TrialRequest
 from autotune.workbench import Workbench, trial_request
 
 CLEARLY_BEYOND_NOISE = 3.0
@@ -91,12 +92,15 @@ class Tuner:
                 self._require_same_machine()
             priors.begin(study, self._sources, self._notify)
             reason = self._search()
+            earlier = study.confirmation
+            stands = earlier is not None and _stands(earlier, study)
+            if not stands:
+                self._prune()
             study.remember_stop(reason)
             self._notify(SearchEnded(reason, study.early_stop))
             if reason is StopReason.TIME:
                 self._time.require_the_untuned()
-            earlier = study.confirmation
-            if earlier is not None and _stands(earlier, study):
+            if earlier is not None and stands:
                 return earlier
             confirmation = confirm(self._bench)
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
@@ -163,6 +167,29 @@ class Tuner:
                 )
             self._break_if_hopeless(record)
         return StopReason.TRIALS
+
+    def _prune(self) -> None:
+        """Measure the winner without the settings that may do nothing, where no trial tells."""
+        study = self._study
+        for _ in range(prune.MOST_EXTRA):
+            winner = next(iter(likely_finalists(self._bench)), None)
+            untuned = self._bench.study.untuned_record()
+            if winner is None or untuned is None or not self._beats(winner, untuned):
+                return
+            config = prune.to_try(study.records(), winner, study.manifest, EQUALLY_FAST)
+            longest_s = self._time.next_trial_s()
+            if config is None or longest_s is None:
+                return
+            asked = study.ask_for(config, longest_s=self._budget.limits.total)
+            if asked is None:
+                return
+            self._run_asked(asked, longest_s)
+            self._notify(TrialEnded(study.record(asked.number)))
+
+    def _beats(self, winner: TrialRecord, untuned: TrialRecord) -> bool:
+        """As far as the search tells; an untuned model that breaks a constraint is beaten by any that keeps them."""
+        value = self._bench.value
+        return bool(untuned.violations) or value(winner.measurement) < value(untuned.measurement)
 
     def _cannot_pay(self) -> bool:
         """Further trials promise too little. A space that the budget holds whole is tried whole."""
@@ -235,11 +262,18 @@ class Tuner:
         folder = self._study.trial_folder(asked.number)
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
         request = with_reuse(request, self._study, self._bench.caches).model_copy(update=self._early_stop())
+        clock = self._bench.deadline.clock
+        ends = clock() + longest_s
+
+        def attempt(request: TrialRequest) -> Outcome:
+            return self._bench.attempt(folder, request, ends - clock())
+
         try:
-            outcome = self._quiet.attempt(folder, request, longest_s)
+            outcome = self._quiet.attempt(folder, request, ends - clock())
             if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
                 # Another trial's caches must not be what a config is blamed for.
-                outcome = self._bench.attempt(folder, from_empty_caches(request), longest_s)
+                outcome = attempt(from_empty_caches(request))
+            outcome = once_more_if_crashed(folder, request, outcome, attempt)
         except BaseException:
             self._study.give_back(asked)
             raise

@@ -204,6 +204,22 @@ def test_limits_do_not_travel(make_study, space, search, studies_dir, reason):
     assert any(each.config.matches(WHOLE) for each in second.records())
 
 
+@pytest.mark.parametrize("first_crash", ["first_crash", None], ids=["crashed twice", "crashed once"])
+def test_a_crash_travels_once_it_repeated_itself(make_study, space, search, studies_dir, first_crash):
+    """Configs that crashed in two processes each teach other studies; those of older records, with one process each,
+    the study alone."""
+    crash = Failure(reason="crash", stage="compile", error="killed by SIGSEGV; last line: 1", first_crash=first_crash)
+    first = make_study("first", space=space)
+    search(first, 40, outcome_of=lambda _, wanted: crash if isinstance(wanted, Failure) else wanted)
+    (rule,) = read_rules(studies_dir)
+    assert rule.pattern == WHOLE
+    assert rule.scope.study == (None if first_crash else first.manifest.id)
+    assert [each.pattern for each in rules_in_force(open_study(studies_dir, "first")).rules] == [WHOLE]
+    second = make_study("second", space=space)
+    recalled = of_kind(search(second, 12, cause={"mode": "none of these"}), RulesRecalled)
+    assert bool(recalled) is (first_crash is not None)
+
+
 def test_a_study_that_is_stopped_anywhere_goes_on_the_same(make_study, space, search, measurement, studies_dir):
     """Opened anew before every trial, in the middle of tracing too, it asks the same configs and finds the same."""
     straight = make_study("straight", space=space)

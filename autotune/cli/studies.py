@@ -87,9 +87,7 @@ def explain(
     if as_json:
         print_line(json.dumps(explanation_document(told), indent=2))
         return 0
-    noise = opened.noise_floor
-    screen = console(200)
-    screen.print(explanation(told, None if noise is None else noise.spread))
+    console(200).print(explanation(told))
     return 0
 
 

@@ -12,26 +12,28 @@ from rich.text import Text
 
 from autotune import explain
 from autotune.config import Scalar
-from autotune.explain import Contrast, Effect, Explanation
+from autotune.explain import Contrast, Explanation, Influence, Rival
+from autotune.objective import Objective
+from autotune.report.goals import as_good_as
 from autotune.report.hot_spots import hot_spots_document, hot_spots_table
 from autotune.report.units import error, num_bytes, percent, seconds, times
+from autotune.statistics import Verdict
 
 MAX_EFFECTS_SHOWN = 12
 
 
-def explanation(told: Explanation, noise: float | None) -> RenderableType:
-    """Why the winner wins, which knobs mattered, and what became of all others.
-
-    `noise` is the share by which two processes of one config differ: an effect below it is no effect.
-    """
+def explanation(told: Explanation) -> RenderableType:
+    """Why the winner wins, which knobs mattered, and what became of all others. A ratio is one of speeds throughout:
+    of two configs that are both named, or over the untuned model."""
     return Group(
-        Text(f"the best config: trial {told.winner.number}: {told.winner.config}", style="bold"),
+        Text(f"{_HEADLINES[told.verdict]}: trial {told.winner.number}: {told.winner.config}", style="bold"),
         *_rivals(told),
+        *_set_aside(told),
         *([Text(), hot_spots_table(told.hot_spots)] if told.hot_spots else []),
         Text(),
         *_importances(told),
         Text(),
-        *_effects(told.effects, noise or 0.0),
+        *_effects(told),
         Text(),
         *_groups(told),
     )
@@ -42,20 +44,61 @@ def explanation_document(told: Explanation) -> dict[str, Any]:
     return {
         "winner": told.winner.number,
         "is_untuned": told.is_untuned,
+        "verdict": told.verdict,
+        "disturbed": told.disturbed,
         "importances": [asdict(each) for each in told.importances],
-        "effects": [{**asdict(each), "median": each.median} for each in told.effects],
+        "effects": [_influence_document(each) for each in told.effects],
         "rivals": [asdict(each) for each in told.rivals],
         "groups": [asdict(each) for each in told.groups],
         "hot_spots": told.hot_spots and hot_spots_document(told.hot_spots),
     }
 
 
+_UNTUNED = "the untuned model, which is kept"
+_HEADLINES: dict[Verdict | None, str] = {
+    None: "the best so far, not confirmed yet",
+    Verdict.FASTER: "the best config",
+    Verdict.FEASIBLE: "the best config that keeps every constraint",
+    Verdict.TIE: f"a tie with {_UNTUNED}",
+    Verdict.KEEP_UNTUNED: f"nothing is better than {_UNTUNED}",
+    Verdict.UNDECIDED: f"undecided between others and {_UNTUNED}",
+}
+
+
+def _influence_document(each: Influence) -> dict[str, Any]:
+    return {
+        "knob": each.knob,
+        "faster": each.faster,
+        "slower": each.slower,
+        "ratios": each.ratios,
+        "median": each.median,
+        "confirmed": each.confirmed,
+        "is_told": each.is_told,
+    }
+
+
 def _rivals(told: Explanation) -> list[Text]:
     lines = []
     for rival in told.rivals:
-        lines.append(Text(f"  {times(rival.ratio)} the cost in {rival.name} (trial {rival.trial}); there:"))
+        lines.append(Text(f"  {_against(rival, told.objective)}; there:"))
         lines += [Text(f"    {_contrast(each)}") for each in rival.contrasts]
     return lines
+
+
+def _against(rival: Rival, objective: Objective) -> str:
+    """`1.50x as fast as the default compile (trial 1), side by side in the confirmation`."""
+    name = f"{rival.name} (trial {rival.trial})"
+    if rival.ratio is None:
+        return f"against {name}: something else kept the machine busy, the times say nothing"
+    where = "side by side in the confirmation" if rival.confirmed else "one process each in the search"
+    return f"{times(rival.ratio)} {as_good_as(objective)} {name}, {where}"
+
+
+def _set_aside(told: Explanation) -> list[Text]:
+    if not told.disturbed:
+        return []
+    numbers = ", ".join(map(str, told.disturbed))
+    return [Text(f"  something else kept the machine busy during trials {numbers}: their times are left out here")]
 
 
 def _contrast(contrast: Contrast) -> str:
@@ -84,15 +127,21 @@ def _importances(told: Explanation) -> list[RenderableType]:
     return [Text("what separates the fastest quarter of the trials from all (Optuna, PED-ANOVA):"), table]
 
 
-def _effects(effects: list[Effect], noise: float) -> list[RenderableType]:
-    if not effects:
-        return [Text("no two trials differ in one knob alone")]
-    table = Table("knob", "faster", "slower", "by", "pairs", box=None, header_style="bold", pad_edge=False)
-    for each in effects[:MAX_EFFECTS_SHOWN]:
-        spread = f" ({times(min(each.ratios))} to {times(max(each.ratios))})" if len(each.ratios) > 1 else ""
-        by = f"{times(each.median)}{spread}" if each.median > 1 + noise else "no difference beyond the noise"
-        table.add_row(each.knob, value(each.faster), value(each.slower), by, str(len(each.ratios)))
-    return [Text("pairs of trials that differ in this knob alone, one process each:"), table]
+def _effects(told: Explanation) -> list[RenderableType]:
+    if not told.effects:
+        return [Text("no two undisturbed trials differ in one knob alone")]
+    table = Table("knob", "better", "worse", "by", "pairs", "seen", box=None, header_style="bold", pad_edge=False)
+    for each in told.effects[:MAX_EFFECTS_SHOWN]:
+        seen = "confirmation" if each.confirmed else "search"
+        table.add_row(each.knob, value(each.faster), value(each.slower), _by(each), str(len(each.ratios)), seen)
+    return [Text(f"pairs of trials that differ in this knob alone (x: times {as_good_as(told.objective)}):"), table]
+
+
+def _by(each: Influence) -> str:
+    if not each.is_told:
+        return "no effect that can be told from noise"
+    many = len(each.ratios) > 1
+    return times(each.median) + (f" ({times(min(each.ratios))} to {times(max(each.ratios))})" if many else "")
 
 
 def _groups(told: Explanation) -> list[RenderableType]:
@@ -100,9 +149,10 @@ def _groups(told: Explanation) -> list[RenderableType]:
         return []
     table = Table("setting", "trials", "its best", "and", box=None, header_style="bold", pad_edge=False)
     for each in told.groups:
-        best = "-" if each.best_ratio is None else f"{times(each.best_ratio)} the cost"
+        best = "-" if each.best_speedup is None else times(each.best_speedup)
         table.add_row(f"{each.knob}={value(each.value)}", str(len(each.trials)), best, _trouble(each))
-    return [Text("all others, by the most important setting in which they differ from the best:"), table]
+    what = f"x: times {as_good_as(told.objective)} the untuned model"
+    return [Text(f"all others, by the most important setting in which they differ from the best ({what}):"), table]
 
 
 def _trouble(group: explain.Group) -> str:

@@ -88,14 +88,19 @@ def described(objective: Objective, value: float, record: TrialRecord) -> str:
             return f"{shown(objective, value)} a call ({objective.name}), memory {memory}"
 
 
-def ratio_footnote(objective: Objective) -> str:
-    """What the table's ratio is one of."""
+def as_good_as(objective: Objective) -> str:
+    """What a ratio is one of, for after `1.5x` or `times`."""
     what = {
         "memory": "as little peak memory as",
         "compile": "as soon with the first result as",
         "total": "as short a job as",
     }
-    return f"* times {what.get(objective.quantity, 'as fast as')} trial 0"
+    return what.get(objective.quantity, "as fast as")
+
+
+def ratio_footnote(objective: Objective) -> str:
+    """What the table's ratio is one of."""
+    return f"* times {as_good_as(objective)} trial 0"
 
 
 def stopped(reason: StopReason) -> str:

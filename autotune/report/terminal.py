@@ -123,8 +123,13 @@ def _row(record: TrialRecord, answer: Answer) -> list[str]:
         seconds(outcome.compile_s),
         count(outcome.diagnosis.num_graph_breaks),
         error(outcome.relative_error),
-        config + "".join(f"  ({each})" for each in (misses(record), outcome.diagnosis.note) if each),
+        config + "".join(f"  ({each})" for each in _remarks(record, outcome) if each),
     ]
+
+
+def _remarks(record: TrialRecord, outcome: Measurement) -> tuple[str | None, ...]:
+    crashed = None if outcome.first_crash is None else "a first process crashed"
+    return misses(record), outcome.diagnosis.note, crashed
 
 
 def _state(record: TrialRecord) -> str:
@@ -164,7 +169,7 @@ def _why_untuned(answer: Answer) -> str:
     if answer.verdict is Verdict.UNDECIDED:
         was_cut = confirmation is not None and confirmation.cut_short
         why = why or ("the time was used up before the confirmation could tell" if was_cut else _TOO_NOISY)
-        return f"undecided: {escape(why)}; the model is kept untuned"
+        return f"undecided: {why}; the model is kept untuned"
     if objective.quantity == "latency":
         return "keep untuned: nothing is faster than leaving the model as it is"
     return f"keep untuned: nothing is shown to {to_be_better(objective)} leaving the model as it is"

@@ -1,0 +1,88 @@
+"""A trial whose process crashed is run once more: what is recorded, what is kept, and who gets no second process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.deadline import Deadline
+from autotune.measurement import Failure, Measurement
+from autotune.record import StopReason
+from autotune.tune import Tuner
+from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
+
+CRASH = Failure(reason="crash", stage="compile", error="killed by SIGSEGV; last line of stderr: 1")
+
+
+class Crashing(ScriptedTrials):
+    """The first processes of each trial end in the failures given, all later ones work."""
+
+    def __init__(self, measurement, *failures, on_crash=lambda: None):
+        self.tried, self.on_crash = {}, on_crash
+        self.failures, self.works = failures, with_latency(measurement, 0.01)
+        super().__init__(lambda _name, _block, _config: self.works)
+
+    def run(self, folder, request, **_):
+        tried = self.tried[request.number] = self.tried.get(request.number, 0) + 1
+        if request.untuned or tried > len(self.failures):
+            return self.works
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.stderr.write_text(f"process {tried}")
+        self.on_crash()
+        return self.failures[tried - 1]
+
+
+@pytest.fixture
+def tune(make_study):
+    """Search with scripted processes; the study."""
+
+    def tune(trials, num_trials=2, deadline=None):
+        study = make_study()
+        budget = QUICK_BUDGET.model_copy(update={"num_trials": num_trials})
+        tuner = Tuner(study, budget, trials, deadline=deadline)
+        with study.writing():
+            study.stopped = tuner._search()
+        return study
+
+    return tune
+
+
+def test_a_crash_by_chance_is_not_the_configs(tune, measurement):
+    """The second process works: that is the trial's outcome, one record, and what the first one said is kept."""
+    trials = Crashing(measurement, CRASH)
+    study = tune(trials)
+    outcome = study.record(1).outcome
+    assert isinstance(outcome, Measurement)
+    assert (Path(outcome.first_crash) / "stderr.txt").read_text() == "process 1"
+    assert trials.tried[1] == 2
+    assert len(study.records()) == 2
+    assert study.record(0).outcome.first_crash is None
+
+
+def test_a_config_that_crashes_twice_has_crashed(tune, measurement):
+    """Recorded as the second process ended, with a word that it is the second; there is no third."""
+    trials = Crashing(measurement, CRASH, CRASH, CRASH)
+    outcome = tune(trials).record(1).outcome
+    assert isinstance(outcome, Failure)
+    assert outcome.reason == "crash"
+    assert outcome.first_crash is not None
+    assert trials.tried[1] == 2
+
+
+def test_another_failure_is_believed_at_once(tune, measurement):
+    """A compiler's error repeats itself."""
+    trials = Crashing(measurement, Failure(reason="compile_error", stage="compile", error="no"))
+    assert tune(trials).record(1).outcome.first_crash is None
+    assert trials.tried[1] == 1
+
+
+def test_a_second_process_that_the_time_cut_off_blames_nobody(tune, measurement):
+    """The first one crashed and there is no time for another: the trial counts for nothing and is tried again later."""
+    now = [0.0]
+    late = Failure(reason="timeout", stage="compile", error="stopped")
+    deadline = Deadline(ends=1000.0, clock=lambda: now[0])
+    study = tune(Crashing(measurement, CRASH, late, on_crash=lambda: now.append(now.pop() + 500)), deadline=deadline)
+    assert study.stopped is StopReason.TIME
+    assert study.num_recorded() == 1
+    assert study.record(1).was_cut_off
