@@ -100,7 +100,7 @@ class Study:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process runs trials of this study. Raises StoreError if one does, or where nothing can be written."""
+        """No other process runs trials of this study. Raises StoreError if one does, or if nothing can be written."""
         self.require_writable()
         with store.exclusive(self.folder / belongings.LOCK):
             belongings.require_own_folders(self.folder)

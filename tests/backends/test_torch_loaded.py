@@ -178,7 +178,7 @@ def test_a_compile_error(answer, model, breaking, caplog, after):
 
 
 def test_a_wrong_result_is_given_up(answer, model, caplog):
-    """Computed in bfloat16, held against float32's tolerance: given up at once, and the job gets the untuned outputs."""
+    """Computed in bfloat16, held against float32's tolerance: given up at once, the outputs are the untuned ones."""
     expected = model(X)
     tuned = answer({"execution": "eager", "precision": "bf16_autocast"}).apply(model, check=True)
     assert torch.equal(tuned(X), expected)

@@ -20,8 +20,6 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
-import torch._inductor.graph  # noqa: E402
-
 from autotune.backends.torch_compile import TorchBackend  # noqa: E402
 from autotune.backends.torch_graphs import ClonedOutputs  # noqa: E402
 from autotune.subject import structure_sha256  # noqa: E402
@@ -380,12 +378,12 @@ class TestThreads:
                 def refuse(*_args, **_kwargs):
                     raise RuntimeError("no more memory for the compiler")
 
-                monkeypatch.setattr(torch._inductor.graph.GraphLowering, "run", refuse)
+                monkeypatch.setattr("torch._inductor.graph.GraphLowering.run", refuse)
                 monkeypatch.setattr("torch._dynamo.backends.debugging.aot_eager", refuse)
                 assert torch.allclose(tuned(X[:3]).float(), expected[:3], atol=5e-2)
             else:
                 for _ in range(3):
-                    with pytest.raises(RuntimeError, match="mat1 and mat2|shape|size|Shape|got"):
+                    with pytest.raises(RuntimeError, match=r"mat1 and mat2|shape|size|Shape|got"):
                         tuned(X[:, :5])
         for each in threads:
             each.join()
