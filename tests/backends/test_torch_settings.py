@@ -18,7 +18,7 @@ EAGER, COMPILE = {"execution": "eager"}, {"execution": "compile"}
 
 def space_for(device, version="2.13.0", preset="standard", tolerance=1.0, num_cores=32):
     here = Circumstances(
-        version=version, device=device, preset=preset, tolerance=tolerance, num_cores=num_cores
+        version=version, device=device, preset=preset, tolerance=tolerance, num_cores=num_cores, process_settings=True
     )  # fmt: skip
     return load_space(bundled_space("torch"), framework="torch", circumstances=here)
 
