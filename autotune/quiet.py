@@ -8,7 +8,7 @@ import os
 from autotune.disturbance import disturbance_of
 from autotune.environment import num_usable_cores
 from autotune.events import MachineBusy, TrialDisturbed
-from autotune.load import taken_cores
+from autotune.machine_load import taken_cores
 from autotune.measurement import Failure, Measurement, Outcome, Reason
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.workbench import Workbench

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from autotune.load import Meter
+from autotune.machine_load import Meter
 from autotune.measurement import Record, Samples, Usage
 
 try:

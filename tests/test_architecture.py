@@ -19,7 +19,7 @@ PACKAGE = REPOSITORY / "autotune"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("printable",),
     ("errors", "environment", "numerics", "changes", "ailment"),
-    ("config", "measurement", "cures", "files", "load", "room"),
+    ("config", "measurement", "cures", "files", "machine_load", "room"),
     ("traffic", "profile", "grade", "adaptive"),
     (
         "shapes",
@@ -309,3 +309,11 @@ def test_help_is_quick(tmp_path: Path) -> None:
     loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in child.stderr.splitlines() if "|" in line}
     assert {"autotune", "typer"} <= loaded
     assert not loaded & (FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "numpy", "pydantic"})
+
+
+def test_no_module_has_the_name_of_something_public() -> None:
+    """Importing it would put the module in the place of the package's own function, such as `autotune.load`."""
+    import autotune
+
+    modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert not modules & {name for name in autotune.__all__ if not name.startswith("__")}

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.disturbance import disturbance_of
-from autotune.load import Meter, busy_cpu_s
+from autotune.machine_load import Meter, busy_cpu_s
 from autotune.measurement import Measurement, Samples, Usage
 from autotune.record import Sentinel, TrialRecord, why_unreliable
 from autotune.timing import SamplingPlan, take_samples

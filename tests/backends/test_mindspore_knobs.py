@@ -49,12 +49,12 @@ PIPELINED = (
     | {"fullgraph": True, "graph_pipeline": True, "dispatch_threads": 1}
     | {
         "onednn_isa": "SSE41",
-        "kernel_threads": 4,
+        "kernel_threads": 2,
     }
 )
 NO_PIPELINE = AST | {"fullgraph": True, "graph_pipeline": False}
-MANY_THREADS = GRAPH | {"dispatch_threads": 4, "onednn_isa": "AVX512_CORE", "kernel_threads": 8}
-HALF = AST | {"amp_level": "O3", "dispatch_threads": 2, "kernel_threads": 16}
+MANY_THREADS = GRAPH | {"dispatch_threads": 2, "onednn_isa": "AVX512_CORE", "kernel_threads": 1}
+HALF = AST | {"amp_level": "O3", "dispatch_threads": 2, "kernel_threads": 1}
 TRACE = {"execution": "jit", "capture": "trace"}
 BYTECODE = {"execution": "jit", "capture": "bytecode", "fullgraph": False}
 FUSIONS = {
