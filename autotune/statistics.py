@@ -38,7 +38,8 @@ NO_SCATTER = 1e-12
 ALIKE = 0.4
 """From this estimated correlation on, a verdict that found nothing names it as the reason."""
 AS_GOOD = 0.02
-"""A rival that may beat the answer by more than this share keeps a contest going."""
+"""A rival that looks faster than the answer by more than this share, and may be, keeps a contest going. What is closer
+counts as equally fast: further blocks for every rival that looks faster would be 6 more where three are equal."""
 
 
 class Verdict(StrEnum):
@@ -113,9 +114,9 @@ class Comparison:
         return float(weights @ list(CORRELATIONS))
 
     def has_rival(self, answer: int) -> bool:
-        """Some other config looks faster than this one (by number), and may be so by a share worth having."""
-        medians = [each.median for each in self.speedups]
-        rivals = (rival for rival, median in enumerate(medians) if median > medians[answer])
+        """Some other config looks faster than this one (by number) by a share worth having, and may be so."""
+        least = (1 + AS_GOOD) * self.speedups[answer].median
+        rivals = (rival for rival, speedup in enumerate(self.speedups) if speedup.median > least)
         return any(self.between(rival + 1, answer + 1).high > 1 + AS_GOOD for rival in rivals)
 
     def _array(self) -> NDArray[np.float64]:
