@@ -147,8 +147,8 @@ def report_of(parts: Sequence[Part]) -> Report:
             "for life, calls scatter by 2 %, one in twenty is delayed by 10 to 50 %, and the machine drifts by 0.5 % a "
             "trial. Where successive blocks are correlated, a contestant's bias in a block resembles the one it had in "
             "the block before (AR(1)), and up to 2 false winners in 100 studies meet the goal. The real ones compile "
-            "one model under names that give the very same code. Few studies can show a mistake, but not a rate as low as "
-            "the goal: the bound says what they do show."
+            "one model under names that give the very same code. Few studies can show a mistake, but not a rate as low "
+            "as the goal: the bound says what they do show."
         ),
         goals=[goal_of(part) for part in parts],
         body=table(["part", "studies", *(f"`{verdict}`" for verdict in verdicts), "promised wrongly"], rows),
