@@ -153,6 +153,7 @@ def report_of(parts: Sequence[Part]) -> Report:
         goals=[goal_of(part) for part in parts],
         body=table(["part", "studies", *(f"`{verdict}`" for verdict in verdicts), "promised wrongly"], rows),
         results={"parts": [vars(part) for part in parts]},
+        command="aa.py --keep-real" if any(part.measured for part in parts) else None,
     )
 
 
