@@ -32,8 +32,8 @@ POOLED_FREEDOM = 4
 freedom of a config's own."""
 CORRELATIONS = {0.0: 0.69, 0.2: 0.07, 0.4: 0.07, 0.6: 0.07, 0.8: 0.06, 0.9: 0.04}
 """How alike successive blocks may be (lag-1 correlation of log ratios), and how likely each is before any block is
-seen. Chosen by simulation: at 0.5 and 0.8 no more than 2 % of studies of three equal configs find a false winner; one
-config alone, or one far noisier than the rest, is beyond that at 0.8 (docs/decisions/0017-blocks-alike-in-time.md)."""
+seen. Chosen by simulation: at 0.5 and 0.8 no more than 2 % of studies of three equal configs find a false winner; with
+one config alone, or one far noisier than the rest, more do at 0.8 (docs/decisions/0017-blocks-alike-in-time.md)."""
 NO_SCATTER = 1e-12
 """Log ratios that differ by less are the same number, rounded."""
 ALIKE = 0.4
