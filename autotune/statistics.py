@@ -32,13 +32,15 @@ POOLED_FREEDOM = 4
 freedom of a config's own."""
 CORRELATIONS = {0.0: 0.69, 0.2: 0.07, 0.4: 0.07, 0.6: 0.07, 0.8: 0.06, 0.9: 0.04}
 """How alike successive blocks may be (lag-1 correlation of log ratios), and how likely each is before any block is
-seen. Chosen by simulation: at 0.5 and 0.8 fewer than 2 % of studies find a false winner (docs/measurement.md)."""
+seen. Chosen by simulation: at 0.5 and 0.8 no more than 2 % of studies of three equal configs find a false winner; with
+one config alone, or one far noisier than the rest, more do at 0.8 (docs/decisions/0017-blocks-alike-in-time.md)."""
 NO_SCATTER = 1e-12
 """Log ratios that differ by less are the same number, rounded."""
 ALIKE = 0.4
 """From this estimated correlation on, a verdict that found nothing names it as the reason."""
 AS_GOOD = 0.02
-"""A rival that may beat the answer by more than this share keeps a contest going."""
+"""A rival that looks faster than the answer by more than this share, and may be, keeps a contest going. What is closer
+counts as equally fast: further blocks for every rival that looks faster would be 6 more where three are equal."""
 
 
 class Verdict(StrEnum):
@@ -113,9 +115,9 @@ class Comparison:
         return float(weights @ list(CORRELATIONS))
 
     def has_rival(self, answer: int) -> bool:
-        """Some other config looks faster than this one (by number), and may be so by a share worth having."""
-        medians = [each.median for each in self.speedups]
-        rivals = (rival for rival, median in enumerate(medians) if median > medians[answer])
+        """Some other config looks faster than this one (by number) by a share worth having, and may be so."""
+        least = (1 + AS_GOOD) * self.speedups[answer].median
+        rivals = (rival for rival, speedup in enumerate(self.speedups) if speedup.median > least)
         return any(self.between(rival + 1, answer + 1).high > 1 + AS_GOOD for rival in rivals)
 
     def _array(self) -> NDArray[np.float64]:

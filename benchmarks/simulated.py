@@ -46,6 +46,8 @@ class Noise:
 
     process_sd: float = 0.015
     """Of the bias that a process keeps for life (lognormal)."""
+    block_correlation: float = 0.0
+    """Of the biases of a contestant's processes from one block to the next (AR(1)); `process_sd` stays what it is."""
     call_sd: float = 0.02
     """Of one call (lognormal)."""
     spike_share: float = 0.05
@@ -69,9 +71,13 @@ class Machine:
         """Let the machine drift for so many trials' time."""
         self._log_drift += self._generator.normal(0.0, self._noise.drift_sd * math.sqrt(trials))
 
-    def draw_bias(self) -> float:
-        """The log bias of a new process."""
-        return float(self._generator.normal(0.0, self._noise.process_sd))
+    def draw_bias(self, before: float | None = None) -> float:
+        """The log bias of a new process; `before` is that of the same contestant's process in the block before."""
+        new = float(self._generator.normal(0.0, self._noise.process_sd))
+        if before is None:
+            return new
+        correlation = self._noise.block_correlation
+        return correlation * before + math.sqrt(1 - correlation**2) * new
 
     def call(self, latency_s: float, log_bias: float, num_calls: int) -> list[float]:
         """Seconds that so many calls of a process take just now."""
@@ -111,16 +117,20 @@ class SimulatedProcess:
 
 
 class SimulatedTrials:
-    """Stands in for `autotune.runner.Runner`; see `Trials`. Every process is fresh: each has a bias of its own."""
+    """Stands in for `autotune.runner.Runner`; see `Trials`. Every process is fresh: each has a bias of its own, which
+    may resemble that of the same contestant in the block before.
+    """
 
     def __init__(self, machine: Machine, truth: Truth) -> None:
         self._machine = machine
         self._truth = truth
+        self._log_biases: dict[Path, float] = {}
+        """Of each contestant's latest process, by its contest's folder and its name there."""
 
     def run(
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
     ) -> Outcome:
-        process = self.hold(folder, request, on_stage=on_stage)
+        process = self._start(request, self._machine.draw_bias())
         if process.outcome is None:
             for _ in range(_BURSTS_A_RUN):
                 process.turn()
@@ -129,12 +139,17 @@ class SimulatedTrials:
     def hold(
         self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None
     ) -> SimulatedProcess:
+        contestant = folder.path.parent.parent / folder.path.name  # Between the two is the block.
+        self._log_biases[contestant] = self._machine.draw_bias(self._log_biases.get(contestant))
+        return self._start(request, self._log_biases[contestant])
+
+    def _start(self, request: TrialRequest, log_bias: float) -> SimulatedProcess:
         self._machine.pass_time(_START_SHARE)
         return SimulatedProcess(
             machine=self._machine,
             latency_s=self._truth.latency_s[request.config],
             outcome=_WRONG if request.config in self._truth.wrong else None,
-            log_bias=self._machine.draw_bias(),
+            log_bias=log_bias,
         )
 
 

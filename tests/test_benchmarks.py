@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +15,12 @@ import yaml
 from autotune.config import Config
 from autotune.space import Circumstances, load_space
 from autotune.statistics import Verdict
+from autotune.trial import TrialFolder
 from benchmarks import aa, adaptive, delivered, overhead, planted, record, regions, under_load
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.plain import settings_of
-from benchmarks.simulated import UNTUNED_S, Machine, Noise, Truth, simulate, space_of_variants
+from benchmarks.simulated import UNTUNED_S, Machine, Noise, SimulatedTrials, Truth, simulate, space_of_variants
 
 STILL = Noise(process_sd=0, call_sd=0, spike_share=0, drift_sd=0)
 
@@ -106,6 +108,34 @@ def test_processes_scatter_as_stated():
     assert np.mean(biases) == pytest.approx(0.0, abs=0.002)
 
 
+@pytest.mark.parametrize("correlation", [0.5, 0.8])
+def test_blocks_are_alike_as_stated(correlation):
+    """A contestant's bias resembles the one in the block before, and scatters as much as without that."""
+    machine = Machine(Noise(process_sd=0.03, block_correlation=correlation), seed=1)
+    biases = [machine.draw_bias()]
+    for _ in range(20_000):
+        biases.append(machine.draw_bias(biases[-1]))
+    assert np.corrcoef(biases[1:], biases[:-1])[0, 1] == pytest.approx(correlation, abs=0.02)
+    assert np.std(biases) == pytest.approx(0.03, rel=0.05)
+
+
+def test_only_blocks_of_one_contest_are_alike(tmp_path):
+    """A contestant keeps its bias (correlation 1); another one, another contest and a trial of the search do not."""
+    noise = Noise(process_sd=0.03, call_sd=0, spike_share=0, drift_sd=0, block_correlation=1.0)
+    config = space_of_variants(1).untuned()
+    trials = SimulatedTrials(Machine(noise, seed=1), Truth({config: UNTUNED_S}))
+    request = SimpleNamespace(config=config)
+
+    def bias(place):
+        return trials.hold(TrialFolder(tmp_path / place), request).log_bias
+
+    kept = [bias(f"confirm/block-{number:02d}/trial-0001") for number in (1, 2, 3)]
+    assert kept == [kept[0]] * 3
+    others = [bias(place) for place in ("confirm/block-01/untuned", "noise-floor/block-01/trial-0001")]
+    searched = [trials.run(TrialFolder(tmp_path / "trial-0001"), request).samples.latency_s[0] for _ in range(2)]
+    assert len({kept[0], *others, *searched}) == 5
+
+
 def test_calls_scatter_and_are_delayed_as_stated():
     machine = Machine(Noise(), seed=1)
     ratios = np.array(machine.call(1.0, 0.0, 40_000))
@@ -183,6 +213,35 @@ def test_false_winners_are_counted_among_studies_with_a_verdict():
     assert not goal.met
     assert goal.found.startswith("1 in 2,")
     assert part.false_speedups == [1.1]
+
+
+def test_each_part_has_its_own_goal():
+    """Where blocks are alike in time, 2 false winners in 100 studies are within the goal."""
+    verdicts = Counter({"faster": 2, "tie": 98})
+    assert not aa.goal_of(aa.Part("independent", verdicts)).met
+    goal = aa.goal_of(aa.Part("alike", verdicts, goal_rate=0.02))
+    assert goal.met
+    assert goal.text.startswith("at most 2 false winners in 100 studies")
+
+
+def test_simulated_studies_may_have_blocks_alike_in_time():
+    """They are counted apart from those with independent blocks, and told apart by name."""
+    part = aa.simulated_part(Noise(block_correlation=0.8), num_studies=1)
+    assert "0.8 between successive blocks" in part.name
+    assert (part.num_studies, part.goal_rate) == (1, 0.02)
+    assert aa.simulated_part(Noise(), num_studies=1).goal_rate == 0.01
+
+
+def test_rows_of_real_models_may_stay(tmp_path, conditions):
+    """Only the simulated studies are made again: the rows of real models say when they were measured, at any repeat."""
+    simulated, real = aa.Part("simulated, a"), aa.Part("torch, b", Counter({"tie": 3, "faster": 1}), [1.02])
+    for _ in range(2):
+        record.keep(aa.report_of([simulated, real]), conditions, tmp_path / "benchmarks.md", tmp_path)
+        [real] = aa.kept_parts(tmp_path)
+    assert (real.name, real.verdicts["tie"], real.false_speedups) == ("torch, b", 3, [1.02])
+    measured = f"{conditions.started:%Y-%m-%d}, commit {conditions.commit}"
+    assert real.measured == measured
+    assert f"| torch, b ({measured}) | 4 |" in aa.report_of([real]).body
 
 
 @pytest.mark.parametrize(

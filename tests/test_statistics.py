@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from autotune import statistics
 from autotune.confirm import winner_of
 from autotune.statistics import (
+    AS_GOOD,
     ERROR,
     MARGIN,
     TOO_WIDE,
@@ -354,6 +355,12 @@ class TestRival:
     def test_one_that_is_hardly_faster_is_none(self) -> None:
         """What it may gain is surely below 2 %."""
         assert not comparison(self.rows(1.3 * self.NOISE, 1.305 * self.NOISE[::-1])).has_rival(0)
+
+    def test_one_that_looks_as_fast_is_none(self) -> None:
+        """Its interval reaches far beyond 2 %, but equals are not worth further blocks."""
+        noisy = comparison(self.rows(1.3 * self.NOISE, 1.31 * self.NOISE**20))
+        assert noisy.between(2, 1).high > 1 + AS_GOOD
+        assert not noisy.has_rival(0)
 
 
 class TestBetween:
