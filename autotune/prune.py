@@ -32,9 +32,13 @@ def without_passengers(candidates: Sequence[TrialRecord], manifest: Manifest, eq
     """The candidates but those for which another one stands that has some of its own settings only.
 
     One stands for another if the same program ran, or no objective differs by more than the share `equal`. A config
-    that is slower than a simpler one stays: it may be needed if that one fails in a fresh process.
+    that is slower than a simpler one stays: it may be needed if that one fails in a fresh process. So does the default,
+    which every winner is compared with.
     """
-    stand_ins = (_stand_in(each, candidates, manifest, equal) for each in candidates)
+    default = manifest.space.default()
+    stand_ins = (
+        each if each.config == default else _stand_in(each, candidates, manifest, equal) for each in candidates
+    )
     return list({each.number: each for each in stand_ins}.values())
 
 

@@ -52,7 +52,9 @@ class TestTheMainJob:
         assert document["baseline"]["relative_error"] is None
         assert document["speedup"]["low"] <= document["speedup"]["median"] <= document["speedup"]["high"]
         assert document["break_even_calls"] >= 0
-        assert [each["number"] for each in document["trials"]] == list(range(8))
+        numbers = [each["number"] for each in document["trials"]]
+        assert numbers == list(range(len(numbers)))
+        assert 8 <= len(numbers) <= 10, "two more may tell which settings of the winner do nothing"
         floor = document["noise_floor"]
         assert set(floor) == {"pairs", "spread", "relative_error", "start_s"}
         assert [len(pair) for pair in floor["pairs"]] == [2, 2]

@@ -234,7 +234,7 @@ def test_the_example_of_the_documentation(tmp_path, monkeypatch):
 
 
 def test_from_the_declaration_to_the_job(cli, net, tmp_path, budget_file, monkeypatch):
-    """A variant is searched, wins, is exported by name and place, verified, and applied in a job by the same way."""
+    """A variant is searched, wins, is exported by name and place, verified, and applied in a job that gives it."""
     done = cli(
         "tune", "--model", "net:tiny", "--framework", "fake", "--device", "cpu", "--space", "space.yaml",
         "--study", "s", "--budget", str(budget_file), "--trials", "9", "--no-early-stop",
@@ -254,7 +254,7 @@ def test_from_the_declaration_to_the_job(cli, net, tmp_path, budget_file, monkey
     import net as job
 
     model = job.Net()
-    autotune.load(tmp_path / "best.yaml").apply(model)
+    autotune.load(tmp_path / "best.yaml").apply(model, variants={"wait": {"short": job.shorten}})
     assert model.wait_s == 0.001
     given = job.Net()
     autotune.load(tmp_path / "best.yaml").apply(given, variants={"wait": {"short": job.longer}})
@@ -268,6 +268,6 @@ def test_a_job_without_the_variant_is_told(net, tmp_path, caplog):
     content["variants"] = {"wait": None}
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
     assert autotune.load(tmp_path / "best.yaml").apply(print, on_mismatch="apply") is print
-    assert "the variant wait=short, which is not at hand" in caplog.text
+    assert "the variant wait=short, which a file may not call" in caplog.text
     with pytest.raises(MissingVariantError, match="wait=short"):
         autotune.load(tmp_path / "best.yaml").apply(print, on_mismatch="raise")

@@ -369,7 +369,7 @@ def test_page_faults_are_those_of_the_call() -> None:
             memory = bytearray(64 * 2**20)
             memory[:: 2**12] = b"x" * (len(memory) // 2**12)
 
-    plan = SamplingPlan(min_warmup_calls=1, max_warmup_s=1e-9, min_samples=6, max_samples=6)
+    plan = SamplingPlan(min_warmup_calls=1, max_warmup_s=1e-9, min_samples=6, max_samples=6, min_sampling_s=1e-9)
     usage = take_samples(call, plan).usage
     assert usage is not None
     quiet, busy = usage.page_faults[1::2], usage.page_faults[::2]

@@ -21,6 +21,7 @@ from autotune.events import (
 )
 from autotune.loaded import Loaded
 from autotune.measurement import Measurement, Stage
+from autotune.prune import MOST_EXTRA
 from autotune.record import DRIFTING, NoiseFloor
 from autotune.report.terminal import summary
 from autotune.runner import Runner
@@ -243,8 +244,8 @@ def test_a_study_goes_on_up_to_the_new_number_and_confirms_again(make_study):
     assert tune(study, QUICK_BUDGET, events.append) == first
     assert not any(isinstance(each, (TrialStarted, BlockMeasured)) for each in events)
     second = tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 8}))
-    assert second.num_trials == 8
-    assert study.num_recorded() == 8
+    assert 8 <= second.num_trials <= 8 + MOST_EXTRA
+    assert study.num_recorded() == second.num_trials
 
 
 def test_events_tell_what_the_child_does(make_study):
@@ -353,13 +354,13 @@ class TestTheMachineIsWatched:
         assert study.num_recorded() == 10, "a sentinel is no trial"
 
     def test_sentinels_go_on_where_a_study_goes_on(self, make_study, tmp_path):
-        """Readings count from the last one on record, whichever run made it."""
+        """A run that goes on begins with a reading, and counts from the last one on record."""
         study = make_study()
         tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 6}))
         study.close()
         again = open_study(tmp_path / "studies", "s")
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 9}))
-        assert [each.after for each in again.sentinels] == [4, 8]
+        assert [each.after for each in again.sentinels][:2] == [4, 5]
 
     def test_a_machine_that_drifts_is_reported(self, make_study, model_file, tmp_path):
         """The untuned model's own latency doubles during the search: measured, said, and no verdict comes from it."""

@@ -306,7 +306,7 @@ class TestTooLittle:
         """The untuned model alone is no comparison: undecided, and its trial is kept."""
         confirmation = tune(10)
         assert confirmation.verdict is Verdict.UNDECIDED
-        assert confirmation.note == "the time was used up before any other config was measured"
+        assert confirmation.why == "the time was used up before any other config was measured"
         assert [each.config for each in study.records()] == [UNTUNED]
 
     def test_one_trial_is_no_keep_untuned(self, study, tune):

@@ -321,7 +321,7 @@ from test_mindspore_knobs import block, one_input, read_back
 from autotune.backends.mindspore_jit import MindSporeBackend
 import mindspore as ms
 ms.set_device("CPU") if hasattr(ms, "set_device") else ms.set_context(device_target="CPU")
-model = autotune.load(sys.argv[1]).apply(block(), on_mismatch="apply")
+model = autotune.load(sys.argv[1]).apply(block(), on_mismatch="apply", process_settings=True)
 output = MindSporeBackend().to_array(model(one_input()))
 print(json.dumps({"read": read_back(), "output": output.tolist()}), flush=True)
 __import__("os")._exit(0)
