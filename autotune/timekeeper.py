@@ -42,6 +42,13 @@ class Timekeeper:
         reserved_s = confirmation_s if confirmation_s <= SAFETY * left_s else 0.0
         return left_s - reserved_s if left_s - reserved_s >= typical_s else None
 
+    def spare_trial_s(self) -> float | None:
+        """The same for a trial that an answer can do without; None where it would take the confirmation's time."""
+        left_s = self.bench.deadline.left_s()
+        longest_s = self.next_trial_s()
+        holds_confirmation = math.isinf(left_s) or expected_s(self.bench, likely_contest(self.bench)) <= left_s
+        return longest_s if holds_confirmation else None
+
     def has_time_for_noise_floor(self) -> bool:
         """It takes no more than its share of what is left."""
         untuned = self.bench.study.untuned_record()

@@ -177,7 +177,7 @@ class Tuner:
             if winner is None or untuned is None or not self._beats(winner, untuned):
                 return
             config = prune.to_try(study.records(), winner, study.manifest, EQUALLY_FAST)
-            longest_s = self._time.next_trial_s()
+            longest_s = self._time.spare_trial_s()
             if config is None or longest_s is None:
                 return
             asked = study.ask_for(config, longest_s=self._budget.limits.total)
