@@ -36,10 +36,9 @@ def suggest(trial: optuna.Trial, *, half: bool) -> dict[str, Any]:
             config["cpp_wrapper"] = choose("cpp_wrapper", [False, True])
             if config["mode"] == "default":
                 config["max_autotune_gemm"] = choose("max_autotune_gemm", [False, True])
-    config["precision"] = choose("precision", [None, "bf16_autocast", "bf16_cast"]) if half else None
+    config["precision"] = choose("precision", [None, "bf16_autocast"]) if half else None
     if config["precision"] is None:
         config["matmul_precision"] = choose("matmul_precision", [None, "medium", "high"])
-    config["memory_format"] = choose("memory_format", [None, "channels_last"])
     config["allocator"] = choose("allocator", [None, "keep"])
     return config
 
@@ -61,10 +60,6 @@ def measure(model_name: str, config: dict[str, Any], tolerance: float) -> float:
     with torch.no_grad():
         reference = model(*inputs)
         torch.set_float32_matmul_precision(config.get("matmul_precision") or "highest")
-        if config["memory_format"]:
-            model = model.to(memory_format=torch.channels_last)
-        if config["precision"] == "bf16_cast":
-            model, inputs = model.bfloat16(), tuple(x.bfloat16() for x in inputs)
         if config["execution"] == "compile":
             inductor.freezing = config.get("freezing", False)
             inductor.cpp_wrapper = config.get("cpp_wrapper", False)

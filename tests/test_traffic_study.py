@@ -146,7 +146,7 @@ def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
         ({"objectives": ("throughput",)}, "--objective throughput: calls of many shapes hold different numbers"),
         ({"constraints": ("throughput >= 5",)}, "--constraint 'throughput >= 5': calls of many shapes"),
         ({"shapes": (), "constraints": ("fallbacks == 0",)}, "fallbacks are counted over many shapes"),
-        ({"shapes": (), "traffic": "no.jsonl"}, "--traffic no.jsonl: cannot be read"),
+        ({"shapes": (), "traffic": "no.jsonl"}, "--traffic: cannot read no.jsonl: No such file"),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(model_file, wish, words):

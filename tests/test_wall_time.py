@@ -102,7 +102,9 @@ def test_the_loop_searches_the_knobs_that_the_product_offers():
     space = load_space(
         bundled_space("torch"),
         framework="torch",
-        circumstances=Circumstances(version="2.13", device="cpu", preset="standard", tolerance=2e-2, num_cores=1),
+        circumstances=Circumstances(
+            version="2.13", device="cpu", preset="standard", tolerance=2e-2, num_cores=1, process_settings=True
+        ),
     )
     offered = {knob.name: set(knob.values) for knob in space.knobs}
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
