@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from autotune.measurement import Record
+from autotune.measure.measurement import Record
 
 NUM_TIMED = 5
 """Calls that a shape's figures are medians of: the latest timed eager ones, and the first compiled ones after the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.budget import Budget
-from autotune.measurement import Outcome
+from autotune.measure.measurement import Outcome
 from autotune.reuse import without_reuse
 from autotune.runner import Runner, repeat_command
 from autotune.study import Study

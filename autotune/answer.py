@@ -18,17 +18,17 @@ from autotune.front import front
 from autotune.joint import plain
 from autotune.lessons import InForce, rules_in_force
 from autotune.manifest import Manifest
-from autotune.measurement import Measurement
-from autotune.objective import Objective
+from autotune.measure.measurement import Measurement
+from autotune.measure.objective import Objective
+from autotune.measure.profile import HotSpots
+from autotune.measure.sampling import SamplingPlan
+from autotune.measure.statistics import Speedup, Verdict, break_even_calls, verdict_of
 from autotune.outlook import Outlook
 from autotune.prewarm import prewarm
-from autotune.profile import HotSpots
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
 from autotune.runner import Trials
 from autotune.shapes import Shapes
-from autotune.statistics import Speedup, Verdict, break_even_calls, verdict_of
 from autotune.study import Study
-from autotune.timing import SamplingPlan
 from autotune.traffic import Traffic
 from autotune.trial import TrialFolder
 from autotune.tuned import SCHEMA, Baseline, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload

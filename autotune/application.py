@@ -18,8 +18,8 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.guard import Applied, Guard, MismatchError, Terms
 from autotune.journal import CallTimes, Journal, keep_for
+from autotune.measure.accuracy import default_tolerance
 from autotune.mismatch import differences, inputs_differ, retune_command
-from autotune.numerics import default_tolerance
 from autotune.subject import structure_sha256
 from autotune.tuned import TunedConfig
 from autotune.variants import compile_under, recalled, versions_under, without_variants

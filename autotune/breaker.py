@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from autotune.config import Config
-from autotune.measurement import Failure, Measurement
+from autotune.measure.measurement import Failure, Measurement
 from autotune.record import TrialRecord
 
 ERRORS_IN_A_ROW = 3

@@ -8,8 +8,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from autotune.contest import BlockPlan
 from autotune.errors import InputError
-from autotune.measurement import Record
-from autotune.timing import SamplingPlan, TailPlan
+from autotune.measure.measurement import Record
+from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.trial import Limits
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|sec|m|min|h)?")

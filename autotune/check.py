@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from autotune import numerics
 from autotune.errors import AutotuneError, HarnessError
+from autotune.measure import accuracy
 from autotune.trial import TrialRequest
 
 
@@ -44,7 +44,7 @@ def check(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: 
         return None
     _require_tensors(request, seen)
     try:
-        reference = numerics.load_reference(reference_file)
+        reference = accuracy.load_reference(reference_file)
     except (OSError, ValueError, KeyError) as error:
         raise HarnessError(f"the reference outputs cannot be read: {reference_file}: {error}") from None
     try:
@@ -63,7 +63,7 @@ def write_reference(request: TrialRequest, seen: list[list[Any]], tolerance: flo
     """Keep what the untuned model gave, unless it is nothing to compare with."""
     _require_tensors(request, seen)
     gate.refuse_unusable(seen, tolerance)
-    numerics.save_reference(Path(request.reference), seen)
+    accuracy.save_reference(Path(request.reference), seen)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class OutputGate:
                     f"the untuned model itself gives NaN on its example inputs (output {place} of {len(seen[0])})",
                     float("nan"),
                 )
-        if numerics.relative_error(seen[0], seen[-1]) > tolerance:
+        if accuracy.relative_error(seen[0], seen[-1]) > tolerance:
             why = self.why_unrepeatable()
             raise AutotuneError(
                 f"{self.model}: the untuned model gives another output when called again with the same input"
@@ -108,9 +108,9 @@ class OutputGate:
             if len(got) != len(expected):
                 raise WrongResultError(f"{len(got)} outputs instead of {len(expected)} on {where}", float("inf"))
             for place, (r, y) in enumerate(zip(expected, got, strict=True)):
-                error = numerics.output_error(r, y)
+                error = accuracy.output_error(r, y)
                 if not error <= tolerance:
-                    what = numerics.incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
+                    what = accuracy.incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
                     raise WrongResultError(f"output {place + 1} of {len(got)} on {where}: {what}", error)
                 worst[place] = max(worst.get(place, 0.0), error)
         return tuple(worst[place] for place in sorted(worst))

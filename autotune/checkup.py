@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.ailment import Ailment
 from autotune.backends import Reports, entry_of, reports_of
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.finding import Cost, Finding, findings_of, ranked, with_profiled_cost
-from autotune.measurement import Diagnosis, Failure, Measurement, Outcome, Record
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcome, Record
+from autotune.measure.sampling import SamplingPlan
 from autotune.runner import Trials
-from autotune.timing import SamplingPlan
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.workload import Workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.record import TrialRecord
 from autotune.space import SearchSpace
 

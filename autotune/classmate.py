@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.environment import Environment
-from autotune.measurement import Measurement, Samples
-from autotune.timing import is_clearly_slower
+from autotune.measure.measurement import Measurement, Samples
+from autotune.measure.sampling import is_clearly_slower
 from autotune.trial import TrialFolder, TrialRequest
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from autotune.classes import are_one, as_one, classes_of, program_of, simplicity
 from autotune.contest import UNTUNED_ATTEMPTS, Contest
 from autotune.events import BlockMeasured, ConfirmationStarted
-from autotune.measurement import Measurement, Reason
-from autotune.objective import Objective
+from autotune.measure.measurement import Measurement, Reason
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.pace import contest_s, fresh_start_s
 from autotune.prune import without_passengers
 from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
 from autotune.space import SearchSpace
-from autotune.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study import Study
 from autotune.workbench import Workbench
 

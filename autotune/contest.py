@@ -17,10 +17,10 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from autotune.deadline import NEVER, Deadline
-from autotune.measurement import Failure, Measurement, Outcome, Reason, Record, Stage
-from autotune.objective import Objective
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Record, Stage
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import Comparison, Speedup
 from autotune.runner import LiveTrial, Trials
-from autotune.statistics import Comparison, Speedup
 from autotune.trial import TrialFolder, TrialRequest
 
 UNTUNED_ATTEMPTS = 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from autotune.errors import HarnessError
-from autotune.measurement import Failure, Measurement, Outcome, Reason
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.study import Study
 from autotune.workbench import Workbench
 

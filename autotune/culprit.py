@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from autotune.config import Config, Scalar
-from autotune.measurement import Failure, Reason, Record
+from autotune.measure.measurement import Failure, Reason, Record
 from autotune.record import TrialRecord
 from autotune.space import Knob, SearchSpace
 

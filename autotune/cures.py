@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.ailment import Ailment
+from autotune.measure.diagnosis import Ailment
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.grade import Grade
-from autotune.measurement import Record
+from autotune.measure.measurement import Record
 from autotune.regions import KNOB, WHOLE
 from autotune.space import Knob, Pattern, SearchSpace
 from autotune.variants import PREFIX

@@ -10,7 +10,7 @@ import numpy as np
 from autotune.backends import entry_of, framework_names
 from autotune.environment import num_usable_cores, package_version
 from autotune.errors import AutotuneError, MissingFrameworkError
-from autotune.measurement import Record
+from autotune.measure.measurement import Record
 from autotune.postmortem import MIN_FREE_BYTES
 from autotune.probe import find_devices
 

@@ -12,12 +12,12 @@ from autotune.config import Config
 from autotune.contest import Contest, Contestant, attempt
 from autotune.deadline import Deadline
 from autotune.errors import HarnessError
-from autotune.measurement import Failure, Measurement, Signature
-from autotune.numerics import ReferencePrecision
-from autotune.objective import LATENCY, Objective
+from autotune.measure.accuracy import ReferencePrecision
+from autotune.measure.measurement import Failure, Measurement, Signature
+from autotune.measure.objective import LATENCY, Objective
+from autotune.measure.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
 from autotune.plan import choose_target, make_workload, stream_calls
 from autotune.runner import Trials
-from autotune.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
 from autotune.study import Study
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.tuned import TunedConfig

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from autotune.config import Config
 from autotune.culprit import Question
-from autotune.measurement import Stage
-from autotune.objective import LATENCY, Objective
+from autotune.measure.measurement import Stage
+from autotune.measure.objective import LATENCY, Objective
 from autotune.outlook import Outlook
 from autotune.record import NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.rules import Rule

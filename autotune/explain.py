@@ -18,12 +18,12 @@ from autotune.config import Config, Scalar
 from autotune.confirm import uncertainty_of
 from autotune.effects import pairs_of
 from autotune.importance import Importance, importances
-from autotune.measurement import Failure, Measurement
-from autotune.objective import Objective
-from autotune.profile import HotSpots
+from autotune.measure.measurement import Failure, Measurement
+from autotune.measure.objective import Objective
+from autotune.measure.profile import HotSpots
+from autotune.measure.statistics import Comparison, Speedup, Verdict
 from autotune.record import Confirmation, TrialRecord
 from autotune.space import SearchSpace
-from autotune.statistics import Comparison, Speedup, Verdict
 from autotune.study import Study
 
 

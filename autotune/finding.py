@@ -9,9 +9,9 @@ import linecache
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from autotune.ailment import Ailment
-from autotune.measurement import Diagnosis, GraphBreak, Recompile, Record
-from autotune.profile import EVERYWHERE, Profile
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Diagnosis, GraphBreak, Recompile, Record
+from autotune.measure.profile import EVERYWHERE, Profile
 
 Kind = Literal["graph_break", "recompile"]
 _VAGUE = frozenset({Ailment.FOREIGN_CALL, Ailment.OTHER})

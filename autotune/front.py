@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.record import TrialRecord
 
 Values = Callable[[Measurement], tuple[float, ...]]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from autotune.adaptive import AdaptiveStats
-from autotune.measurement import Diagnosis, Latency
+from autotune.measure.measurement import Diagnosis, Latency
 from autotune.printable import printable
 
 _log = logging.getLogger("autotune")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autotune.measurement import Latency
+from autotune.measure.measurement import Latency
 
 WINDOW = 1024
 """What was seen counts for so many calls of the whole model; then it is forgotten, and the tier has another chance."""

@@ -8,7 +8,7 @@ import time
 import psutil
 
 from autotune import environment
-from autotune.measurement import Record
+from autotune.measure.measurement import Record
 
 
 class Lease(Record):

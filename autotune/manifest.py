@@ -11,9 +11,9 @@ from autotune.config import FRAMEWORK, Config
 from autotune.errors import InputError, StoreError
 from autotune.files import read_file, write_whole
 from autotune.joint import plain
-from autotune.measurement import Measurement, Record
-from autotune.numerics import ReferencePrecision
-from autotune.objective import Constraint, Objective
+from autotune.measure.accuracy import ReferencePrecision
+from autotune.measure.measurement import Measurement, Record
+from autotune.measure.objective import Constraint, Objective
 from autotune.space import SearchSpace
 from autotune.traffic import Traffic
 from autotune.workload import Workload

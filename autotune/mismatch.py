@@ -14,7 +14,7 @@ from typing import Any
 from autotune import environment
 from autotune.backends import Backend, framework_version
 from autotune.environment import Environment
-from autotune.measurement import TensorSpec
+from autotune.measure.measurement import TensorSpec
 from autotune.shapes import Shapes
 from autotune.strategy import sizes_in
 from autotune.subject import structure_sha256

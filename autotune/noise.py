@@ -6,10 +6,10 @@ import shutil
 
 from autotune.errors import HarnessError
 from autotune.events import NoiseFloorMeasured, NoiseFloorStarted, SentinelRead, SentinelStarted
-from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.statistics import spread_of_pairs
 from autotune.quiet import Quiet
 from autotune.record import NoiseFloor, Sentinel
-from autotune.statistics import spread_of_pairs
 from autotune.workbench import Workbench, cannot_go_on
 
 

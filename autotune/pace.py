@@ -9,9 +9,9 @@ import statistics
 from collections.abc import Sequence
 
 from autotune.contest import BlockPlan
-from autotune.measurement import Measurement, Stage
+from autotune.measure.measurement import Measurement, Stage
+from autotune.measure.sampling import SamplingPlan
 from autotune.record import TrialRecord
-from autotune.timing import SamplingPlan
 
 WARM_SHARE = 0.5
 """Of the first call's and the check's time in a process that finds the caches of an earlier one. Measured: 0.17 for a

@@ -28,10 +28,10 @@ from autotune.errors import HarnessError, InputError, MissingDeviceError, Missin
 from autotune.grade import Grade
 from autotune.joint import join
 from autotune.manifest import Manifest, Target
-from autotune.measurement import Record
+from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision
+from autotune.measure.measurement import Record
+from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.models import hub
-from autotune.numerics import DEFAULT_TOLERANCES, ReferencePrecision
-from autotune.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.probe import find_devices, read_declaration
 from autotune.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.strategy import known_of

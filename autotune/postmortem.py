@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.leftovers import kill_marked
-from autotune.measurement import Failure, Outcome, Reason, Stage
+from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial import TrialFolder
 
 MIN_FREE_BYTES = 200 * 2**20

@@ -13,7 +13,7 @@ from autotune.artifact import Artifact, CacheFile, Key, pack
 from autotune.backends import entry_of
 from autotune.errors import InputError
 from autotune.files import write_whole
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.runner import Trials
 from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder, TrialRequest
 

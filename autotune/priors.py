@@ -15,10 +15,10 @@ from autotune.config import Config, Scalar
 from autotune.errors import AutotuneError, InputError
 from autotune.events import Notify, PriorsGiven, PriorsOffered
 from autotune.manifest import Manifest, read_manifest
-from autotune.measurement import Measurement, Record
+from autotune.measure.measurement import Measurement, Record
+from autotune.measure.statistics import Verdict
 from autotune.record import TrialRecord, fastest
 from autotune.space import SearchSpace
-from autotune.statistics import Verdict
 from autotune.study import Study, list_studies, open_study
 from autotune.tuned import load_tuned
 

@@ -14,7 +14,7 @@ from autotune.classes import are_one
 from autotune.config import FRAMEWORK, Config, Scalar
 from autotune.effects import pairs_of
 from autotune.manifest import Manifest
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.record import TrialRecord
 from autotune.space import SearchSpace
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 
-from autotune.disturbance import disturbance_of
 from autotune.environment import num_usable_cores
 from autotune.events import MachineBusy, TrialDisturbed
-from autotune.machine_load import taken_cores
-from autotune.measurement import Failure, Measurement, Outcome, Reason
+from autotune.measure.disturbance import disturbance_of
+from autotune.measure.machine_load import taken_cores
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.workbench import Workbench
 

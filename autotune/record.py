@@ -17,10 +17,10 @@ from typing import Literal
 from pydantic import AliasChoices, Field
 
 from autotune.config import Config
-from autotune.disturbance import disturbance_of
-from autotune.measurement import Failure, Measurement, Outcome, Reason, Record
-from autotune.objective import Miss
-from autotune.statistics import MARGIN, Speedup, Verdict
+from autotune.measure.disturbance import disturbance_of
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Record
+from autotune.measure.objective import Miss
+from autotune.measure.statistics import MARGIN, Speedup, Verdict
 
 DRIFTING = 0.05
 """The untuned model's latency changed by more than this share during the search: worth a warning."""

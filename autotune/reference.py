@@ -20,8 +20,8 @@ from autotune.changes import Changes
 from autotune.check import write_reference
 from autotune.errors import HarnessError, InputError
 from autotune.exercise import Exercise, exercise_for
-from autotune.measurement import Stage
-from autotune.numerics import WideType
+from autotune.measure.accuracy import WideType
+from autotune.measure.measurement import Stage
 from autotune.subject import Subject, put_on_device, widened
 from autotune.trial import TrialFolder, TrialRequest, module_command
 from autotune.variants import without_variants

@@ -7,8 +7,8 @@ from typing import Any
 
 from autotune.backends import Backend
 from autotune.config import Config
-from autotune.measurement import Compilations, Replay
-from autotune.passes import take_cold_pass
+from autotune.measure.measurement import Compilations, Replay
+from autotune.measure.passes import take_cold_pass
 from autotune.subject import Subject
 
 

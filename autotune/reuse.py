@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from autotune.caches import CacheShelf
 from autotune.classes import measured_programs
 from autotune.config import Config
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.record import TrialRecord
 from autotune.study import Study
 from autotune.trial import ColdCompile, TrialRequest

@@ -19,8 +19,8 @@ from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml, write_yaml
 from autotune.manifest import Manifest
-from autotune.measurement import Reason, Record, Stage
-from autotune.numerics import ReferencePrecision
+from autotune.measure.accuracy import ReferencePrecision
+from autotune.measure.measurement import Reason, Record, Stage
 from autotune.space import SearchSpace
 from autotune.store import in_turn
 from autotune.workload import Device, Task

@@ -22,7 +22,7 @@ from typing import IO, Any, Protocol
 
 from autotune.backends import entry_of, framework_version
 from autotune.errors import HarnessError
-from autotune.measurement import Failure, Outcome, Reason, Stage
+from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.postmortem import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
 from autotune.room import when_there_is_room
 from autotune.toolchain import ready_toolchain

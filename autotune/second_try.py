@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from autotune.measurement import Failure, Outcome, Reason
+from autotune.measure.measurement import Failure, Outcome, Reason
 from autotune.reuse import from_empty_caches
 from autotune.trial import TrialFolder, TrialRequest
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from autotune.backends import Backend, output_arrays
 from autotune.errors import InputError
-from autotune.measurement import Axis
+from autotune.measure.measurement import Axis
 from autotune.shapes import Shapes
 from autotune.traffic import Sizes, Traffic
 from autotune.workload import Arguments, Built, Workload, build

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.measurement import Axis, Record
+from autotune.measure.measurement import Axis, Record
 from autotune.traffic import Traffic
 
 __all__ = ["Axis", "Shapes"]

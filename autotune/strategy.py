@@ -23,7 +23,7 @@ from autotune.buckets import best_buckets, next_bucket, size_at
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from autotune.measurement import Axis
+from autotune.measure.measurement import Axis
 from autotune.shapes import Shapes
 from autotune.space import Need
 from autotune.traffic import Traffic

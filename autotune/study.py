@@ -28,8 +28,8 @@ from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
 from autotune.leftovers import kill_marked
 from autotune.manifest import Manifest, read_manifest
-from autotune.measurement import Failure, Measurement, Outcome, Reason
-from autotune.objective import Constraint
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.measure.objective import Constraint
 from autotune.outlook import Outlook
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.sampler import OK, TAKEN, EnumSampler

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from autotune import numerics
 from autotune.backends import Backend
 from autotune.errors import AutotuneError
-from autotune.measurement import Signature, TensorSpec
-from autotune.numerics import WideType
+from autotune.measure import accuracy
+from autotune.measure.accuracy import WideType
+from autotune.measure.measurement import Signature, TensorSpec
 from autotune.shaped import Stream, find_shapes
 from autotune.shapes import Shapes
 from autotune.workload import Arguments, Recipe, Variants, Workload, build
@@ -140,7 +140,7 @@ def _placed(backend: Backend, arguments: Arguments) -> Arguments:
 
 def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     leaves = inputs.leaves()
-    arrays = numerics.varied([backend.to_array(leaf) for leaf in leaves], seed)
+    arrays = accuracy.varied([backend.to_array(leaf) for leaf in leaves], seed)
     return inputs.with_leaves(
         [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
     )

@@ -37,7 +37,7 @@ import psutil
 from autotune import worker
 from autotune.errors import HarnessError
 from autotune.leftovers import MARK_VARIABLE, kill_marked, mark_of
-from autotune.measurement import Stage
+from autotune.measure.measurement import Stage
 from autotune.room import when_there_is_room
 from autotune.trial import TrialFolder, module_command
 

@@ -11,7 +11,7 @@ import shutil
 
 from autotune.belongings import clear_runs
 from autotune.errors import NoUsableTrialError
-from autotune.measurement import Failure, Latency, Measurement, Reason
+from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.record import TrialRecord
 from autotune.tiers import NOISY, Tail
 from autotune.trial import TrialFolder

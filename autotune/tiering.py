@@ -11,7 +11,7 @@ from autotune.budget import Budget
 from autotune.deadline import Deadline
 from autotune.errors import InputError
 from autotune.manifest import Manifest
-from autotune.objective import UNITS
+from autotune.measure.objective import UNITS
 from autotune.study import Study
 from autotune.tiers import SCHEMA, Tail, Tier, Tiers
 

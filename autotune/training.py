@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from autotune import numerics
 from autotune.backends import Backend, output_arrays
 from autotune.changes import Changes
 from autotune.check import Gate, WrongResultError
 from autotune.config import Config
 from autotune.errors import AutotuneError
-from autotune.numerics import Array
+from autotune.measure import accuracy
+from autotune.measure.accuracy import Array
 from autotune.subject import Subject, named_dropouts
 from autotune.workload import Workload
 
@@ -187,7 +187,7 @@ def _gradient_error(expected: list[Array], got: list[Array]) -> tuple[float, int
     worst, place = 0.0, 0
     for number, (r, y) in enumerate(zip(expected, got, strict=True)):
         scale = float(np.abs(r).max(initial=0.0))
-        error = numerics.output_error(r, y)
+        error = accuracy.output_error(r, y)
         if np.isfinite(error) and 0 < scale < floor:
             error *= scale / floor
         elif np.isfinite(error) and scale == 0 < floor:

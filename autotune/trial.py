@@ -18,14 +18,14 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
 
-from autotune.ailment import Ailment
 from autotune.artifact import CacheFile
 from autotune.config import Config
 from autotune.files import write_whole
-from autotune.measurement import Measurement, Outcome, Record, Stage
-from autotune.numerics import ReferencePrecision, default_tolerance
-from autotune.profile import Profile
-from autotune.timing import SamplingPlan
+from autotune.measure.accuracy import ReferencePrecision, default_tolerance
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Measurement, Outcome, Record, Stage
+from autotune.measure.profile import Profile
+from autotune.measure.sampling import SamplingPlan
 from autotune.workload import Workload
 
 REQUEST_FILE = "request.json"

@@ -32,14 +32,14 @@ from autotune.events import (
     TrialStarted,
 )
 from autotune.lessons import Lessons
-from autotune.measurement import Failure, Measurement, Outcome, Reason
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.measure.statistics import Verdict
 from autotune.noise import measure_noise_floor, read_sentinel
 from autotune.quiet import Quiet
 from autotune.record import Confirmation, Sentinel, StopReason, TrialRecord
 from autotune.reuse import from_empty_caches, shelve, with_reuse
 from autotune.runner import Trials
 from autotune.second_try import once_more_if_crashed
-from autotune.statistics import Verdict
 from autotune.study import Asked, Study
 from autotune.timekeeper import Timekeeper
 from autotune.trial import TrialFolder, TrialRequest

@@ -15,11 +15,11 @@ from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_versioned, write_yaml
-from autotune.measurement import Latency, Record, Signature
-from autotune.numerics import ReferencePrecision
-from autotune.objective import GOAL_PATTERN
+from autotune.measure.accuracy import ReferencePrecision
+from autotune.measure.measurement import Latency, Record, Signature
+from autotune.measure.objective import GOAL_PATTERN
+from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.shapes import Shapes
-from autotune.statistics import COMPILED, Speedup, Verdict
 from autotune.workload import Device, Task
 
 SCHEMA = 1

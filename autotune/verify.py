@@ -9,9 +9,9 @@ from typing import Literal
 from autotune.budget import Budget
 from autotune.duel import Duel, OnBlock, Result, duel_of, measure, sides_of
 from autotune.errors import HarnessError, InputError
-from autotune.objective import LATENCY, Constraint, Objective
+from autotune.measure.objective import LATENCY, Constraint, Objective
+from autotune.measure.statistics import Speedup, Verdict
 from autotune.runner import Trials
-from autotune.statistics import Speedup, Verdict
 from autotune.tuned import TunedConfig
 
 

@@ -22,7 +22,7 @@ from autotune.artifact import CacheFile, Key, compiler_variables, read_verified,
 from autotune.backends import Backend, framework_version
 from autotune.config import Config
 from autotune.errors import InputError
-from autotune.measurement import TensorSpec
+from autotune.measure.measurement import TensorSpec
 
 
 @dataclass(frozen=True)

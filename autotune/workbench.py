@@ -14,8 +14,8 @@ from autotune.contest import BlockPlan, Contest, Contestant, attempt
 from autotune.deadline import NEVER, Deadline
 from autotune.errors import HarnessError
 from autotune.events import Notify, StageEntered
-from autotune.measurement import Failure, Measurement, Outcome, Reason, Stage
-from autotune.objective import Objective
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.measure.objective import Objective
 from autotune.record import TrialRecord, fastest
 from autotune.runner import Trials
 from autotune.study import Study

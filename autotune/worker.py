@@ -30,13 +30,13 @@ from autotune.classmate import find_classmate
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.exercise import exercise_for
 from autotune.files import write_whole
-from autotune.measurement import Failure, Measurement, Outcome, Reason, Replay, Samples, Stage
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Replay, Samples, Stage
+from autotune.measure.passes import take_passes, take_passes_in_turns
+from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
 from autotune.memory import PeakMemory
-from autotune.passes import take_passes, take_passes_in_turns
 from autotune.replay import first_pass, stream_calls
 from autotune.room import is_without_room
 from autotune.subject import Subject, put_on_device
-from autotune.timing import SamplingPlan, take_samples, take_turns
 from autotune.toolchain import hand_over
 from autotune.trial import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
 from autotune.warm_start import key_here, warm_start

@@ -29,7 +29,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
 from autotune.grade import Grades, grades_in
-from autotune.measurement import Record
+from autotune.measure.measurement import Record
 from autotune.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]

@@ -29,7 +29,7 @@ from scipy import stats
 
 from autotune.config import Config, Scalar
 from autotune.errors import HarnessError
-from autotune.measurement import Measurement, Stage
+from autotune.measure.measurement import Measurement, Stage
 from autotune.plan import make_workload
 from autotune.runner import Runner
 from autotune.space import SearchSpace

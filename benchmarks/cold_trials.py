@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.config import Config
-from autotune.measurement import Failure, Measurement, Outcome
+from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload import Workload
 

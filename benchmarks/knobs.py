@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.config import Config, Scalar
 from autotune.files import parse_as, read_yaml, write_whole
-from autotune.measurement import Failure, Measurement, Outcome, Record
+from autotune.measure.measurement import Failure, Measurement, Outcome, Record
 from autotune.plan import make_workload
 from autotune.runner import Runner, Trials
 from autotune.trial import Limits, TrialFolder, TrialRequest

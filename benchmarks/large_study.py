@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.config import Config
 from autotune.lease import Lease
-from autotune.measurement import Measurement, Usage
+from autotune.measure.measurement import Measurement, Usage
 from autotune.space import Knob, SearchSpace
 from autotune.study import Study, create_study, open_study
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table

@@ -35,11 +35,11 @@ from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import AutotuneError, HarnessError, InputError
 from autotune.files import write_whole
-from autotune.measurement import Failure, Measurement, Outcome
+from autotune.measure.measurement import Failure, Measurement, Outcome
+from autotune.measure.sampling import SamplingPlan
 from autotune.plan import make_workload
 from autotune.runner import Runner, Trials
 from autotune.space import Circumstances, SearchSpace, load_space
-from autotune.timing import SamplingPlan
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload import Workload
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.backends import entry_of
 from autotune.config import Config, Scalar
-from autotune.measurement import Measurement, Outcome
+from autotune.measure.measurement import Measurement, Outcome
 from autotune.plan import make_workload
 from autotune.regions import KNOB
 from autotune.runner import Runner

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.config import Config
-from autotune.measurement import Diagnosis, Failure, GraphBreak, Measurement, Outcome, Reason, Recompile, Stage
-from autotune.objective import Constraint
+from autotune.measure.measurement import Diagnosis, Failure, GraphBreak, Measurement, Outcome, Reason, Recompile, Stage
+from autotune.measure.objective import Constraint
 from benchmarks.simulated import measurement_of
 from benchmarks.table import Row, Table
 

@@ -11,7 +11,7 @@ import optuna
 from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from autotune.config import Config
-from autotune.measurement import Measurement, Outcome
+from autotune.measure.measurement import Measurement, Outcome
 from autotune.space import SearchSpace
 from autotune.study import create_study
 from benchmarks.replayed import Enough, Replay

@@ -25,8 +25,8 @@ import yaml
 
 from autotune.config import Config, Scalar
 from autotune.journal import Stats
-from autotune.measurement import Measurement, Outcome
-from autotune.objective import UNDER_TRAFFIC, total_s
+from autotune.measure.measurement import Measurement, Outcome
+from autotune.measure.objective import UNDER_TRAFFIC, total_s
 from autotune.plan import make_workload
 from autotune.runner import Runner
 from autotune.traffic import parse_shapes

@@ -21,8 +21,8 @@ from autotune import environment
 from autotune.budget import Budget
 from autotune.config import Config
 from autotune.manifest import Manifest
-from autotune.measurement import Diagnosis, Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
-from autotune.objective import Objective
+from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
+from autotune.measure.objective import Objective
 from autotune.record import Confirmation
 from autotune.runner import StageCallback
 from autotune.space import Knob, SearchSpace

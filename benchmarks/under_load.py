@@ -29,11 +29,11 @@ from autotune.budget import Budget, QuietPlan
 from autotune.contest import BlockPlan
 from autotune.events import Event, TrialDisturbed
 from autotune.manifest import Manifest
-from autotune.measurement import Stage
+from autotune.measure.measurement import Stage
+from autotune.measure.sampling import SamplingPlan
 from autotune.plan import Wish, make_manifest
 from autotune.runner import LiveTrial, Runner, StageCallback
 from autotune.study import create_study
-from autotune.timing import SamplingPlan
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.tune import Tuner
 from benchmarks.record import Conditions, Goal, Report, publish, table

@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.config import Config
 from autotune.errors import InputError
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
+from autotune.measure.sampling import SamplingPlan
 from autotune.plan import make_workload
 from autotune.prewarm import prewarm
 from autotune.runner import Runner
-from autotune.timing import SamplingPlan
 from autotune.trial import Shipped, TrialFolder, TrialRequest
 from benchmarks.record import Conditions, Goal, Report, publish, table
 

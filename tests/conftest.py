@@ -21,12 +21,12 @@ from autotune.config import Config
 from autotune.contest import BlockPlan
 from autotune.environment import describe
 from autotune.manifest import Manifest
-from autotune.measurement import Failure, Measurement, Outcome, Samples
-from autotune.objective import Constraint, Objective
+from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
+from autotune.measure.objective import Constraint, Objective
+from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.runner import Runner
 from autotune.space import Circumstances, SearchSpace, load_space
 from autotune.study import Study, create_study
-from autotune.timing import SamplingPlan, TailPlan
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload import Workload
 

@@ -14,7 +14,7 @@ import pytest
 from autotune import artifact as artifacts
 from autotune.artifact import CacheFile, Key, compiler_variables, pack, read_verified, unpack, why_unfit
 from autotune.errors import InputError
-from autotune.measurement import TensorSpec
+from autotune.measure.measurement import TensorSpec
 
 KEY = Key(
     framework="torch",

@@ -19,7 +19,7 @@ from autotune.duel import duel_of_trials, measure
 from autotune.errors import HarnessError, InputError, StoreError
 from autotune.joint import join
 from autotune.manifest import Target
-from autotune.measurement import Failure, Reason
+from autotune.measure.measurement import Failure, Reason
 from autotune.plan import require_same_question
 from autotune.runner import Runners
 from autotune.space import Circumstances, load_space

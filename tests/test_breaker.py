@@ -10,7 +10,7 @@ from autotune.breaker import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_erro
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.events import ConfigProbed, CulpritSought, RuleLearned, TrialEnded
-from autotune.measurement import Failure, Measurement
+from autotune.measure.measurement import Failure, Measurement
 from autotune.record import TrialRecord
 from autotune.runner import Runner
 from autotune.space import Circumstances, load_space

@@ -10,8 +10,8 @@ import pytest
 
 from autotune.check import OutputGate, WrongResultError, check
 from autotune.errors import AutotuneError
-from autotune.measurement import Failure, Measurement, Reason, Stage
-from autotune.numerics import load_reference, save_reference
+from autotune.measure.accuracy import load_reference, save_reference
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.runner import Runner, repeat_command
 from autotune.trial import TrialFolder
 

@@ -9,7 +9,7 @@ import pytest
 from autotune.classes import are_one, as_one, classes_of, measured_programs, simplest
 from autotune.config import Config
 from autotune.effects import Effect, effects_of
-from autotune.measurement import Failure
+from autotune.measure.measurement import Failure
 from autotune.record import TrialRecord
 from autotune.space import Circumstances, load_space
 from tests.conftest import with_latency

@@ -15,11 +15,11 @@ from autotune.classes import simplicity
 from autotune.config import Config
 from autotune.confirm import EQUALLY_FAST, MAX_CONTESTS, finalists, uncertainty_of, winner_of
 from autotune.events import BlockMeasured, ConfirmationStarted
-from autotune.measurement import Failure
+from autotune.measure.measurement import Failure
+from autotune.measure.statistics import MARGIN, Comparison, Verdict
 from autotune.record import NoiseFloor, Sentinel, TrialRecord
 from autotune.report.terminal import summary
 from autotune.space import Circumstances, load_space
-from autotune.statistics import MARGIN, Comparison, Verdict
 from autotune.tune import Tuner
 from tests.conftest import ScriptedTrials, with_latency
 

@@ -12,9 +12,9 @@ import pytest
 
 from autotune.contest import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockPlan, Contest, Contestant
 from autotune.leftovers import MARK_VARIABLE
-from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.statistics import Speedup
 from autotune.runner import Runner
-from autotune.statistics import Speedup
 from autotune.trial import Limits, TrialFolder
 from tests.conftest import ScriptedTrials, with_latency
 

@@ -16,7 +16,7 @@ from autotune.culprit import (
     investigate,
     kind_of,
 )
-from autotune.measurement import Failure
+from autotune.measure.measurement import Failure
 from autotune.record import TrialRecord
 from autotune.space import Circumstances, load_space
 

@@ -13,10 +13,10 @@ from autotune.config import Config
 from autotune.effects import pairs_of
 from autotune.explain import Figures, explain, influences
 from autotune.importance import FEWEST_TRIALS, importances
-from autotune.measurement import Diagnosis, Failure, Reason, Stage
+from autotune.measure.measurement import Diagnosis, Failure, Reason, Stage
+from autotune.measure.statistics import Speedup, Verdict
 from autotune.record import Confirmation, Sentinel, TrialRecord
 from autotune.report.explanation import explanation
-from autotune.statistics import Speedup, Verdict
 from tests.conftest import with_latency
 
 

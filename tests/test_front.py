@@ -6,8 +6,8 @@ import pytest
 
 from autotune.config import Config
 from autotune.front import dominates, front
-from autotune.measurement import Failure
-from autotune.objective import Constraint, Objective
+from autotune.measure.measurement import Failure
+from autotune.measure.objective import Constraint, Objective
 from autotune.record import TrialRecord
 from tests.conftest import with_latency
 

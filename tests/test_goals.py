@@ -14,14 +14,14 @@ from autotune.budget import Budget
 from autotune.config import Config
 from autotune.duel import duel_of_trials, measure
 from autotune.errors import HarnessError, InputError
-from autotune.measurement import Failure, Samples
-from autotune.objective import parse_objectives
+from autotune.measure.measurement import Failure, Samples
+from autotune.measure.objective import parse_objectives
+from autotune.measure.statistics import Verdict
 from autotune.report.document import comparison_document, document
 from autotune.report.live import LiveDisplay
 from autotune.report.pareto import front_table
 from autotune.report.terminal import comparison_lines, summary, trials_table, verification_lines
 from autotune.space import Circumstances, load_space
-from autotune.statistics import Verdict
 from autotune.study import open_study
 from autotune.tune import Tuner
 from autotune.tuned import load_tuned

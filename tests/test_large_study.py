@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.study import create_study, open_study
 from benchmarks import large_study
 from benchmarks.simulated import manifest_of

@@ -7,7 +7,7 @@ import pytest
 from autotune.answer import answer_of
 from autotune.events import CulpritSought, RuleLearned, RulesRecalled, RulesUnavailable
 from autotune.lessons import Lessons, rules_in_force
-from autotune.measurement import Failure, Measurement, Reason
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.report.document import document
 from autotune.report.learned import news_of, rule_lines, rules_summary
 from autotune.rules import FILE_NAME, add_rule, forget_rules, read_rules

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.environment import Environment
-from autotune.measurement import (
+from autotune.measure.measurement import (
     Diagnosis,
     Failure,
     GraphBreak,

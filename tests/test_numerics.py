@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.numerics import default_tolerance, incomparable, load_reference, relative_error, save_reference, varied
+from autotune.measure.accuracy import (
+    default_tolerance,
+    incomparable,
+    load_reference,
+    relative_error,
+    save_reference,
+    varied,
+)
 
 Array = NDArray[Any]
 NAN, INF = float("nan"), float("inf")

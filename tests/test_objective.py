@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from autotune.errors import InputError
-from autotune.measurement import Compilations, Diagnosis, GraphBreak, Measurement, Recompile, Replay, Signature
-from autotune.objective import PAGE_BYTES, QUANTITIES, UNITS, Constraint, Objective, parse_objectives
+from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Measurement, Recompile, Replay, Signature
+from autotune.measure.objective import PAGE_BYTES, QUANTITIES, UNITS, Constraint, Objective, parse_objectives
 from tests.test_measurement import measured
 
 SAMPLES = tuple(float(n) for n in range(1, 102))

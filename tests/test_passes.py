@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measurement import Compilations, Measurement, Replay, Samples
-from autotune.objective import Objective
-from autotune.passes import take_cold_pass, take_passes, take_passes_in_turns
-from autotune.timing import SamplingPlan
+from autotune.measure.measurement import Compilations, Measurement, Replay, Samples
+from autotune.measure.objective import Objective
+from autotune.measure.passes import take_cold_pass, take_passes, take_passes_in_turns
+from autotune.measure.sampling import SamplingPlan
 
 STREAM = (0, 1, 0)
 """Of two shapes, 2 s and 5 s a call once compiled."""

@@ -9,12 +9,12 @@ from autotune.answer import answer_of
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.events import PriorsGiven, PriorsOffered
-from autotune.measurement import Failure
+from autotune.measure.measurement import Failure
+from autotune.measure.statistics import Verdict
 from autotune.priors import MOST_CONFIGS, given, near_best_after, projection, read_prior, related
 from autotune.record import Confirmation
 from autotune.report.document import document
 from autotune.report.learned import news_of, priors_summary
-from autotune.statistics import Verdict
 from autotune.study import open_study
 from autotune.tuned import load_tuned
 from tests.conftest import REPOSITORY, with_latency

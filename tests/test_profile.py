@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
+from autotune.measure.profile import HotSpots, Profile
 from autotune.plan import make_workload
-from autotune.profile import HotSpots, Profile
 from autotune.report.hot_spots import profile_lines
 from autotune.runner import Runner
 from autotune.trial import TrialFolder

@@ -11,10 +11,10 @@ from autotune.deadline import Deadline
 from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.events import MachineBusy, SentinelRead, TrialDisturbed, TrialEnded
+from autotune.measure.statistics import Verdict
 from autotune.quiet import Quiet
 from autotune.report.live import LiveDisplay
 from autotune.report.terminal import summary, trials_table
-from autotune.statistics import Verdict
 from autotune.tune import Tuner
 from autotune.workbench import Workbench, trial_request
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
@@ -106,7 +106,7 @@ class TestRepeating:
 
     def test_memory_needs_no_quiet_machine(self, make_study, loud_one):
         """Where no time is made less, a disturbed trial is as good as any."""
-        from autotune.objective import Objective
+        from autotune.measure.objective import Objective
 
         study = make_study(objectives=(Objective.parse("memory"),))
         calls = []

@@ -14,13 +14,13 @@ from autotune.again import run_again
 from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
 from autotune.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
-from autotune.measurement import Failure, Measurement, Stage
-from autotune.objective import Objective
+from autotune.measure.measurement import Failure, Measurement, Stage
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
 from autotune.reuse import MAX_DONORS
 from autotune.runner import Runner
 from autotune.space import Circumstances, load_space
-from autotune.statistics import Verdict
 from autotune.study import open_study
 from autotune.trial import TrialFolder
 from autotune.tune import Tuner

@@ -11,7 +11,7 @@ import yaml
 
 from autotune.config import Config
 from autotune.errors import InputError, StoreError
-from autotune.measurement import Reason
+from autotune.measure.measurement import Reason
 from autotune.rules import (
     FILE_NAME,
     Rule,

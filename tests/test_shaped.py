@@ -10,7 +10,7 @@ import pytest
 
 from autotune.backends import load_backend, output_arrays
 from autotune.errors import InputError
-from autotune.measurement import Axis
+from autotune.measure.measurement import Axis
 from autotune.plan import make_workload
 from autotune.subject import Subject, put_on_device
 from autotune.traffic import parse_shapes

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune import statistics
 from autotune.confirm import winner_of
-from autotune.statistics import (
+from autotune.measure import statistics
+from autotune.measure.statistics import (
     AS_GOOD,
     ERROR,
     MARGIN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.config import Config
-from autotune.measurement import Failure, Measurement, Reason
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.plan import make_workload
 from autotune.runner import Runner
 from autotune.traffic import parse_shapes

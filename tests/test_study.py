@@ -16,8 +16,8 @@ from autotune.config import Config
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
 from autotune.manifest import read_manifest
-from autotune.measurement import Failure, Reason, Stage
-from autotune.objective import Constraint, Objective
+from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.measure.objective import Constraint, Objective
 from autotune.record import StopReason
 from autotune.space import Circumstances, load_space
 from autotune.study import create_study, list_studies, open_or_create, open_study

@@ -19,10 +19,10 @@ from autotune import environment
 from autotune.budget import Budget
 from autotune.deadline import Deadline
 from autotune.errors import InputError, NoUsableTrialError
-from autotune.measurement import Failure, Reason, Samples, Stage
+from autotune.measure.measurement import Failure, Reason, Samples, Stage
+from autotune.measure.statistics import Verdict
 from autotune.plan import Wish, make_manifest, make_workload, tier_wishes
 from autotune.probe import read_declaration
-from autotune.statistics import Verdict
 from autotune.tail import confirm_tail
 from autotune.tiering import TAIL_SHARE, deadline_s, share_of
 from autotune.tiers import SCHEMA, Tail, Tier, Tiers, read_tiers

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from autotune import timing
-from autotune.measurement import Samples
-from autotune.timing import SamplingPlan, relative_half_width, take_samples, take_turns
+from autotune.measure import sampling
+from autotune.measure.measurement import Samples
+from autotune.measure.sampling import SamplingPlan, relative_half_width, take_samples, take_turns
 
 NOISY = (1.0, 2.0)
 """Alternating durations never settle, and the median's interval never gets narrow."""
@@ -379,7 +379,7 @@ def test_page_faults_are_those_of_the_call() -> None:
 @pytest.mark.parametrize("take", TAKEN, ids=["samples", "turns"])
 def test_a_system_that_counts_nothing_gives_none(take: Callable[[Script], Samples], monkeypatch) -> None:
     """Where there is no getrusage the counters are None, and the samples are there all the same."""
-    monkeypatch.setattr(timing, "resource", None)
+    monkeypatch.setattr(sampling, "resource", None)
     samples = take(Script([], then=(1.0,)))
     assert samples.usage is None
     assert samples.latency_s

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from autotune.backends import BACKENDS
-from autotune.measurement import Failure, Measurement, Reason
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.runner import Runner
 from autotune.toolchain import hand_over, is_whole
 from autotune.trial import Limits, TrialFolder

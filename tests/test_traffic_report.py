@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from autotune.answer import answer_of
-from autotune.measurement import Compilations, Replay, Samples
-from autotune.objective import Objective
+from autotune.measure.measurement import Compilations, Replay, Samples
+from autotune.measure.objective import Objective
 from autotune.report.traffic import NUM_SHOWN, pass_line, traffic_document, traffic_table
 from autotune.traffic import parse_shapes
 

@@ -17,7 +17,7 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
 from autotune.loaded import Loaded
-from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.plan import bundled_space
 from autotune.runner import Runner
 from autotune.space import Circumstances, Preset, SearchSpace, load_space

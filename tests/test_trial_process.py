@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.runner import Runner, repeat_command
 from autotune.trial import Limits, TrialFolder, module_command
 from tests.conftest import QUICK_BUDGET, REPOSITORY

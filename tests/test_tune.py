@@ -20,13 +20,13 @@ from autotune.events import (
     TrialStarted,
 )
 from autotune.loaded import Loaded
-from autotune.measurement import Measurement, Stage
+from autotune.measure.measurement import Measurement, Stage
+from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.prune import MOST_EXTRA
 from autotune.record import DRIFTING, NoiseFloor
 from autotune.report.terminal import summary
 from autotune.runner import Runner
 from autotune.space import Circumstances, load_space
-from autotune.statistics import Verdict, spread_of_pairs
 from autotune.study import open_study
 from autotune.tune import Tuner
 from tests.conftest import QUICK_BUDGET

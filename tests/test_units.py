@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.objective import Constraint, Miss
+from autotune.measure.objective import Constraint, Miss
 from autotune.report import units
 
 

@@ -13,11 +13,11 @@ from autotune.budget import Budget
 from autotune.config import Config
 from autotune.duel import measure
 from autotune.errors import HarnessError, InputError
-from autotune.measurement import Failure, Signature, TensorSpec
+from autotune.measure.measurement import Failure, Signature, TensorSpec
+from autotune.measure.statistics import Verdict
 from autotune.report.document import comparison_document, verification_document
 from autotune.report.terminal import comparison_lines, verification_lines
 from autotune.runner import Runner
-from autotune.statistics import Verdict
 from autotune.tune import Tuner
 from autotune.tuned import load_tuned
 from autotune.verify import duel_of_answers, duel_with_untuned, verify

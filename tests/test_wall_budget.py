@@ -16,12 +16,12 @@ from autotune.contest import BlockPlan
 from autotune.deadline import SHORTEST_S, Deadline
 from autotune.errors import InputError
 from autotune.events import ConfirmationStarted, SearchEnded
-from autotune.measurement import Failure, Reason, Samples, Stage
+from autotune.measure.measurement import Failure, Reason, Samples, Stage
+from autotune.measure.statistics import Verdict
 from autotune.record import StopReason
 from autotune.report.document import document
 from autotune.report.terminal import summary
 from autotune.space import Circumstances, load_space
-from autotune.statistics import Verdict
 from autotune.study import open_study
 from autotune.trial import Limits
 from autotune.tune import Tuner

@@ -20,7 +20,7 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.journal import journal_of
-from autotune.measurement import Diagnosis, Failure, Measurement, Reason
+from autotune.measure.measurement import Diagnosis, Failure, Measurement, Reason
 from autotune.prewarm import prewarm
 from autotune.runner import Runner
 from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder

@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 from packaging.version import Version
 
-from autotune import numerics
-from autotune.ailment import Ailment
 from autotune.changes import Changes
 from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
-from autotune.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
-from autotune.numerics import WideType
-from autotune.profile import Profile
+from autotune.measure import accuracy
+from autotune.measure.accuracy import WideType
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
+from autotune.measure.profile import Profile
 from autotune.workload import Arguments, Device
 
 
@@ -519,4 +519,4 @@ def compared(backend: Backend, outputs: Any, reference: Callable[[], Any]) -> tu
     expected = reference()
     if backend.random_state() != state:
         return expected, None
-    return expected, numerics.relative_error(output_arrays(backend, expected), got)
+    return expected, accuracy.relative_error(output_arrays(backend, expected), got)

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.ailment import Ailment
 from autotune.backends import Found, ModelCopy, Varying, Versions, python_random_state, variables_set
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
-from autotune.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
-from autotune.numerics import WideType
-from autotune.profile import Profile
+from autotune.measure.accuracy import WideType
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
+from autotune.measure.profile import Profile
 from autotune.regions import Region, fitting
 from autotune.workload import Arguments, Device
 

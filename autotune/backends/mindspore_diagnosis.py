@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterator
 from types import CodeType
 from typing import Any
 
-from autotune.ailment import Ailment
 from autotune.backends.mindspore_kernels import kernel_graphs
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_regions import compiled_paths, modules
 from autotune.config import Config
-from autotune.measurement import Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Recompile
 
 _JIT_EXECUTOR = first("mindspore._c_expression:JitExecutor_")
 _GRAPH_EXECUTOR = first("mindspore._c_expression:GraphExecutor_")

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import mindspore as ms
 
-from autotune.profile import EVERYWHERE, Profile
+from autotune.measure.profile import EVERYWHERE, Profile
 
 _TIMES = "FRAMEWORK/cpu_op_type_info_*.csv"
 _INTERPRETED = "PyExecute"

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from autotune.ailment import Ailment
 from autotune.backends import torch_regions
 from autotune.backends.torch_compiler import Compile, ConstantsSeen, Entry, compiler
 from autotune.backends.torch_frozen import FrozenStep, FrozenWeights
@@ -29,6 +28,7 @@ from autotune.backends.torch_settings import Settings, compile_arguments, settin
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
+from autotune.measure.diagnosis import Ailment
 
 _INDUCTOR, _DYNAMO, _FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4

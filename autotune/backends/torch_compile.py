@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.ailment import Ailment
 from autotune.backends import (
     Found,
     Varying,
@@ -45,9 +44,10 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
-from autotune.measurement import Compilations, Diagnosis, Reason, TensorSpec
-from autotune.numerics import WideType
-from autotune.profile import Profile
+from autotune.measure.accuracy import WideType
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Compilations, Diagnosis, Reason, TensorSpec
+from autotune.measure.profile import Profile
 from autotune.regions import Region
 from autotune.workload import Arguments, Device
 

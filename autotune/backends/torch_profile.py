@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from autotune.backends.torch_books import given_up, resumed_after
-from autotune.profile import Profile
+from autotune.measure.profile import Profile
 
 _FUSED = "CompiledFxGraph"
 _REGION, _GRAPH = "Torch-Compiled Region: ", "## Call CompiledFxGraph"

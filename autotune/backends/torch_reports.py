@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from autotune.ailment import Ailment
-from autotune.measurement import GraphBreak, Recompile
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import GraphBreak, Recompile
 
 _BY_TYPE: dict[str, Ailment] = {
     "Data-dependent branching": Ailment.BRANCH,

@@ -144,7 +144,7 @@ def runners(variables: dict[str, str], folder: Path) -> Runners:
 
 
 def _say_block(objective: str, first: float, second: float) -> None:
-    from autotune.objective import Objective
+    from autotune.measure.objective import Objective
     from autotune.report.goals import shown
     from autotune.report.units import times
 

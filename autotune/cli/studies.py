@@ -103,7 +103,7 @@ def run(
 ) -> int:
     """Run one trial again, alone, its output shown; the study's record stays as it is."""
     from autotune.again import run_again
-    from autotune.measurement import Measurement
+    from autotune.measure.measurement import Measurement
     from autotune.report.hot_spots import profile_lines
     from autotune.report.traffic import pass_line
     from autotune.report.units import seconds

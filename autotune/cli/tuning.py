@@ -297,7 +297,7 @@ def profile_best(study: Study) -> None:
     """The untuned model and the best config once more, each alone and then under the framework's profiler."""
     from autotune.again import run_again
     from autotune.answer import answer_of
-    from autotune.measurement import Failure
+    from autotune.measure.measurement import Failure
 
     answer = answer_of(study)
     compared = [each.number for each in (answer.untuned, answer.best) if each is not None]

@@ -9,8 +9,8 @@ from typing import Any
 from autotune.answer import Answer, figures_of
 from autotune.duel import Result
 from autotune.manifest import Manifest
-from autotune.measurement import Measurement
-from autotune.objective import Objective
+from autotune.measure.measurement import Measurement
+from autotune.measure.objective import Objective
 from autotune.priors import Use
 from autotune.record import TrialRecord, exclusions, failures_by_reason
 from autotune.report.hot_spots import hot_spots_document

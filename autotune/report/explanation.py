@@ -13,11 +13,11 @@ from rich.text import Text
 from autotune import explain
 from autotune.config import Scalar
 from autotune.explain import Contrast, Explanation, Influence, Rival
-from autotune.objective import Objective
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import Verdict
 from autotune.report.goals import as_good_as
 from autotune.report.hot_spots import hot_spots_document, hot_spots_table
 from autotune.report.units import error, num_bytes, percent, seconds, times
-from autotune.statistics import Verdict
 
 MAX_EFFECTS_SHOWN = 12
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.ailment import Ailment
 from autotune.checkup import Checkup
 from autotune.cures import cure_of
 from autotune.finding import Cost, Finding, Kind
+from autotune.measure.diagnosis import Ailment
 from autotune.report.units import count, seconds, times
 
 KINDS: dict[Kind, str] = {"graph_break": "graph break", "recompile": "recompile"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.objective import Objective
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import Speedup
 from autotune.record import StopReason, TrialRecord
 from autotune.report.units import amount, count, interval, num_bytes, seconds, times
-from autotune.statistics import Speedup
 
 _RATIOS = {
     "latency": "",

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autotune.profile import HotSpots, OperatorTime, Profile
+from autotune.measure.profile import HotSpots, OperatorTime, Profile
 from autotune.report.units import percent, seconds
 
 NUM_SHOWN = 8

@@ -30,8 +30,8 @@ from autotune.events import (
     TrialEnded,
     TrialStarted,
 )
-from autotune.measurement import Failure, Measurement, Stage
-from autotune.objective import LATENCY, Objective
+from autotune.measure.measurement import Failure, Measurement, Stage
+from autotune.measure.objective import LATENCY, Objective
 from autotune.record import TrialRecord
 from autotune.report.feasibility import misses
 from autotune.report.goals import shown, stopped

@@ -12,8 +12,9 @@ from autotune.answer import Answer
 from autotune.config import FRAMEWORK
 from autotune.duel import Result
 from autotune.finding import Finding, findings_of, ranked, with_profiled_cost
-from autotune.measurement import Failure, Measurement
-from autotune.objective import Objective
+from autotune.measure.measurement import Failure, Measurement
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.record import (
     DRIFTING,
     UNRELIABLE_DRIFT,
@@ -27,7 +28,6 @@ from autotune.report.findings import KINDS, one_line
 from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
 from autotune.report.learned import priors_summary, rules_summary
 from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
-from autotune.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.verify import Verification
 
 MAX_BREAKS_SHOWN = 5

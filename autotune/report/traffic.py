@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.answer import Answer
-from autotune.measurement import Measurement, Replay
+from autotune.measure.measurement import Measurement, Replay
 from autotune.report.units import count, percent, seconds, times
 
 NUM_SHOWN = 12

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.objective import Miss
+from autotune.measure.objective import Miss
+from autotune.measure.statistics import Speedup, Verdict
 from autotune.outlook import NOTABLE, Outlook
-from autotune.statistics import Speedup, Verdict
 
 ABOUT_THE_SECOND = {
     Verdict.FASTER: "faster",

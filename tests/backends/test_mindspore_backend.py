@@ -26,7 +26,7 @@ import yaml
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import MissingDeviceError, MissingFrameworkError
-from autotune.measurement import Reason
+from autotune.measure.measurement import Reason
 from autotune.runner import Runner
 from autotune.trial import TrialFolder
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.measurement import Axis, Measurement
-from autotune.objective import Constraint
+from autotune.measure.measurement import Axis, Measurement
+from autotune.measure.objective import Constraint
+from autotune.measure.sampling import SamplingPlan
 from autotune.runner import Runner
-from autotune.timing import SamplingPlan
 from autotune.traffic import parse_shapes
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload import Workload

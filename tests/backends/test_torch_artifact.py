@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from autotune.config import Config
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
+from autotune.measure.sampling import SamplingPlan
 from autotune.prewarm import prewarm
 from autotune.runner import Runner
-from autotune.timing import SamplingPlan
 from autotune.trial import Shipped, TrialFolder, TrialRequest
 from autotune.workload import Workload
 from tests.conftest import REPOSITORY

@@ -11,7 +11,7 @@ import pytest
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from autotune.measurement import Failure, Measurement, Reason
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.runner import Runner
 from autotune.trial import TrialFolder
 from tests.conftest import REPOSITORY

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from autotune.config import Config
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
+from autotune.measure.sampling import SamplingPlan
 from autotune.runner import Runner
-from autotune.timing import SamplingPlan
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload import Workload
 

@@ -16,7 +16,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from autotune.ailment import Ailment
+from autotune.measure.diagnosis import Ailment
 
 LOGGER = logging.getLogger(__name__)
 

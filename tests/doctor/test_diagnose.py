@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.ailment import Ailment
 from autotune.checkup import differ_in
 from autotune.finding import Cost, Finding, findings_of, ranked, with_profiled_cost
-from autotune.measurement import Diagnosis, GraphBreak, Recompile
-from autotune.profile import EVERYWHERE, Profile
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Diagnosis, GraphBreak, Recompile
+from autotune.measure.profile import EVERYWHERE, Profile
 from tests.conftest import REPOSITORY
 
 PLANNER = REPOSITORY / "autotune" / "models" / "torch" / "planner.py"

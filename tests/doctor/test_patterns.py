@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.ailment import Ailment
 from autotune.backends import mindspore_reports, torch_reports
 from autotune.cures import cure_of
-from autotune.measurement import Diagnosis, Recompile
+from autotune.measure.diagnosis import Ailment
+from autotune.measure.measurement import Diagnosis, Recompile
 from tests.conftest import REPOSITORY
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autotune.ailment import Ailment
+from autotune.measure.diagnosis import Ailment
 
 LOGGER = logging.getLogger(__name__)
 

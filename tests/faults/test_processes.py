@@ -23,7 +23,7 @@ from autotune import room, runner
 from autotune.backends import BACKENDS
 from autotune.errors import StoreError
 from autotune.leftovers import MARK_VARIABLE
-from autotune.measurement import Measurement, Reason, Stage
+from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.runner import Runner
 from autotune.store import exclusive
 from autotune.study import create_study, open_study

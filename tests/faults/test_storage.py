@@ -22,7 +22,7 @@ from autotune.budget import Budget
 from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
 from autotune.manifest import Manifest
-from autotune.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study import Study, create_study, open_or_create, open_study
 from autotune.trial import REQUEST_FILE
 from autotune.tuned import load_tuned, require_replaceable

@@ -16,7 +16,7 @@ from autotune import workload
 from autotune.backends import output_arrays
 from autotune.config import Config
 from autotune.errors import InputError, MissingFrameworkError
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.models import hub
 from autotune.plan import make_workload
 from autotune.runner import Runner

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from autotune.ailment import Ailment
 from autotune.environment import Environment
+from autotune.measure.diagnosis import Ailment
 
 
 class Record(BaseModel):

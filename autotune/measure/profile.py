@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from autotune.measurement import Record
+from autotune.measure.measurement import Record
 
 EVERYWHERE = "everywhere"
 

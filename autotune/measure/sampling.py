@@ -16,8 +16,8 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from autotune.machine_load import Meter
-from autotune.measurement import Record, Samples, Usage
+from autotune.measure.machine_load import Meter
+from autotune.measure.measurement import Record, Samples, Usage
 
 try:
     import resource

@@ -6,7 +6,7 @@ hit, the median does not notice; when many are, it is about the other program.
 
 from __future__ import annotations
 
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 
 HIT_SHARE = 0.2
 """Of the samples. With this share hit, the median is at most the 62nd percentile of the undisturbed ones."""

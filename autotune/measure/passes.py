@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from autotune.measurement import Compilations, Samples
-from autotune.timing import Clock, SamplingPlan, Taken, is_clearly_slower, time_once
+from autotune.measure.measurement import Compilations, Samples
+from autotune.measure.sampling import Clock, SamplingPlan, Taken, is_clearly_slower, time_once
 
 FEWEST_PASSES = 2
 """Taken even when the time is used up."""
