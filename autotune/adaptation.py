@@ -22,7 +22,7 @@ from autotune.backends import Backend, Versions, compared
 from autotune.changes import Changes
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.journal import Journal
-from autotune.workload import Arguments
+from autotune.workload.workload import Arguments
 
 _log = logging.getLogger("autotune")
 

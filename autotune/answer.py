@@ -27,13 +27,13 @@ from autotune.outlook import Outlook
 from autotune.prewarm import prewarm
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
 from autotune.runner import Trials
-from autotune.shapes import Shapes
 from autotune.study import Study
-from autotune.traffic import Traffic
 from autotune.trial import TrialFolder
 from autotune.tuned import SCHEMA, Baseline, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
 from autotune.variants import asked
 from autotune.workbench import trial_request
+from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Traffic
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from autotune.subject import structure_sha256
 from autotune.tuned import TunedConfig
 from autotune.variants import compile_under, recalled, versions_under, without_variants
 from autotune.warm_start import WarmStart, key_here, warm_start
-from autotune.workload import Apply, Arguments, Recipe, Variants
+from autotune.workload.workload import Apply, Arguments, Recipe, Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
 MARGIN = 1.5

@@ -20,7 +20,7 @@ from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcom
 from autotune.measure.sampling import SamplingPlan
 from autotune.runner import Trials
 from autotune.trial import TrialFolder, TrialRequest
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 SAMPLING = SamplingPlan(max_warmup_s=3.0, max_sampling_s=2.0, max_samples=200)
 """Shorter than a study's: what a break costs is to be told, not which of two configs is faster by 1 %."""

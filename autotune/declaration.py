@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from autotune.config import Scalar
 from autotune.errors import InputError
-from autotune.grade import Grade
 from autotune.measure.measurement import Record
-from autotune.regions import KNOB, WHOLE
 from autotune.space import Knob, Pattern, SearchSpace
 from autotune.variants import PREFIX
+from autotune.workload.regions import KNOB, WHOLE
+from autotune.workload.tiers import Grade
 
 DOC = "docs/regions-and-variants.md"
 

@@ -21,7 +21,7 @@ from autotune.runner import Trials
 from autotune.study import Study
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.tuned import TunedConfig
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 OnBlock = Callable[[float, float], None]
 """Hears the objective's value of either config in a block."""

@@ -12,7 +12,7 @@ from autotune.measure.objective import LATENCY, Objective
 from autotune.outlook import Outlook
 from autotune.record import NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.rules import Rule
-from autotune.traffic import Traffic
+from autotune.workload.traffic import Traffic
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.inference import Inference
 from autotune.subject import Subject
 from autotune.training import Training
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 
 class Exercise(Protocol):

@@ -25,7 +25,7 @@ from autotune.changes import Changes
 from autotune.errors import InputError, UnsuitableCallError, quoted
 from autotune.journal import Journal
 from autotune.warm_start import WarmStart
-from autotune.workload import Arguments
+from autotune.workload.workload import Arguments
 
 NUM_TIMED = 10
 """Calls that are timed, after the framework's own warm-up."""

@@ -13,7 +13,7 @@ from autotune.check import Gate, OutputGate
 from autotune.config import Config
 from autotune.subject import Subject, why_unrepeatable
 from autotune.variants import compile_under, declared
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 
 class Inference:

@@ -19,7 +19,7 @@ from autotune.adaptive import Adaptive
 from autotune.application import MARGIN, Answer, Application, OnMismatch, Policy
 from autotune.errors import InputError
 from autotune.tuned import load_tuned
-from autotune.workload import Recipe, Variants
+from autotune.workload.workload import Recipe, Variants
 
 
 @dataclass(frozen=True)

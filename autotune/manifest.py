@@ -15,8 +15,8 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Measurement, Record
 from autotune.measure.objective import Constraint, Objective
 from autotune.space import SearchSpace
-from autotune.traffic import Traffic
-from autotune.workload import Workload
+from autotune.workload.traffic import Traffic
+from autotune.workload.workload import Workload
 
 
 class Target(Record):

@@ -15,11 +15,11 @@ from autotune import environment
 from autotune.backends import Backend, framework_version
 from autotune.environment import Environment
 from autotune.measure.measurement import TensorSpec
-from autotune.shapes import Shapes
 from autotune.strategy import sizes_in
 from autotune.subject import structure_sha256
 from autotune.tuned import TunedConfig
-from autotune.workload import Arguments
+from autotune.workload.shapes import Shapes
+from autotune.workload.workload import Arguments
 
 _COMPILERS = ("triton", "torch-npu")
 """Packages that make the code of an accelerator, next to the framework."""

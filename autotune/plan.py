@@ -25,7 +25,6 @@ from autotune.config import Config, Scalar
 from autotune.declaration import Declaration, with_declared
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
-from autotune.grade import Grade
 from autotune.joint import join
 from autotune.manifest import Manifest, Target
 from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision
@@ -36,8 +35,9 @@ from autotune.probe import find_devices, read_declaration
 from autotune.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.strategy import known_of
 from autotune.study import check_name
-from autotune.traffic import Traffic, parse_shapes, read_traffic
-from autotune.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
+from autotune.workload.tiers import Grade
+from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
+from autotune.workload.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
 PREFERRED: dict[str, tuple[str, ...]] = {
     "cpu": ("torch", "mindspore"),

@@ -18,11 +18,11 @@ from typing import Any
 from autotune.backends import Found, entry_of, framework_version, load_backend
 from autotune.declaration import Declaration
 from autotune.errors import HarnessError, InputError, InvalidConfigError
-from autotune.regions import repeated_blocks
 from autotune.room import when_there_is_room
 from autotune.trial import module_command, package_path
 from autotune.variants import place_of
-from autotune.workload import Workload, build
+from autotune.workload.regions import repeated_blocks
+from autotune.workload.workload import Workload, build
 
 TIMEOUT_S = 180.0
 

@@ -23,7 +23,7 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Reason, Record, Stage
 from autotune.space import SearchSpace
 from autotune.store import in_turn
-from autotune.workload import Device, Task
+from autotune.workload.workload import Device, Task
 
 FILE_NAME = "rules.yaml"
 OF_ONE_STUDY = frozenset({Reason.OUT_OF_MEMORY, Reason.TIMEOUT})

@@ -16,9 +16,9 @@ import numpy as np
 from autotune.backends import Backend, output_arrays
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
-from autotune.shapes import Shapes
-from autotune.traffic import Sizes, Traffic
-from autotune.workload import Arguments, Built, Workload, build
+from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Sizes, Traffic
+from autotune.workload.workload import Arguments, Built, Workload, build
 
 Shape = tuple[int, ...]
 

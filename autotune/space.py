@@ -23,7 +23,7 @@ from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Record
-from autotune.workload import Device, Task
+from autotune.workload.workload import Device, Task
 
 Pattern = dict[str, Scalar | list[Scalar]]
 Choose = Callable[[str, tuple[Scalar, ...]], Scalar]

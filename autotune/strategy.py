@@ -24,10 +24,10 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
-from autotune.shapes import Shapes
 from autotune.space import Need
-from autotune.traffic import Traffic
-from autotune.workload import Arguments
+from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Traffic
+from autotune.workload.workload import Arguments
 
 KNOB = "shapes"
 NUMBERS = ("num_buckets", "num_compiled", "chunk_at")

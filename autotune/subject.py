@@ -15,8 +15,8 @@ from autotune.measure import accuracy
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Signature, TensorSpec
 from autotune.shaped import Stream, find_shapes
-from autotune.shapes import Shapes
-from autotune.workload import Arguments, Recipe, Variants, Workload, build
+from autotune.workload.shapes import Shapes
+from autotune.workload.workload import Arguments, Recipe, Variants, Workload, build
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from autotune.config import Scalar
 from autotune.files import parse_as, read_versioned, write_yaml
 from autotune.measure.measurement import Record
 from autotune.measure.statistics import Verdict
-from autotune.workload import Device
+from autotune.workload.workload import Device
 
 SCHEMA = 1
 

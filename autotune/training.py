@@ -29,7 +29,7 @@ from autotune.errors import AutotuneError
 from autotune.measure import accuracy
 from autotune.measure.accuracy import Array
 from autotune.subject import Subject, named_dropouts
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 NUM_STEPS = 4
 

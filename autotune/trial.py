@@ -26,7 +26,7 @@ from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Measurement, Outcome, Record, Stage
 from autotune.measure.profile import Profile
 from autotune.measure.sampling import SamplingPlan
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 REQUEST_FILE = "request.json"
 OUTCOME_FILE = "outcome.json"

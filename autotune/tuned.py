@@ -19,8 +19,8 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Latency, Record, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
-from autotune.shapes import Shapes
-from autotune.workload import Device, Task
+from autotune.workload.shapes import Shapes
+from autotune.workload.workload import Device, Task
 
 SCHEMA = 1
 

@@ -15,14 +15,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from autotune import regions, strategy
+from autotune import strategy
 from autotune.backends import Backend, Versions
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
-from autotune.shapes import Shapes
 from autotune.strategy import Place, Step
-from autotune.workload import MODEL_FILE, Apply, Variants
+from autotune.workload import regions
+from autotune.workload.shapes import Shapes
+from autotune.workload.workload import MODEL_FILE, Apply, Variants
 
 PREFIX = "variant."
 """Of the knobs: `variant.attention` is the knob of the variant `attention`."""

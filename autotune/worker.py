@@ -40,7 +40,7 @@ from autotune.subject import Subject, put_on_device
 from autotune.toolchain import hand_over
 from autotune.trial import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
 from autotune.warm_start import key_here, warm_start
-from autotune.workload import Arguments
+from autotune.workload.workload import Arguments
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
 """Number of the pipe on which a supervisor listens for stages; unset when started by hand."""

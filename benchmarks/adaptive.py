@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
 
-from autotune.traffic import Load, Traffic
+from autotune.workload.traffic import Load, Traffic
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
 
 WAYS = ("eager", "compiled", "adaptive")

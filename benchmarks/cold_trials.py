@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.trial import Limits, TrialFolder, TrialRequest
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 
 def cold_request(

@@ -36,7 +36,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Record
 from autotune.plan import make_workload
 from autotune.runner import Runner, Trials
 from autotune.trial import Limits, TrialFolder, TrialRequest
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 from benchmarks.record import RESULTS, Conditions, table, with_section
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -41,7 +41,7 @@ from autotune.plan import make_workload
 from autotune.runner import Runner, Trials
 from autotune.space import Circumstances, SearchSpace, load_space
 from autotune.trial import Limits, TrialFolder, TrialRequest
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish
 from benchmarks.record import table as table_of
 from benchmarks.table import TABLES, Definition, Row, Table, read_definitions, recorded_tables

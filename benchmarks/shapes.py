@@ -29,10 +29,10 @@ from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.objective import UNDER_TRAFFIC, total_s
 from autotune.plan import make_workload
 from autotune.runner import Runner
-from autotune.traffic import parse_shapes
 from autotune.trial import Limits, TrialFolder
 from autotune.tuned import load_tuned
-from autotune.workload import STREAM_CALLS
+from autotune.workload.traffic import parse_shapes
+from autotune.workload.workload import STREAM_CALLS
 from benchmarks.cold_trials import cold_request, measurements
 from benchmarks.product import Product
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish, table

@@ -29,7 +29,7 @@ from autotune.space import Knob, SearchSpace
 from autotune.study import create_study
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.tune import Tuner
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 UNTUNED_S = 0.010
 """Seconds a call of the untuned model. Any will do: the noise is relative."""

@@ -28,7 +28,7 @@ from autotune.runner import Runner
 from autotune.space import Circumstances, SearchSpace, load_space
 from autotune.study import Study, create_study
 from autotune.trial import Limits, TrialFolder, TrialRequest
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 Cli = Callable[..., subprocess.CompletedProcess[str]]

@@ -18,7 +18,7 @@ from autotune.changes import Changes
 from autotune.errors import InputError
 from autotune.journal import Journal
 from autotune.prometheus import expose
-from autotune.traffic import Load, Traffic
+from autotune.workload.traffic import Load, Traffic
 from tests.conftest import REPOSITORY
 
 HALF = Expected(compile_s=10.0, ratio=0.5)

@@ -27,7 +27,7 @@ from autotune.trial import TrialFolder
 from autotune.tune import Tuner
 from autotune.tuned import load_tuned
 from autotune.verify import duel_of_answers, duel_with_untuned, verify
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedLive, ScriptedTrials, with_latency
 
 SPACE = """

@@ -107,7 +107,7 @@ def test_matching_a_pattern(pattern: dict[str, object], expected: bool) -> None:
         ({"mode": "default", "level": 1, "extra": None}, {"extra"}),
         ({}, {"mode", "level"}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)),
 )
 def test_which_knobs_differ(other: dict[str, Any], expected: set[str]) -> None:
     """Knobs set differently and knobs that only one of two configs has are named, whichever is asked."""

@@ -12,12 +12,12 @@ import autotune
 from autotune import models
 from autotune.declaration import Declaration, with_declared
 from autotune.errors import InputError, MissingVariantError
-from autotune.grade import Grade
 from autotune.joint import join, plain
 from autotune.plan import Wish, make_manifest, make_workload
 from autotune.probe import read_declaration
 from autotune.space import SearchSpace
 from autotune.variants import asked
+from autotune.workload.tiers import Grade
 from tests.conftest import REPOSITORY
 
 COMPILED = {"execution": "compile"}

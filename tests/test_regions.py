@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from autotune.errors import InvalidConfigError
-from autotune.regions import Region, fitting, repeated_blocks
+from autotune.workload.regions import Region, fitting, repeated_blocks
 
 PATHS = ["", "stem", "blocks", "blocks.0", "blocks.0.mlp", "blocks.1", "blocks.1.mlp", "head"]
 

@@ -13,8 +13,8 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.plan import make_workload
 from autotune.subject import Subject, put_on_device
-from autotune.traffic import parse_shapes
-from autotune.workload import Workload
+from autotune.workload.traffic import parse_shapes
+from autotune.workload.workload import Workload
 
 Shaped = Callable[..., Subject]
 

@@ -19,7 +19,7 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.files import read_yaml
 from autotune.space import Circumstances, Need, SearchSpace, load_space
-from autotune.workload import Device, Task
+from autotune.workload.workload import Device, Task
 
 Entry = dict[str, Any]
 Load = Callable[..., SearchSpace]

@@ -16,9 +16,9 @@ from autotune.backends.fake import FakeBackend
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from autotune.shapes import Axis, Shapes
 from autotune.strategy import dimension_to_split, known_of, sizes_in
-from autotune.traffic import Load, Traffic
+from autotune.workload.shapes import Axis, Shapes
+from autotune.workload.traffic import Load, Traffic
 
 BATCHES = {1: 0.5, 3: 0.25, 8: 0.25}
 LENGTHS = {2: 0.5, 5: 0.5}

@@ -8,8 +8,8 @@ from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.plan import make_workload
 from autotune.runner import Runner
-from autotune.traffic import parse_shapes
 from autotune.trial import TrialFolder, TrialRequest
+from autotune.workload.traffic import parse_shapes
 from tests.conftest import QUICK
 
 MODEL = """

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from autotune.errors import InputError
-from autotune.traffic import MAX_SHAPES, Load, Traffic, parse_shapes, read_traffic
+from autotune.workload.traffic import MAX_SHAPES, Load, Traffic, parse_shapes, read_traffic
 
 
 def shares_of(traffic: Traffic, dimension: str) -> dict[int, float]:

@@ -11,7 +11,7 @@ from autotune.answer import answer_of
 from autotune.measure.measurement import Compilations, Replay, Samples
 from autotune.measure.objective import Objective
 from autotune.report.traffic import NUM_SHOWN, pass_line, traffic_document, traffic_table
-from autotune.traffic import parse_shapes
+from autotune.workload.traffic import parse_shapes
 
 
 def replayed(measurement, num_shapes, call_s, *, cold_s, compilations):

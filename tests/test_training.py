@@ -24,7 +24,7 @@ from autotune.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.training import NUM_STEPS, StepGate
 from autotune.trial import Limits, TrialFolder
 from autotune.tuned import TunedConfig
-from autotune.workload import Device, Workload
+from autotune.workload.workload import Device, Workload
 from tests.conftest import REPOSITORY
 
 DESCENT = '''

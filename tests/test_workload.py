@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from autotune.config import Scalar
 from autotune.errors import InputError
-from autotune.grade import Grade
-from autotune.workload import Arguments, Built, Workload, build, file_reference, split_reference
+from autotune.workload.tiers import Grade
+from autotune.workload.workload import Arguments, Built, Workload, build, file_reference, split_reference
 
 _numbers = itertools.count()
 Make = Callable[..., Workload]

@@ -31,7 +31,7 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.workload import Arguments, Device
+from autotune.workload.workload import Arguments, Device
 
 
 @dataclass(frozen=True)

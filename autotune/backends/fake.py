@@ -32,8 +32,8 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.regions import Region, fitting
-from autotune.workload import Arguments, Device
+from autotune.workload.regions import Region, fitting
+from autotune.workload.workload import Arguments, Device
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the arguments of a call."""

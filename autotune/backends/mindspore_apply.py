@@ -17,7 +17,7 @@ from autotune.backends.mindspore_settings import TARGETS, THREADS, CompileArgume
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingFrameworkError
-from autotune.workload import Device, Task
+from autotune.workload.workload import Device, Task
 
 _log = logging.getLogger("autotune")
 

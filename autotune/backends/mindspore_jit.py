@@ -52,8 +52,8 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Compilations, Diagnosis, Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.regions import Region
-from autotune.workload import Arguments, Device
+from autotune.workload.regions import Region
+from autotune.workload.workload import Arguments, Device
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
 _SYNCHRONISE = first(

@@ -21,7 +21,7 @@ from autotune.backends.mindspore_kernels import kernel_graphs
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_regions import compiled_paths
 from autotune.config import Config
-from autotune.regions import KNOB, WHOLE, Region
+from autotune.workload.regions import KNOB, WHOLE, Region
 
 _RUNTIME = first("mindspore._c_expression:RuntimeConf")
 _READ_BACK = frozenset({"onednn_isa", "launch_blocking", "kernel_threads", "dispatch_threads", "memory_optimize_level"})

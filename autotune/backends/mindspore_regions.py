@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import mindspore as ms
 
 from autotune.errors import InvalidConfigError
-from autotune.regions import KNOB, Region, fitting
+from autotune.workload.regions import KNOB, Region, fitting
 
 _CONTAINERS = tuple(getattr(ms.nn, name) for name in ("CellList", "CellDict") if hasattr(ms.nn, name))
 """Cells that are never called themselves."""

@@ -14,8 +14,8 @@ from packaging.specifiers import SpecifierSet
 
 from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
-from autotune.regions import KNOB, WHOLE, Region
-from autotune.workload import Device, Task
+from autotune.workload.regions import KNOB, WHOLE, Region
+from autotune.workload.workload import Device, Task
 
 TARGETS: dict[Device, str] = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
 """Device -> MindSpore's name for it."""

@@ -10,7 +10,7 @@ import mindspore as ms
 from autotune.backends import Varying
 from autotune.backends.mindspore_compiled import CompiledCell
 from autotune.errors import InvalidConfigError
-from autotune.workload import Arguments
+from autotune.workload.workload import Arguments
 
 
 class Marker:

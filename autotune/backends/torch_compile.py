@@ -48,8 +48,8 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Compilations, Diagnosis, Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.regions import Region
-from autotune.workload import Arguments, Device
+from autotune.workload.regions import Region
+from autotune.workload.workload import Arguments, Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
 _INSTALL = "https://pytorch.org/get-started/locally/"

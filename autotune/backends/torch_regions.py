@@ -10,7 +10,7 @@ import torch
 
 from autotune.backends.torch_compiler import Compile, Entry
 from autotune.errors import InvalidConfigError
-from autotune.regions import KNOB, Region, fitting
+from autotune.workload.regions import KNOB, Region, fitting
 
 _DYNAMO, _LIMIT = "torch._dynamo.config", "recompile_limit"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
-from autotune.regions import KNOB, WHOLE, Region
+from autotune.workload.regions import KNOB, WHOLE, Region
 
 COMPILE_KNOBS = ("backend", "mode", "dynamic", "fullgraph")
 """Arguments of torch.compile under their own names."""

@@ -19,7 +19,7 @@ from autotune.backends.torch_apply import Kit, adapted, device_of, prepare
 from autotune.backends.torch_settings import settings_of
 from autotune.changes import Changes
 from autotune.config import Config
-from autotune.regions import Region
+from autotune.workload.regions import Region
 
 _NUMBERS = itertools.count()
 """Dynamo remembers sizes by a function's name and line, and would make those that it saw change dynamic."""

@@ -16,7 +16,7 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.prewarm import prewarm
 from autotune.runner import Runner
 from autotune.trial import Shipped, TrialFolder, TrialRequest
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 
 pytest.importorskip("mindspore")

@@ -21,8 +21,8 @@ from autotune import variants
 from autotune.backends import load_backend
 from autotune.changes import Changes
 from autotune.config import Config
-from autotune.shapes import Axis, Shapes
-from autotune.traffic import Load, Traffic
+from autotune.workload.shapes import Axis, Shapes
+from autotune.workload.traffic import Load, Traffic
 
 backend = load_backend("mindspore")
 backend.prepare("cpu", 0)

@@ -11,9 +11,9 @@ from autotune.measure.measurement import Axis, Measurement
 from autotune.measure.objective import Constraint
 from autotune.measure.sampling import SamplingPlan
 from autotune.runner import Runner
-from autotune.traffic import parse_shapes
 from autotune.trial import Limits, TrialFolder, TrialRequest
-from autotune.workload import Workload
+from autotune.workload.traffic import parse_shapes
+from autotune.workload.workload import Workload
 
 TORCH_MODEL = """
 import torch

@@ -12,9 +12,9 @@ from autotune import environment, variants
 from autotune.backends import load_backend
 from autotune.changes import Changes
 from autotune.config import Config
-from autotune.shapes import Axis, Shapes
 from autotune.subject import structure_sha256
-from autotune.traffic import Load, Traffic
+from autotune.workload.shapes import Axis, Shapes
+from autotune.workload.traffic import Load, Traffic
 from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.runner import Runner
 from autotune.trial import Limits, TrialFolder, TrialRequest
-from autotune.workload import Workload
+from autotune.workload.workload import Workload
 
 torch = pytest.importorskip("torch")
 

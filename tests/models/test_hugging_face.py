@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune import workload
 from autotune.backends import output_arrays
 from autotune.config import Config
 from autotune.errors import InputError, MissingFrameworkError
@@ -21,6 +20,7 @@ from autotune.models import hub
 from autotune.plan import make_workload
 from autotune.runner import Runner
 from autotune.trial import TrialFolder
+from autotune.workload import workload
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # Read when it is imported, by this process and by those that it starts.
 

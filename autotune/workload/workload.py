@@ -28,9 +28,9 @@ from pydantic import PositiveInt
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
-from autotune.grade import Grades, grades_in
 from autotune.measure.measurement import Record
-from autotune.traffic import Traffic
+from autotune.workload.tiers import Grades, grades_in
+from autotune.workload.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
 Task = Literal["infer", "train"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.measure.measurement import Axis, Record
-from autotune.traffic import Traffic
+from autotune.workload.traffic import Traffic
 
 __all__ = ["Axis", "Shapes"]
 
