@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune import priors
-from autotune.artifact import SUFFIX, Artifact
 from autotune.backends import entry_of
 from autotune.belongings import clear_runs
 from autotune.budget import Budget
@@ -15,7 +14,6 @@ from autotune.classes import are_one, simplest
 from autotune.effects import Effect, effects_of
 from autotune.errors import InputError
 from autotune.front import front
-from autotune.joint import plain
 from autotune.lessons import InForce, rules_in_force
 from autotune.manifest import Manifest
 from autotune.measure.measurement import Measurement
@@ -27,9 +25,19 @@ from autotune.outlook import Outlook
 from autotune.prewarm import prewarm
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
 from autotune.runner import Trials
+from autotune.space.combined import plain
 from autotune.study import Study
 from autotune.trial import TrialFolder
-from autotune.tuned import SCHEMA, Baseline, Evidence, Figures, TunedConfig, TunedEnvironment, TunedWorkload
+from autotune.tuned.cache_file import SUFFIX, Artifact
+from autotune.tuned.tuned_config import (
+    SCHEMA,
+    Baseline,
+    Evidence,
+    Figures,
+    TunedConfig,
+    TunedEnvironment,
+    TunedWorkload,
+)
 from autotune.variants import asked
 from autotune.workbench import trial_request
 from autotune.workload.shapes import Shapes

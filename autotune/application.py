@@ -21,7 +21,7 @@ from autotune.journal import CallTimes, Journal, keep_for
 from autotune.measure.accuracy import default_tolerance
 from autotune.mismatch import differences, inputs_differ, retune_command
 from autotune.subject import structure_sha256
-from autotune.tuned import TunedConfig
+from autotune.tuned.tuned_config import TunedConfig
 from autotune.variants import compile_under, recalled, versions_under, without_variants
 from autotune.warm_start import WarmStart, key_here, warm_start
 from autotune.workload.workload import Apply, Arguments, Recipe, Variants

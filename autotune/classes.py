@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autotune.measure.measurement import Measurement
 from autotune.record import TrialRecord
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 
 
 def program_of(record: TrialRecord) -> str | None:

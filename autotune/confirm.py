@@ -16,7 +16,7 @@ from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_c
 from autotune.pace import contest_s, fresh_start_s
 from autotune.prune import without_passengers
 from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 from autotune.study import Study
 from autotune.workbench import Workbench
 

@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Reason, Record
 from autotune.record import TrialRecord
-from autotune.space import Knob, SearchSpace
+from autotune.space.space import Knob, SearchSpace
 
 MOST_QUESTIONS = 3
 """Trials spent on one culprit at the most."""

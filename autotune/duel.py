@@ -20,7 +20,7 @@ from autotune.plan import choose_target, make_workload, stream_calls
 from autotune.runner import Trials
 from autotune.study import Study
 from autotune.trial import TrialFolder, TrialRequest
-from autotune.tuned import TunedConfig
+from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Workload
 
 OnBlock = Callable[[float, float], None]

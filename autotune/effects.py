@@ -15,7 +15,7 @@ from typing import Literal
 from autotune.classes import classes_of, program_of
 from autotune.config import Config, Scalar
 from autotune.record import TrialRecord
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 
 
 @dataclass(frozen=True)

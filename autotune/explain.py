@@ -23,7 +23,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
 from autotune.measure.statistics import Comparison, Speedup, Verdict
 from autotune.record import Confirmation, TrialRecord
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 from autotune.study import Study
 
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 from autotune.adaptive import Adaptive
 from autotune.application import MARGIN, Answer, Application, OnMismatch, Policy
 from autotune.errors import InputError
-from autotune.tuned import load_tuned
+from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.workload import Recipe, Variants
 
 

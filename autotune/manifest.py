@@ -10,11 +10,11 @@ from pydantic import Field, PositiveFloat, ValidationError, model_validator
 from autotune.config import FRAMEWORK, Config
 from autotune.errors import InputError, StoreError
 from autotune.files import read_file, write_whole
-from autotune.joint import plain
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Measurement, Record
 from autotune.measure.objective import Constraint, Objective
-from autotune.space import SearchSpace
+from autotune.space.combined import plain
+from autotune.space.space import SearchSpace
 from autotune.workload.traffic import Traffic
 from autotune.workload.workload import Workload
 

@@ -17,7 +17,7 @@ from autotune.environment import Environment
 from autotune.measure.measurement import TensorSpec
 from autotune.strategy import sizes_in
 from autotune.subject import structure_sha256
-from autotune.tuned import TunedConfig
+from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Arguments
 

@@ -22,17 +22,17 @@ from autotune.assignment import models_of, spaces_of
 from autotune.backends import entry_of, framework_names, framework_version
 from autotune.checkup import Case
 from autotune.config import Config, Scalar
-from autotune.declaration import Declaration, with_declared
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
-from autotune.joint import join
 from autotune.manifest import Manifest, Target
 from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.measure.measurement import Record
 from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.models import hub
 from autotune.probe import find_devices, read_declaration
-from autotune.space import Circumstances, Preset, SearchSpace, load_space
+from autotune.space.combined import join
+from autotune.space.declared import Declaration, with_declared
+from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.strategy import known_of
 from autotune.study import check_name
 from autotune.workload.tiers import Grade

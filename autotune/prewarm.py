@@ -9,13 +9,13 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from autotune.artifact import Artifact, CacheFile, Key, pack
 from autotune.backends import entry_of
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement
 from autotune.runner import Trials
 from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder, TrialRequest
+from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 
 MIN_GAIN = 2.0
 """A cold compile must take so many times what the first call takes with the artifact."""

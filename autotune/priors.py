@@ -18,9 +18,9 @@ from autotune.manifest import Manifest, read_manifest
 from autotune.measure.measurement import Measurement, Record
 from autotune.measure.statistics import Verdict
 from autotune.record import TrialRecord, fastest
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 from autotune.study import Study, list_studies, open_study
-from autotune.tuned import load_tuned
+from autotune.tuned.tuned_config import load_tuned
 
 MOST_CONFIGS = 4
 """So many configs are taken from all priors together, in turns: what they save must not be eaten up by trying them."""

@@ -16,7 +16,7 @@ from autotune.effects import pairs_of
 from autotune.manifest import Manifest
 from autotune.measure.measurement import Measurement
 from autotune.record import TrialRecord
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 
 MOST_EXTRA = 2
 """Trials of a run at the most that are spent on finding out what the winner does not need."""

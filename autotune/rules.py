@@ -21,7 +21,7 @@ from autotune.files import parse_as, read_yaml, write_yaml
 from autotune.manifest import Manifest
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Reason, Record, Stage
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 from autotune.store import in_turn
 from autotune.workload.workload import Device, Task
 

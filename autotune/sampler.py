@@ -19,11 +19,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.candidates import Candidates
 from autotune.config import Config
 from autotune.forecast import Forecast, Forecaster, Observations
 from autotune.outlook import NOTABLE, Outlook
-from autotune.space import SearchSpace
+from autotune.space.candidates import Candidates
+from autotune.space.space import SearchSpace
 from autotune.surrogate import Array, Encoding
 
 OK = "ok"

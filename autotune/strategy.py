@@ -24,7 +24,7 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
-from autotune.space import Need
+from autotune.space.space import Need
 from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Traffic
 from autotune.workload.workload import Arguments

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.config import Config, Scalar
-from autotune.space import Knob, SearchSpace
+from autotune.space.space import Knob, SearchSpace
 
 Array = npt.NDArray[np.float64]
 

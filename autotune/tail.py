@@ -13,8 +13,8 @@ from autotune.belongings import clear_runs
 from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.record import TrialRecord
-from autotune.tiers import NOISY, Tail
 from autotune.trial import TrialFolder
+from autotune.tuned.tier_file import NOISY, Tail
 from autotune.workbench import Workbench, trial_request
 
 _TAIL = "tail"

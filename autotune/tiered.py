@@ -26,7 +26,7 @@ from autotune.errors import AutotuneError, InputError
 from autotune.journal import Journal, journal_of, keep_for
 from autotune.ladder import Ladder, TieredStats
 from autotune.loaded import load
-from autotune.tiers import Tier, Tiers, read_tiers
+from autotune.tuned.tier_file import Tier, Tiers, read_tiers
 
 _log = logging.getLogger("autotune")
 

@@ -13,7 +13,7 @@ from autotune.errors import InputError
 from autotune.manifest import Manifest
 from autotune.measure.objective import UNITS
 from autotune.study import Study
-from autotune.tiers import SCHEMA, Tail, Tier, Tiers
+from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers
 
 FILE = "tiers.yaml"
 TAIL_SHARE = 0.2

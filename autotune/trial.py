@@ -18,7 +18,6 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
 
-from autotune.artifact import CacheFile
 from autotune.config import Config
 from autotune.files import write_whole
 from autotune.measure.accuracy import ReferencePrecision, default_tolerance
@@ -26,6 +25,7 @@ from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Measurement, Outcome, Record, Stage
 from autotune.measure.profile import Profile
 from autotune.measure.sampling import SamplingPlan
+from autotune.tuned.cache_file import CacheFile
 from autotune.workload.workload import Workload
 
 REQUEST_FILE = "request.json"

@@ -12,7 +12,7 @@ from autotune.errors import HarnessError, InputError
 from autotune.measure.objective import LATENCY, Constraint, Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.runner import Trials
-from autotune.tuned import TunedConfig
+from autotune.tuned.tuned_config import TunedConfig
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune import environment
-from autotune.artifact import CacheFile, Key, compiler_variables, read_verified, unpack, why_unfit
 from autotune.backends import Backend, framework_version
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import TensorSpec
+from autotune.tuned.cache_file import CacheFile, Key, compiler_variables, read_verified, unpack, why_unfit
 
 
 @dataclass(frozen=True)

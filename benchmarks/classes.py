@@ -32,7 +32,7 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement, Stage
 from autotune.plan import make_workload
 from autotune.runner import Runner
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 from autotune.trial import TrialFolder, TrialRequest
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish, table
 

@@ -11,7 +11,7 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 
 from autotune.config import Config
 from autotune.sampler import EnumSampler
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 from benchmarks.table import Row, Table
 
 AFTER = (10, 20, 40)

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from autotune.config import Config
 from autotune.lease import Lease
 from autotune.measure.measurement import Measurement, Usage
-from autotune.space import Knob, SearchSpace
+from autotune.space.space import Knob, SearchSpace
 from autotune.study import Study, create_study, open_study
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
 from benchmarks.simulated import manifest_of, measurement_of

@@ -39,7 +39,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.plan import make_workload
 from autotune.runner import Runner, Trials
-from autotune.space import Circumstances, SearchSpace, load_space
+from autotune.space.space import Circumstances, SearchSpace, load_space
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload.workload import Workload
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish

@@ -30,7 +30,7 @@ from autotune.measure.objective import UNDER_TRAFFIC, total_s
 from autotune.plan import make_workload
 from autotune.runner import Runner
 from autotune.trial import Limits, TrialFolder
-from autotune.tuned import load_tuned
+from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import STREAM_CALLS
 from benchmarks.cold_trials import cold_request, measurements

@@ -25,7 +25,7 @@ from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcom
 from autotune.measure.objective import Objective
 from autotune.record import Confirmation
 from autotune.runner import StageCallback
-from autotune.space import Knob, SearchSpace
+from autotune.space.space import Knob, SearchSpace
 from autotune.study import create_study
 from autotune.trial import TrialFolder, TrialRequest
 from autotune.tune import Tuner

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.config import Config, Scalar
-from autotune.space import Knob, SearchSpace
+from autotune.space.space import Knob, SearchSpace
 
 PAIRS_SHARE, PAIR_SD = 0.4, 0.04
 """So many of the interactions of two values are not zero, and how large these are (natural logarithm)."""

@@ -18,7 +18,7 @@ from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Record
-from autotune.space import Preset, SearchSpace
+from autotune.space.space import Preset, SearchSpace
 
 TABLES = Path(__file__).with_name("tables")
 

@@ -25,7 +25,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
 from autotune.measure.objective import Constraint, Objective
 from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.runner import Runner
-from autotune.space import Circumstances, SearchSpace, load_space
+from autotune.space.space import Circumstances, SearchSpace, load_space
 from autotune.study import Study, create_study
 from autotune.trial import Limits, TrialFolder, TrialRequest
 from autotune.workload.workload import Workload

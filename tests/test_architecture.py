@@ -283,7 +283,7 @@ FRAMEWORKS = {"torch", "torch_npu", "mindspore"}
     ("module", "heavy"),
     [
         ("autotune", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "pydantic", "numpy", "typer", "rich"}),
-        ("autotune.tuned", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "typer", "rich"}),
+        ("autotune.tuned.tuned_config", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "typer", "rich"}),
         ("autotune.models", FRAMEWORKS | {"optuna"}),
         ("autotune.tune", FRAMEWORKS | {"scipy", "typer", "rich"}),
     ],

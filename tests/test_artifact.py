@@ -11,10 +11,10 @@ import tarfile
 
 import pytest
 
-from autotune import artifact as artifacts
-from autotune.artifact import CacheFile, Key, compiler_variables, pack, read_verified, unpack, why_unfit
 from autotune.errors import InputError
 from autotune.measure.measurement import TensorSpec
+from autotune.tuned import cache_file as artifacts
+from autotune.tuned.cache_file import CacheFile, Key, compiler_variables, pack, read_verified, unpack, why_unfit
 
 KEY = Key(
     framework="torch",

@@ -17,15 +17,15 @@ import autotune
 from autotune.answer import export, tuned_config
 from autotune.duel import duel_of_trials, measure
 from autotune.errors import HarnessError, InputError, StoreError
-from autotune.joint import join
 from autotune.manifest import Target
 from autotune.measure.measurement import Failure, Reason
 from autotune.plan import require_same_question
 from autotune.runner import Runners
-from autotune.space import Circumstances, load_space
+from autotune.space.combined import join
+from autotune.space.space import Circumstances, load_space
 from autotune.trial import TrialFolder
 from autotune.tune import Tuner
-from autotune.tuned import load_tuned
+from autotune.tuned.tuned_config import load_tuned
 from autotune.verify import duel_of_answers, duel_with_untuned, verify
 from autotune.workload.workload import Workload
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedLive, ScriptedTrials, with_latency

@@ -13,7 +13,7 @@ from autotune.events import ConfigProbed, CulpritSought, RuleLearned, TrialEnded
 from autotune.measure.measurement import Failure, Measurement
 from autotune.record import TrialRecord
 from autotune.runner import Runner
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from autotune.tune import Tuner
 from tests.conftest import QUICK_BUDGET
 

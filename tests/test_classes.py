@@ -11,7 +11,7 @@ from autotune.config import Config
 from autotune.effects import Effect, effects_of
 from autotune.measure.measurement import Failure
 from autotune.record import TrialRecord
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from tests.conftest import with_latency
 
 SPACE = """

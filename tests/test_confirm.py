@@ -19,7 +19,7 @@ from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict
 from autotune.record import NoiseFloor, Sentinel, TrialRecord
 from autotune.report.terminal import summary
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from autotune.tune import Tuner
 from tests.conftest import ScriptedTrials, with_latency
 

@@ -18,7 +18,7 @@ from autotune.culprit import (
 )
 from autotune.measure.measurement import Failure
 from autotune.record import TrialRecord
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 
 KNOB = "  {name}: {{doc: 'https://e.org', values: {values}, default: {default}, when: {{{when}}}}}\n"
 

@@ -14,7 +14,7 @@ from autotune.events import SearchEnded, TrialStarted
 from autotune.outlook import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, Outlook
 from autotune.report.document import document
 from autotune.report.terminal import summary
-from autotune.space import Knob, SearchSpace
+from autotune.space.space import Knob, SearchSpace
 from autotune.study import open_study
 from autotune.tune import Tuner
 from tests.conftest import ScriptedTrials, with_latency

@@ -21,10 +21,10 @@ from autotune.report.document import comparison_document, document
 from autotune.report.live import LiveDisplay
 from autotune.report.pareto import front_table
 from autotune.report.terminal import comparison_lines, summary, trials_table, verification_lines
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from autotune.study import open_study
 from autotune.tune import Tuner
-from autotune.tuned import load_tuned
+from autotune.tuned.tuned_config import load_tuned
 from autotune.verify import duel_with_untuned, verify
 from tests.conftest import REPOSITORY, ScriptedTrials
 

@@ -16,7 +16,7 @@ from autotune.record import Confirmation
 from autotune.report.document import document
 from autotune.report.learned import news_of, priors_summary
 from autotune.study import open_study
-from autotune.tuned import load_tuned
+from autotune.tuned.tuned_config import load_tuned
 from tests.conftest import REPOSITORY, with_latency
 from tests.test_culprit import SPACE, knob, load
 

@@ -20,7 +20,7 @@ from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
 from autotune.reuse import MAX_DONORS
 from autotune.runner import Runner
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from autotune.study import open_study
 from autotune.trial import TrialFolder
 from autotune.tune import Tuner

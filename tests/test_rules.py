@@ -23,7 +23,7 @@ from autotune.rules import (
     read_rules,
     scope_of,
 )
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from tests.conftest import REPOSITORY
 
 SCOPE = Scope(

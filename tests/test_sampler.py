@@ -10,10 +10,10 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from autotune import candidates
 from autotune.config import Config
 from autotune.sampler import EnumSampler
-from autotune.space import Knob, SearchSpace
+from autotune.space import candidates
+from autotune.space.space import Knob, SearchSpace
 from benchmarks.synthetic import large_space, make_table, medium_space, small_space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -19,7 +19,7 @@ from autotune.manifest import read_manifest
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Constraint, Objective
 from autotune.record import StopReason
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from autotune.study import create_study, list_studies, open_or_create, open_study
 from tests.conftest import REPOSITORY, with_latency
 

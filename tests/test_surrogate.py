@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autotune.config import Config
-from autotune.space import Knob, SearchSpace
+from autotune.space.space import Knob, SearchSpace
 from autotune.surrogate import (
     Encoding,
     Kernel,

@@ -25,7 +25,7 @@ from autotune.plan import Wish, make_manifest, make_workload, tier_wishes
 from autotune.probe import read_declaration
 from autotune.tail import confirm_tail
 from autotune.tiering import TAIL_SHARE, deadline_s, share_of
-from autotune.tiers import SCHEMA, Tail, Tier, Tiers, read_tiers
+from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers
 from autotune.workbench import Workbench
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials
 

@@ -12,7 +12,7 @@ import yaml
 from autotune.errors import InputError
 from autotune.mismatch import retune_command
 from autotune.plan import Wish, make_manifest
-from autotune.tuned import load_tuned
+from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET, REPOSITORY
 

@@ -20,10 +20,10 @@ from autotune.loaded import Loaded
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.plan import bundled_space
 from autotune.runner import Runner
-from autotune.space import Circumstances, Preset, SearchSpace, load_space
+from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.training import NUM_STEPS, StepGate
 from autotune.trial import Limits, TrialFolder
-from autotune.tuned import TunedConfig
+from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Device, Workload
 from tests.conftest import REPOSITORY
 

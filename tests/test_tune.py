@@ -26,7 +26,7 @@ from autotune.prune import MOST_EXTRA
 from autotune.record import DRIFTING, NoiseFloor
 from autotune.report.terminal import summary
 from autotune.runner import Runner
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from autotune.study import open_study
 from autotune.tune import Tuner
 from tests.conftest import QUICK_BUDGET

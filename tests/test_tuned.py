@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from autotune.errors import InputError
-from autotune.tuned import TunedConfig, load_tuned
+from autotune.tuned.tuned_config import TunedConfig, load_tuned
 from tests.conftest import REPOSITORY
 
 SCHEMA_FILE = REPOSITORY / "docs" / "best.schema.json"
@@ -24,9 +24,13 @@ def exported() -> dict[str, object]:
 
 
 def test_the_published_schema_is_the_models_own():
-    """docs/best.schema.json is what `python -m autotune.tuned` prints: it cannot drift from the code."""
+    """docs/best.schema.json is what `python -m autotune.tuned.tuned_config` prints: it cannot drift from the code."""
     printed = subprocess.run(
-        [sys.executable, "-m", "autotune.tuned"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "autotune.tuned.tuned_config"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert json.loads(SCHEMA_FILE.read_text()) == json.loads(printed)
 

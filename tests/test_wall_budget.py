@@ -21,7 +21,7 @@ from autotune.measure.statistics import Verdict
 from autotune.record import StopReason
 from autotune.report.document import document
 from autotune.report.terminal import summary
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from autotune.study import open_study
 from autotune.trial import Limits
 from autotune.tune import Tuner

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 import autotune
-from autotune.artifact import Artifact, CacheFile, Key, pack
 from autotune.backends.fake import FakeBackend
 from autotune.changes import Changes
 from autotune.config import Config
@@ -24,7 +23,8 @@ from autotune.measure.measurement import Diagnosis, Failure, Measurement, Reason
 from autotune.prewarm import prewarm
 from autotune.runner import Runner
 from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder
-from autotune.tuned import load_tuned
+from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
+from autotune.tuned.tuned_config import load_tuned
 from autotune.warm_start import key_here
 from tests.conftest import REPOSITORY
 from tests.test_artifact import KEY

@@ -51,7 +51,7 @@ def verify(
     """
     from autotune.report.document import verification_document
     from autotune.report.terminal import verification_lines
-    from autotune.tuned import load_tuned
+    from autotune.tuned.tuned_config import load_tuned
     from autotune.verify import duel_with_untuned
     from autotune.verify import verify as verify_tuned
 
@@ -101,7 +101,7 @@ def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, 
     from autotune.duel import duel_of_trials
     from autotune.errors import InputError
     from autotune.study import open_study
-    from autotune.tuned import load_tuned
+    from autotune.tuned.tuned_config import load_tuned
     from autotune.verify import duel_of_answers
 
     match things:

@@ -23,7 +23,7 @@ from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
     from autotune.study import Study
-    from autotune.tuned import TunedConfig
+    from autotune.tuned.tuned_config import TunedConfig
 
 
 @app.command()
@@ -147,9 +147,9 @@ def export(
 ) -> int:
     """Write the answer as the YAML file that a job loads in two lines."""
     from autotune import answer
-    from autotune.artifact import SUFFIX
     from autotune.study import open_study
-    from autotune.tuned import require_replaceable
+    from autotune.tuned.cache_file import SUFFIX
+    from autotune.tuned.tuned_config import require_replaceable
 
     opened = open_study(studies_dir, study)
     require_replaceable(output)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.plan import Wish
     from autotune.priors import Source
     from autotune.study import Study
-    from autotune.tiers import Tail, Tiers
+    from autotune.tuned.tier_file import Tail, Tiers
 
 
 def tune_tiers(
@@ -97,7 +97,7 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
     from autotune.report.console import console
     from autotune.report.tiers import tiers_table
     from autotune.tiering import FILE
-    from autotune.tiers import NOISY
+    from autotune.tuned.tier_file import NOISY
 
     noisy = [each.name for each in tiers.tiers if each.evidence.spread > NOISY]
     if noisy:

@@ -148,7 +148,7 @@ def tune(
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.plan import Wish, make_manifest
     from autotune.priors import read_prior
-    from autotune.space import PRESETS
+    from autotune.space.space import PRESETS
     from autotune.study import open_or_create
 
     wish = Wish(

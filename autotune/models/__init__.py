@@ -105,7 +105,7 @@ def names(framework: str | None = None, task: Literal["infer", "train"] = "infer
 
 
 def declared(name: str, framework: str) -> dict[str, Any]:
-    """What a process that builds the model would find declared (see `autotune.declaration`), as plain data."""
+    """What a process that builds the model would find declared (see `autotune.space.declared`), as plain data."""
     model = BUNDLED[name]
     return {
         "repeated": model.repeated,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from autotune.report.units import seconds
-from autotune.tiers import Tiers
+from autotune.tuned.tier_file import Tiers
 
 
 def tiers_table(tiers: Tiers) -> Table:

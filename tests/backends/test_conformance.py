@@ -11,7 +11,7 @@ import pytest
 from autotune.backends import BACKENDS, Backend, framework_names, framework_version
 from autotune.errors import MissingFrameworkError
 from autotune.plan import bundled_space
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from tests.conftest import REPOSITORY
 
 FRAMEWORKS = [
@@ -51,7 +51,7 @@ from autotune.backends import load_backend, output_arrays
 from autotune.changes import Changes
 from autotune.config import Config
 from autotune.plan import bundled_spaces
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 framework, expressions = sys.argv[1], json.loads(sys.argv[2])
 backend = load_backend(framework)
 backend.prepare("cpu", 7)

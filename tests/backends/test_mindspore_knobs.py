@@ -26,7 +26,7 @@ from autotune.changes import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_spaces
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 
 ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops

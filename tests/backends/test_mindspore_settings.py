@@ -15,7 +15,7 @@ from autotune.backends.mindspore_settings import OF_PROCESS, compile_arguments, 
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_spaces
-from autotune.space import Circumstances, load_space, read_space_file
+from autotune.space.space import Circumstances, load_space, read_space_file
 from autotune.variants import without_variants
 
 PYNATIVE = {"execution": "pynative"}

@@ -10,7 +10,7 @@ from autotune.backends.torch_settings import DYNAMIC, OPTIONS, Settings, compile
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_space
-from autotune.space import Circumstances, load_space
+from autotune.space.space import Circumstances, load_space
 from autotune.variants import without_variants
 
 EAGER, COMPILE = {"execution": "eager"}, {"execution": "compile"}

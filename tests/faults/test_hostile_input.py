@@ -19,8 +19,8 @@ from autotune.errors import AutotuneError, InputError
 from autotune.files import read_yaml
 from autotune.manifest import read_manifest
 from autotune.report.console import PlainConsole
-from autotune.tiers import read_tiers
-from autotune.tuned import load_tuned
+from autotune.tuned.tier_file import read_tiers
+from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import read_traffic
 from tests.conftest import MODEL_FILE, REPOSITORY, SPACE_FILE, cli_command, cli_environment
 from tests.faults.commands import ESCAPES, a_pipe, acts_on_nothing, command, refused

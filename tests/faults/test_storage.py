@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from autotune import belongings, store
-from autotune.artifact import CacheFile, pack, read_verified
 from autotune.budget import Budget
 from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
@@ -25,7 +24,8 @@ from autotune.manifest import Manifest
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study import Study, create_study, open_or_create, open_study
 from autotune.trial import REQUEST_FILE
-from autotune.tuned import load_tuned, require_replaceable
+from autotune.tuned.cache_file import CacheFile, pack, read_verified
+from autotune.tuned.tuned_config import load_tuned, require_replaceable
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment
 from tests.faults.commands import a_pipe, command, refused
 from tests.test_artifact import KEY

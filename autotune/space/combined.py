@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.config import FRAMEWORK, Config
-from autotune.space import Knob, Pattern, SearchSpace
+from autotune.space.space import Knob, Pattern, SearchSpace
 
 DOC = "docs/search-spaces.md"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.measure.measurement import Record
-from autotune.space import Knob, Pattern, SearchSpace
+from autotune.space.space import Knob, Pattern, SearchSpace
 from autotune.variants import PREFIX
 from autotune.workload.regions import KNOB, WHOLE
 from autotune.workload.tiers import Grade

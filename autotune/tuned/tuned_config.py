@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field
 
 from autotune.adaptive import Adaptive
-from autotune.artifact import Artifact
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
@@ -19,6 +18,7 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Latency, Record, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
+from autotune.tuned.cache_file import Artifact
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Device, Task
 

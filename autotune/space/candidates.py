@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from autotune.config import Config, Scalar
-from autotune.space import SearchSpace
+from autotune.space.space import SearchSpace
 
 ENUMERATION_LIMIT = 5000
 """Up to this many configs are listed."""
