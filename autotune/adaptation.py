@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from autotune.adaptive import Account, AdaptiveStats, Ledger
-from autotune.backends import Backend, Versions, compared
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend, Versions, compared
+from autotune.backends.undo import Changes
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.journal import Journal
 from autotune.workload.workload import Arguments

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune import priors
-from autotune.backends import entry_of
+from autotune.backends.protocol import entry_of
 from autotune.belongings import clear_runs
 from autotune.budget import Budget
 from autotune.classes import are_one, simplest

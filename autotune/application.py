@@ -12,8 +12,8 @@ import psutil
 
 from autotune.adaptation import Adaptation, Adapted
 from autotune.adaptive import Adaptive, Expected, Ledger
-from autotune.backends import Backend, entry_of, framework_of, load_backend
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend, entry_of, framework_of, load_backend
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.guard import Applied, Guard, MismatchError, Terms

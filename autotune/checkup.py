@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.backends import Reports, entry_of, reports_of
+from autotune.backends.protocol import Reports, entry_of, reports_of
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.finding import Cost, Finding, findings_of, ranked, with_profiled_cost

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.backends import entry_of, framework_names
+from autotune.backends.protocol import entry_of, framework_names
 from autotune.environment import num_usable_cores, package_version
 from autotune.errors import AutotuneError, MissingFrameworkError
 from autotune.measure.measurement import Record

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from autotune.backends import Backend
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend
+from autotune.backends.undo import Changes
 from autotune.check import Gate
 from autotune.config import Config
 from autotune.inference import Inference

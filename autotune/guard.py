@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from autotune.backends import Backend, compared
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend, compared
+from autotune.backends.undo import Changes
 from autotune.errors import InputError, UnsuitableCallError, quoted
 from autotune.journal import Journal
 from autotune.warm_start import WarmStart

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from autotune.backends import Backend, output_arrays
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend, output_arrays
+from autotune.backends.undo import Changes
 from autotune.check import Gate, OutputGate
 from autotune.config import Config
 from autotune.subject import Subject, why_unrepeatable

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.backends import Backend
+from autotune.backends.protocol import Backend
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")

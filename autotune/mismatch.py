@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autotune import environment
-from autotune.backends import Backend, framework_version
+from autotune.backends.protocol import Backend, framework_version
 from autotune.environment import Environment
 from autotune.measure.measurement import TensorSpec
 from autotune.strategy import sizes_in

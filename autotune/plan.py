@@ -19,7 +19,7 @@ import optuna
 import autotune
 from autotune import models
 from autotune.assignment import models_of, spaces_of
-from autotune.backends import entry_of, framework_names, framework_version
+from autotune.backends.protocol import entry_of, framework_names, framework_version
 from autotune.checkup import Case
 from autotune.config import Config, Scalar
 from autotune.environment import num_usable_cores

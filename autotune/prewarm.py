@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from autotune.backends import entry_of
+from autotune.backends.protocol import entry_of
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement

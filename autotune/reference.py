@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.backends import Backend
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend
+from autotune.backends.undo import Changes
 from autotune.check import write_reference
 from autotune.errors import HarnessError, InputError
 from autotune.exercise import Exercise, exercise_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autotune.backends import Backend
+from autotune.backends.protocol import Backend
 from autotune.config import Config
 from autotune.measure.measurement import Compilations, Replay
 from autotune.measure.passes import take_cold_pass

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol
 
-from autotune.backends import entry_of, framework_version
+from autotune.backends.protocol import entry_of, framework_version
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.postmortem import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.backends import Backend
+from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError
 from autotune.measure import accuracy
 from autotune.measure.accuracy import WideType

@@ -21,7 +21,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from autotune.backends import Backend, framework_of, load_backend
+from autotune.backends.protocol import Backend, framework_of, load_backend
 from autotune.errors import AutotuneError, InputError
 from autotune.journal import Journal, journal_of, keep_for
 from autotune.ladder import Ladder, TieredStats

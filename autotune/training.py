@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.backends import Backend, output_arrays
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend, output_arrays
+from autotune.backends.undo import Changes
 from autotune.check import Gate, WrongResultError
 from autotune.config import Config
 from autotune.errors import AutotuneError

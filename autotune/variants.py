@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune import strategy
-from autotune.backends import Backend, Versions
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend, Versions
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.strategy import Place, Step

@@ -23,8 +23,8 @@ import numpy as np
 import psutil
 
 from autotune import environment, reference, variants
-from autotune.backends import Backend, load_backend
-from autotune.changes import Changes
+from autotune.backends.protocol import Backend, load_backend
+from autotune.backends.undo import Changes
 from autotune.check import WrongResultError, check
 from autotune.classmate import find_classmate
 from autotune.errors import AutotuneError, InvalidConfigError, quoted

@@ -87,7 +87,7 @@ def answer(folder: Path) -> Path:
     import torch
 
     from autotune import environment
-    from autotune.backends.torch_compile import TorchBackend
+    from autotune.backends.torch.backend import TorchBackend
     from autotune.subject import structure_sha256
 
     cold, warm = (child(["--first-call"], folder / "cache") for _ in range(2))

@@ -29,8 +29,8 @@ import yaml
 
 import autotune
 from autotune import environment
-from autotune.backends.torch_compile import TorchBackend
-from autotune.backends.torch_frozen import FrozenWeights
+from autotune.backends.torch.backend import TorchBackend
+from autotune.backends.torch.frozen import FrozenWeights
 from autotune.loaded import Loaded
 from autotune.models.torch.vit import vit
 from autotune.subject import structure_sha256

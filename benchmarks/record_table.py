@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune import environment
-from autotune.backends import framework_version
+from autotune.backends.protocol import framework_version
 from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import AutotuneError, HarnessError, InputError

@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from autotune.backends import entry_of
+from autotune.backends.protocol import entry_of
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.plan import make_workload

@@ -14,7 +14,7 @@ import autotune
 from autotune.adaptation import Adaptation, Adapted
 from autotune.adaptive import MAX_SHAPES, NUM_TIMED, Adaptive, Expected, Ledger
 from autotune.backends.fake import FakeBackend
-from autotune.changes import Changes
+from autotune.backends.undo import Changes
 from autotune.errors import InputError
 from autotune.journal import Journal
 from autotune.prometheus import expose

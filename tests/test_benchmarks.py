@@ -299,9 +299,9 @@ def test_the_plain_script_reads_the_export(tmp_path):
 def test_the_plain_script_does_by_hand_what_the_backend_does():
     """Two ways of writing it: the plain script hands torch.compile what the product hands it, knob by knob."""
     pytest.importorskip("torch")
-    from autotune.backends.torch_apply import mode_options
-    from autotune.backends.torch_settings import compile_arguments
-    from autotune.backends.torch_settings import settings_of as settings
+    from autotune.backends.torch.apply import mode_options
+    from autotune.backends.torch.knobs import compile_arguments
+    from autotune.backends.torch.knobs import settings_of as settings
     from benchmarks.plain import OPTIONS, arguments_of
 
     for name in OPTIONS:

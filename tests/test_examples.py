@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from autotune import environment
-from autotune.backends import framework_version, load_backend
+from autotune.backends.protocol import framework_version, load_backend
 from autotune.plan import make_workload
 from autotune.subject import put_on_device
 from tests.conftest import REPOSITORY

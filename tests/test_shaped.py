@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.backends import load_backend, output_arrays
+from autotune.backends.protocol import load_backend, output_arrays
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.plan import make_workload

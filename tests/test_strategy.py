@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from autotune import variants
-from autotune.backends import Varying
 from autotune.backends.fake import FakeBackend
-from autotune.changes import Changes
+from autotune.backends.protocol import Varying
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.strategy import dimension_to_split, known_of, sizes_in

@@ -465,7 +465,7 @@ class TestInTheJob:
 
 def write_real(folder: Path, framework: str, built: dict[str, object], config, untuned, device) -> Path:
     """Tiers of real models, one export for each, as if they had been tuned here."""
-    from autotune.backends import framework_version, load_backend
+    from autotune.backends.protocol import framework_version, load_backend
     from autotune.subject import structure_sha256
 
     backend = load_backend(framework)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.backends import BACKENDS
+from autotune.backends.protocol import BACKENDS
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.runner import Runner
 from autotune.toolchain import hand_over, is_whole

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from autotune import models
-from autotune.backends.mindspore_settings import compile_arguments
-from autotune.backends.torch_settings import require_for_training, settings_of
+from autotune.backends.mindspore.knobs import compile_arguments
+from autotune.backends.torch.knobs import require_for_training, settings_of
 from autotune.check import WrongResultError
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfigError
@@ -437,8 +437,8 @@ def test_an_optimizer_that_has_counted_changes_its_implementation_and_back():
     """In a job that was resumed: fused from now on, from the moments there are, and as it was when undone."""
     import torch
 
-    from autotune.backends.torch_training import training_step
-    from autotune.changes import Changes
+    from autotune.backends.torch.training import training_step
+    from autotune.backends.undo import Changes
 
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.Adam(model.parameters())

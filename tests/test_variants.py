@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from autotune import variants
-from autotune.backends import load_backend
-from autotune.changes import Changes
+from autotune.backends.protocol import load_backend
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfigError, MissingVariantError
 

@@ -15,7 +15,7 @@ import yaml
 
 import autotune
 from autotune.backends.fake import FakeBackend
-from autotune.changes import Changes
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.journal import journal_of

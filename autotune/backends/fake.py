@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends import Found, ModelCopy, Varying, Versions, python_random_state, variables_set
-from autotune.changes import Changes
+from autotune.backends.protocol import Found, ModelCopy, Varying, Versions, python_random_state, variables_set
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measure.accuracy import WideType

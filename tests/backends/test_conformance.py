@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.backends import BACKENDS, Backend, framework_names, framework_version
+from autotune.backends.protocol import BACKENDS, Backend, framework_names, framework_version
 from autotune.errors import MissingFrameworkError
 from autotune.plan import bundled_space
 from autotune.space.space import Circumstances, load_space
@@ -47,8 +47,8 @@ SCRIPT = """
 import importlib, json, random, sys
 import numpy as np
 from pathlib import Path
-from autotune.backends import load_backend, output_arrays
-from autotune.changes import Changes
+from autotune.backends.protocol import load_backend, output_arrays
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.plan import bundled_spaces
 from autotune.space.space import Circumstances, load_space
@@ -88,7 +88,7 @@ inputs = tuple(backend.place(each) for each in inputs)
 spaces = {path.stem: path for path in bundled_spaces()}
 untuned = Config({"execution": "eager"})
 if framework in spaces:
-    version = __import__("autotune.backends", fromlist=["x"]).framework_version(framework)
+    version = __import__("autotune.backends.protocol", fromlist=["x"]).framework_version(framework)
     here = Circumstances(version=version, device="cpu")
     untuned = load_space(spaces[framework], framework=framework, circumstances=here).untuned()
 with backend.inference():
@@ -139,7 +139,7 @@ def said(request):
 
 def test_a_release_that_is_too_old_is_said_so(monkeypatch):
     """Older than the table's oldest: a sentence with both versions and what to run, before anything is imported."""
-    monkeypatch.setattr("autotune.backends.package_version", lambda _: "1.13.1+cu117")
+    monkeypatch.setattr("autotune.backends.protocol.package_version", lambda _: "1.13.1+cu117")
     with pytest.raises(MissingFrameworkError, match=r"torch 1\.13\.1\+cu117 is too old: 2\.6 is the oldest"):
         framework_version("torch")
 
@@ -229,7 +229,7 @@ def test_the_class_has_the_whole_contract(name):
     """No method of the protocol is missing."""
     require(name)
     script = (
-        f"from autotune.backends import load_backend\nbackend = load_backend({name!r})\n"
+        f"from autotune.backends.protocol import load_backend\nbackend = load_backend({name!r})\n"
         f"missing = [m for m in {_methods()!r} if not hasattr(backend, m)]\nassert not missing, missing"
     )
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)

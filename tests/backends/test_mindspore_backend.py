@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import yaml
 
-from autotune.changes import Changes
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.measurement import Reason
@@ -34,8 +34,8 @@ ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops
 pytestmark = pytest.mark.mindspore
 
-from autotune.backends import mindspore_jit  # noqa: E402
-from autotune.backends.mindspore_jit import MindSporeBackend  # noqa: E402
+from autotune.backends.mindspore import backend  # noqa: E402
+from autotune.backends.mindspore.backend import MindSporeBackend  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -322,7 +322,7 @@ def test_bfloat16_reads_as_float32(run):
 def test_detection_is_quiet():
     """`find` names what is there and prints nothing: not even without the log level that a trial sets."""
     script = (
-        "import sys; from autotune.backends.mindspore_jit import MindSporeBackend as B; "
+        "import sys; from autotune.backends.mindspore.backend import MindSporeBackend as B; "
         "open(sys.argv[1], 'w').write(repr(B().find()))"
     )
     environment = {name: value for name, value in os.environ.items() if name != "GLOG_v"}
@@ -340,7 +340,7 @@ def test_an_absent_device_is_a_note_and_an_error():
     assert found.devices["cpu"] == "CPU"
     for note in found.notes:
         device = note.partition(":")[0]
-        assert mindspore_jit._INSTALL in note
+        assert backend._INSTALL in note
         with pytest.raises(MissingDeviceError, match=device):
             MindSporeBackend().prepare(device, 0)
 
@@ -348,7 +348,7 @@ def test_an_absent_device_is_a_note_and_an_error():
 def test_a_process_that_has_computed_keeps_its_device():
     """To select the device that a process is on already is no error, though MindSpore takes no selection any more."""
     script = (
-        "import os, mindspore as ms; from autotune.backends.mindspore_jit import MindSporeBackend as B; "
+        "import os, mindspore as ms; from autotune.backends.mindspore.backend import MindSporeBackend as B; "
         "(ms.Tensor([1.0]) + 1).asnumpy(); B().prepare('cpu', 0); print('prepared', flush=True); os._exit(0)"
     )
     environment = {**os.environ, "GLOG_v": "3", "PYTHONPATH": str(REPOSITORY)}
@@ -460,7 +460,7 @@ JOB = """
 import json, sys
 import mindspore as ms, numpy as np
 import autotune
-from autotune.backends.mindspore_settings import compile_arguments
+from autotune.backends.mindspore.knobs import compile_arguments
 given = {"context": [], "jit": []}
 set_context, jit = ms.set_context, ms.jit
 ms.set_context = lambda **arguments: given["context"].append(arguments) or set_context(**arguments)

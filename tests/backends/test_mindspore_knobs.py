@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import yaml
 
-from autotune.changes import Changes
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_spaces
@@ -32,8 +32,8 @@ ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops
 pytestmark = pytest.mark.mindspore
 
-from autotune.backends import mindspore_program  # noqa: E402
-from autotune.backends.mindspore_jit import MindSporeBackend  # noqa: E402
+from autotune.backends.mindspore import fingerprint  # noqa: E402
+from autotune.backends.mindspore.backend import MindSporeBackend  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -146,9 +146,9 @@ def applied(backend, cell, config, number):
 
 def read_back():
     return {
-        "onednn_isa": mindspore_program.effective_isa(),
-        "launch_blocking": mindspore_program.is_launch_blocking(),
-        "queue": mindspore_program.has_queue(),
+        "onednn_isa": fingerprint.effective_isa(),
+        "launch_blocking": fingerprint.is_launch_blocking(),
+        "queue": fingerprint.has_queue(),
         "kernel_threads": ms.get_context("runtime_num_threads"),
         "dispatch_threads": ms.get_context("inter_op_parallel_num"),
         "pipeline": os.environ.get("MS_DEV_RUNTIME_CONF"),
@@ -318,7 +318,7 @@ import json, sys
 sys.path.insert(0, sys.argv[2])
 import autotune
 from test_mindspore_knobs import block, one_input, read_back
-from autotune.backends.mindspore_jit import MindSporeBackend
+from autotune.backends.mindspore.backend import MindSporeBackend
 import mindspore as ms
 ms.set_device("CPU") if hasattr(ms, "set_device") else ms.set_context(device_target="CPU")
 model = autotune.load(sys.argv[1]).apply(block(), on_mismatch="apply", process_settings=True)

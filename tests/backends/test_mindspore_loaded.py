@@ -20,7 +20,7 @@ import json, logging, sys
 import mindspore as ms, numpy as np
 import autotune
 from autotune import environment
-from autotune.backends.mindspore_jit import MindSporeBackend
+from autotune.backends.mindspore.backend import MindSporeBackend
 from autotune.subject import structure_sha256
 
 class Net(ms.nn.Cell):

@@ -18,8 +18,8 @@ import sys
 import numpy as np
 import mindspore as ms
 from mindspore import nn, ops
-from autotune.backends import load_backend
-from autotune.changes import Changes
+from autotune.backends.protocol import load_backend
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 
@@ -86,7 +86,7 @@ print(said.compiled, said.num_graphs, len(said.recompiles), program is not None,
 def test_regions_are_told_apart(tmp_path):
     """Equal code that runs in other Cells is another program; two texts for the same Cells are one."""
     code = """
-from autotune.backends import mindspore_diagnosis
+from autotune.backends.protocol import mindspore_diagnosis
 programs = []
 for region in ("whole", "blocks.*", "blocks.0", "blocks.0, blocks.1", "blocks.[01]", "head"):
     programs.append(run(capture="ast", region=region)[1])

@@ -18,8 +18,8 @@ SCRIPT = """
 import json, os, sys
 import numpy as np
 from autotune import variants
-from autotune.backends import load_backend
-from autotune.changes import Changes
+from autotune.backends.protocol import load_backend
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.workload.shapes import Axis, Shapes
 from autotune.workload.traffic import Load, Traffic

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.changes import Changes
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Failure, Measurement, Reason
@@ -221,7 +221,7 @@ LAYERS = [
 @pytest.mark.parametrize(("layer", "named"), LAYERS)
 def test_layers_that_drop_are_known(layer, named):
     """Every dropout layer, and the attention and recurrent layers that drop by themselves, in training mode only."""
-    from autotune.backends.torch_compile import TorchBackend
+    from autotune.backends.torch.backend import TorchBackend
 
     assert TorchBackend().active_dropout(layer()) == named
     assert TorchBackend().active_dropout(layer().eval()) == []
@@ -229,7 +229,7 @@ def test_layers_that_drop_are_known(layer, named):
 
 def test_complex_parameters_keep_their_imaginary_part():
     """Widening touches floats only: a complex parameter stays as it is."""
-    from autotune.backends.torch_compile import TorchBackend
+    from autotune.backends.torch.backend import TorchBackend
 
     model = torch.nn.Module()
     model.weight = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64) * 1j)
@@ -247,7 +247,7 @@ def test_what_is_no_module_is_refused(run_torch):
 @pytest.mark.parametrize(("knob", "value"), [("mode", "ludicrous"), ("backend", "steam")])
 def test_a_setting_that_this_release_lacks_is_invalid(knob, value):
     """Unknown modes and backends are refused before anything is compiled, with those that there are."""
-    from autotune.backends.torch_compile import TorchBackend
+    from autotune.backends.torch.backend import TorchBackend
 
     with pytest.raises(InvalidConfigError, match=f"knob {knob}: torch .* has no '{value}', only"):
         TorchBackend().compile(torch.nn.Linear(2, 2), Config({"execution": "compile", knob: value}), Changes())

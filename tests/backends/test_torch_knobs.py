@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from autotune.changes import Changes
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from tests.conftest import REPOSITORY
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.torch
 
 TRIALS = """
 import ctypes, json, sys, torch
-from autotune.backends import load_backend, torch_code
-from autotune.changes import Changes
+from autotune.backends.protocol import load_backend, torch_code
+from autotune.backends.undo import Changes
 from autotune.config import Config
 
 class Model(torch.nn.Module):
@@ -254,7 +254,7 @@ def test_kernels_are_counted(seen):
 
 JOB = """
 import json, sys, torch, autotune
-from autotune.backends import load_backend, torch_books
+from autotune.backends.protocol import load_backend, torch_books
 from autotune.config import Config
 TRIAL
 torch_books.clear()
@@ -319,7 +319,7 @@ def nested_inputs():
 
 def test_a_wrapper_keeps_the_structure():
     """Tensors in tuples, lists and dicts come out where they went in; integers and other values stay as they are."""
-    from autotune.backends.torch_apply import apply
+    from autotune.backends.torch.apply import apply
 
     step = apply(Nested().eval(), Config({"execution": "eager", "precision": "bf16_autocast"}), Changes())
     x, others = nested_inputs()
@@ -335,7 +335,7 @@ def test_a_wrapper_keeps_the_structure():
 
 def test_modes_of_inner_modules_are_kept():
     """A wrapper does not turn a layer that the model keeps in training mode."""
-    from autotune.backends.torch_apply import apply
+    from autotune.backends.torch.apply import apply
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()).eval()
     model[1].train()
@@ -353,7 +353,7 @@ def test_modes_of_inner_modules_are_kept():
 )
 def test_what_this_release_lacks_is_refused(config, words):
     """Before anything is compiled or set."""
-    from autotune.backends.torch_apply import apply
+    from autotune.backends.torch.apply import apply
 
     with pytest.raises(InvalidConfigError, match=words):
         apply(torch.nn.Linear(2, 2), Config({**config, "threads": 1}), Changes())
@@ -361,10 +361,10 @@ def test_what_this_release_lacks_is_refused(config, words):
 
 def test_a_setting_that_another_release_has_is_refused(monkeypatch):
     """An entry of inductor's config that is not there is a sentence, and nothing was set in the process."""
-    from autotune.backends import torch_settings
-    from autotune.backends.torch_apply import apply
+    from autotune.backends.torch import knobs
+    from autotune.backends.torch.apply import apply
 
-    monkeypatch.setitem(torch_settings.OPTIONS, "cpp_wrapper", ("gone.with_the_release", False))
+    monkeypatch.setitem(knobs.OPTIONS, "cpp_wrapper", ("gone.with_the_release", False))
     threads = torch.get_num_threads()
     config = Config({**COMPILE, "cpp_wrapper": True, "threads": threads + 1})
     with pytest.raises(InvalidConfigError, match=r"has no setting torch\._inductor\.config\.gone\.with_the_release"):
@@ -374,7 +374,7 @@ def test_a_setting_that_another_release_has_is_refused(monkeypatch):
 
 def test_only_glibc_is_told_to_keep_memory(monkeypatch):
     """Elsewhere the setting is refused: nothing would happen."""
-    from autotune.backends.torch_apply import apply
+    from autotune.backends.torch.apply import apply
 
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(InvalidConfigError, match="knob allocator: only glibc on Linux"):
@@ -382,7 +382,7 @@ def test_only_glibc_is_told_to_keep_memory(monkeypatch):
 
 
 def program_of(model, config):
-    from autotune.backends.torch_compile import TorchBackend
+    from autotune.backends.torch.backend import TorchBackend
 
     return TorchBackend().program(model, Config(config))
 
@@ -412,7 +412,7 @@ class Runner:
 
 def test_emitted_code_is_compared_by_its_meaning():
     """Comments, paths, cache keys, addresses and numbers of graphs differ from process to process; pragmas matter."""
-    from autotune.backends.torch_code import normalised
+    from autotune.backends.torch.emitted_code import normalised
 
     other = EMITTED
     for mine, theirs in [
@@ -432,7 +432,7 @@ def test_emitted_code_is_compared_by_its_meaning():
 
 def test_launches_are_counted_not_kernels():
     """A kernel that a call starts twice counts twice."""
-    from autotune.backends.torch_code import normalised, num_launches
+    from autotune.backends.torch.emitted_code import normalised, num_launches
 
     assert num_launches(normalised(EMITTED)) == 2
 

@@ -18,8 +18,8 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
-from autotune.backends import torch_books  # noqa: E402
-from autotune.backends.torch_compile import TorchBackend  # noqa: E402
+from autotune.backends.torch import counters  # noqa: E402
+from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.subject import structure_sha256  # noqa: E402
 
 CAPTURED = {"execution": "compile", "backend": "eager"}
@@ -64,9 +64,9 @@ def answer(tmp_path):
 
 @pytest.fixture(autouse=True)
 def empty_books():
-    torch_books.clear()
+    counters.clear()
     yield
-    torch_books.clear()
+    counters.clear()
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_another_thread_compiles_under_the_same_settings(answer, model):
         thread = threading.Thread(target=call_with_ten_shapes, args=(given,))
         thread.start()
         thread.join()
-    assert torch_books.diagnosis().num_graphs == 10
+    assert counters.diagnosis().num_graphs == 10
 
 
 def test_each_shape_on_its_own(answer, model):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.changes import Changes
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from tests.conftest import REPOSITORY
@@ -20,8 +20,8 @@ import sys
 import torch
 from torch import nn
 from autotune import variants
-from autotune.backends import load_backend
-from autotune.changes import Changes
+from autotune.backends.protocol import load_backend
+from autotune.backends.undo import Changes
 from autotune.config import Config
 
 class Block(nn.Module):
@@ -130,7 +130,7 @@ for settings in ({"precision": "bf16_autocast"}, {"precision": "bf16_autocast", 
 
 class TestRefused:
     def refused(self, match, **settings):
-        from autotune.backends.torch_apply import apply
+        from autotune.backends.torch.apply import apply
 
         model, before = (
             torch.nn.Sequential(torch.nn.ModuleList([torch.nn.ReLU()])),
@@ -172,7 +172,7 @@ with torch.no_grad():
     expected = model(*inputs)
     step = variants.compile_under(backend, model, config, functions, changes)
     assert torch.allclose(step(*inputs), expected, atol=1e-5)
-from autotune.backends.torch_code import emitted_code
+from autotune.backends.torch.emitted_code import emitted_code
 (code,) = emitted_code()
 print("autotune.swish" in code)
 changes.undo()

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from autotune.backends.torch_settings import DYNAMIC, OPTIONS, Settings, compile_arguments, settings_of
+from autotune.backends.torch.knobs import DYNAMIC, OPTIONS, Settings, compile_arguments, settings_of
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_space

@@ -9,8 +9,8 @@ import yaml
 
 import autotune
 from autotune import environment, variants
-from autotune.backends import load_backend
-from autotune.changes import Changes
+from autotune.backends.protocol import load_backend
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.subject import structure_sha256
 from autotune.workload.shapes import Axis, Shapes

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 from autotune.adaptation import Adaptation, Adapted  # noqa: E402
 from autotune.adaptive import Adaptive, Expected, Ledger  # noqa: E402
-from autotune.backends import torch_books  # noqa: E402
-from autotune.backends.torch_compile import TorchBackend  # noqa: E402
-from autotune.changes import Changes  # noqa: E402
+from autotune.backends.torch import counters  # noqa: E402
+from autotune.backends.torch.backend import TorchBackend  # noqa: E402
+from autotune.backends.undo import Changes  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from autotune.journal import Journal  # noqa: E402
 
@@ -40,9 +40,9 @@ class Small(torch.nn.Module):
 
 @pytest.fixture(autouse=True)
 def empty_books():
-    torch_books.clear()
+    counters.clear()
     yield
-    torch_books.clear()
+    counters.clear()
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_each_version_has_its_own_entry(model, changes):
         for num_rows, version in made.items():
             assert torch.equal(version(of(num_rows)), model(of(num_rows)))
     assert num_entries(versions) == [1] * 12
-    found = torch_books.diagnosis()
+    found = counters.diagnosis()
     assert (found.num_graphs, found.num_recompiles) == (12, 0)
 
 
@@ -94,7 +94,7 @@ def test_where_the_graph_breaks(changes):
     made = {num_rows: versions.new() for num_rows in range(1, 13)}
     for num_rows, version in made.items():
         assert torch.equal(version(of(num_rows)), model(of(num_rows)))
-    assert torch_books.diagnosis().num_graphs == 12
+    assert counters.diagnosis().num_graphs == 12
 
 
 def test_a_dropped_version_leaves_no_entry(model, changes):
@@ -136,7 +136,7 @@ def test_the_eager_call_has_the_configs_settings(model, changes):
     """Precision is as in a version; only the compiler is not there."""
     versions = versions_of(model, changes, precision="bf16_autocast")
     assert versions.eager(of(2)).dtype is torch.bfloat16
-    assert torch_books.diagnosis().num_graphs == 0
+    assert counters.diagnosis().num_graphs == 0
     changes.undo()
     assert model.layer.weight.dtype == torch.float32
 

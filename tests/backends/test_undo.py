@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.changes import Changes
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from tests.conftest import REPOSITORY
 
@@ -34,7 +34,7 @@ def test_torch_puts_the_process_back():
     """Threads and matmul precision: as before. The model is never touched, nor are the compiler's own switches."""
     import torch._inductor.config as inductor
 
-    from autotune.backends.torch_apply import apply
+    from autotune.backends.torch.apply import apply
 
     def state():
         return [torch.get_num_threads(), torch.get_float32_matmul_precision()]
@@ -60,8 +60,8 @@ def test_torch_puts_the_process_back():
 MINDSPORE = """
 import os, sys
 import mindspore as ms, numpy as np
-from autotune.backends.mindspore_apply import apply
-from autotune.changes import Changes
+from autotune.backends.mindspore.apply import apply
+from autotune.backends.undo import Changes
 from autotune.config import Config
 
 class Net(ms.nn.Cell):

@@ -11,8 +11,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from autotune.backends import load_backend, output_arrays
-from autotune.changes import Changes
+from autotune.backends.protocol import load_backend, output_arrays
+from autotune.backends.undo import Changes
 from autotune.config import Config
 
 

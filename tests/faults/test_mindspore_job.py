@@ -24,8 +24,8 @@ import mindspore as ms, numpy as np
 import yaml
 import autotune
 from autotune import environment
-from autotune.backends import framework_version
-from autotune.backends.mindspore_jit import MindSporeBackend
+from autotune.backends.protocol import framework_version
+from autotune.backends.mindspore.backend import MindSporeBackend
 from autotune.subject import structure_sha256
 from mindspore import nn, ops
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from autotune import room, runner
-from autotune.backends import BACKENDS
+from autotune.backends.protocol import BACKENDS
 from autotune.errors import StoreError
 from autotune.leftovers import MARK_VARIABLE
 from autotune.measure.measurement import Measurement, Reason, Stage

@@ -20,8 +20,8 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
-from autotune.backends.torch_compile import TorchBackend  # noqa: E402
-from autotune.backends.torch_graphs import ClonedOutputs  # noqa: E402
+from autotune.backends.torch.backend import TorchBackend  # noqa: E402
+from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
 from autotune.subject import structure_sha256  # noqa: E402
 
 pytestmark = pytest.mark.torch

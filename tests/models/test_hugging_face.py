@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.backends import output_arrays
+from autotune.backends.protocol import output_arrays
 from autotune.config import Config
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measure.measurement import Measurement
@@ -42,7 +42,7 @@ def build() -> Build:
 
 def outputs(model: Any, inputs: dict[str, Any]) -> list[Any]:
     """As a trial sees them: a ModelOutput is a mapping, and what it holds is found."""
-    from autotune.backends.torch_compile import TorchBackend
+    from autotune.backends.torch.backend import TorchBackend
 
     with torch.no_grad():
         return output_arrays(TorchBackend(), model(**inputs))

@@ -10,11 +10,11 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore_compiled import CompiledCell
-from autotune.backends.mindspore_program import effective_isa, has_queue
-from autotune.backends.mindspore_regions import cells_of
-from autotune.backends.mindspore_settings import TARGETS, THREADS, CompileArguments, compile_arguments, process_knobs
-from autotune.changes import Changes
+from autotune.backends.mindspore.compiled_cell import CompiledCell
+from autotune.backends.mindspore.fingerprint import effective_isa, has_queue
+from autotune.backends.mindspore.knobs import TARGETS, THREADS, CompileArguments, compile_arguments, process_knobs
+from autotune.backends.mindspore.regions import cells_of
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingFrameworkError
 from autotune.workload.workload import Device, Task

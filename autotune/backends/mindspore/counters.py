@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator
 from types import CodeType
 from typing import Any
 
-from autotune.backends.mindspore_kernels import kernel_graphs
-from autotune.backends.mindspore_lookup import first
-from autotune.backends.mindspore_regions import compiled_paths, modules
+from autotune.backends.mindspore.kernel_dump import kernel_graphs
+from autotune.backends.mindspore.moved_names import first
+from autotune.backends.mindspore.regions import compiled_paths, modules
 from autotune.config import Config
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Recompile

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch_apply import Kit, adapted, device_of, prepare
-from autotune.backends.torch_settings import settings_of
-from autotune.changes import Changes
+from autotune.backends.torch.apply import Kit, adapted, device_of, prepare
+from autotune.backends.torch.knobs import settings_of
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.workload.regions import Region
 

@@ -11,10 +11,10 @@ from typing import Any
 import mindspore as ms
 from numpy.typing import NDArray
 
-from autotune.backends.mindspore_apply import prepare
-from autotune.backends.mindspore_compiled import CompiledCell, Compiling, jitted, note_compiled, whole_graph
-from autotune.backends.mindspore_twin import twin
-from autotune.changes import Changes
+from autotune.backends.mindspore.apply import prepare
+from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, note_compiled, whole_graph
+from autotune.backends.mindspore.proxy import twin
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 

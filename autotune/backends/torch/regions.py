@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch_compiler import Compile, Entry
+from autotune.backends.torch.compiler import Compile, Entry
 from autotune.errors import InvalidConfigError
 from autotune.workload.regions import KNOB, Region, fitting
 

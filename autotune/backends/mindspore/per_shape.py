@@ -11,10 +11,10 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore_apply import prepare
-from autotune.backends.mindspore_compiled import CompiledCell, seen
-from autotune.backends.mindspore_settings import CompileArguments
-from autotune.changes import Changes
+from autotune.backends.mindspore.apply import prepare
+from autotune.backends.mindspore.compiled_cell import CompiledCell, seen
+from autotune.backends.mindspore.knobs import CompileArguments
+from autotune.backends.undo import Changes
 from autotune.config import Config
 
 

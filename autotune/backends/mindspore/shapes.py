@@ -7,8 +7,8 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends import Varying
-from autotune.backends.mindspore_compiled import CompiledCell
+from autotune.backends.mindspore.compiled_cell import CompiledCell
+from autotune.backends.protocol import Varying
 from autotune.errors import InvalidConfigError
 from autotune.workload.workload import Arguments
 

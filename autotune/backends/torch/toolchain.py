@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
     import torch
     from torch._inductor import cpu_vec_isa
 
-    from autotune.backends.torch_compile import TorchBackend
+    from autotune.backends.torch.backend import TorchBackend
 
     backend = TorchBackend()
     os.environ.update(backend.cache_variables(str(made / "cache")))

@@ -16,10 +16,10 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore_diagnosis import graph_text, phases, way_of
-from autotune.backends.mindspore_kernels import kernel_graphs
-from autotune.backends.mindspore_lookup import first
-from autotune.backends.mindspore_regions import compiled_paths
+from autotune.backends.mindspore.counters import graph_text, phases, way_of
+from autotune.backends.mindspore.kernel_dump import kernel_graphs
+from autotune.backends.mindspore.moved_names import first
+from autotune.backends.mindspore.regions import compiled_paths
 from autotune.config import Config
 from autotune.workload.regions import KNOB, WHOLE, Region
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.torch_apply import device_of, prepare
-from autotune.backends.torch_compiler import Compile
-from autotune.backends.torch_settings import Settings, require_for_training, settings_of
-from autotune.changes import Changes
+from autotune.backends.torch.apply import device_of, prepare
+from autotune.backends.torch.compiler import Compile
+from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 

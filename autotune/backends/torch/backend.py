@@ -22,25 +22,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends import (
-    Found,
-    Varying,
-    Versions,
-    python_random_state,
-    torch_books,
-    torch_regions,
-    torch_shapes,
-    torch_training,
-    variables_set,
-)
-from autotune.backends.torch_apply import apply, capture_despite, device_of
-from autotune.backends.torch_copy import ModelCopy
-from autotune.backends.torch_profile import profile
-from autotune.backends.torch_program import program
-from autotune.backends.torch_settings import process_knobs, settings_of
-from autotune.backends.torch_twin import original, twin
-from autotune.backends.torch_versions import versions
-from autotune.changes import Changes
+from autotune.backends.protocol import Found, Varying, Versions, python_random_state, variables_set
+from autotune.backends.torch import counters, regions, shapes, training
+from autotune.backends.torch.apply import apply, capture_despite, device_of
+from autotune.backends.torch.fingerprint import program
+from autotune.backends.torch.knobs import process_knobs, settings_of
+from autotune.backends.torch.model_copy import ModelCopy
+from autotune.backends.torch.per_shape import versions
+from autotune.backends.torch.profile import profile
+from autotune.backends.torch.proxy import original, twin
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
@@ -92,7 +83,7 @@ class TorchBackend:
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
-        torch_books.clear()
+        counters.clear()
 
     def adopt(self, model: Any) -> None:
         self._device = device_of(model)
@@ -106,10 +97,10 @@ class TorchBackend:
         return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module"
 
     def modules(self, model: Any) -> Mapping[str, Any]:
-        return torch_regions.modules(model)
+        return regions.modules(model)
 
     def check_region(self, model: Any, region: str) -> None:
-        torch_regions.check(model, Region.parse(region))
+        regions.check(model, Region.parse(region))
 
     def place(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
@@ -134,17 +125,17 @@ class TorchBackend:
         capture_despite(ailment, changes)
 
     def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
-        return torch_shapes.marker(varying)
+        return shapes.marker(varying)
 
     def uncompiled(self) -> AbstractContextManager[Any]:
         eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return eager
 
     def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
-        return torch_shapes.pad(tensor, axis, size, fill)
+        return shapes.pad(tensor, axis, size, fill)
 
     def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
-        return torch_shapes.cut(tensor, axis, start, stop)
+        return shapes.cut(tensor, axis, start, stop)
 
     def join(self, tensors: Sequence[Any], axis: int) -> Any:
         return torch.cat(list(tensors), axis)
@@ -171,16 +162,16 @@ class TorchBackend:
     def training_step(
         self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
     ) -> Callable[..., Any]:
-        return torch_training.training_step(model, loss, optimizer, config, changes)
+        return training.training_step(model, loss, optimizer, config, changes)
 
     def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        return torch_training.kept(model, optimizer)
+        return training.kept(model, optimizer)
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
-        return [self._array(each).copy() for each in torch_training.trained(optimizer)]
+        return [self._array(each).copy() for each in training.trained(optimizer)]
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
-        return torch_training.gradients(optimizer, self._array)
+        return training.gradients(optimizer, self._array)
 
     def synchronise(self) -> None:
         # On a CPU a call returns with its result; torch.cuda.synchronize() there would be an error.
@@ -258,14 +249,14 @@ class TorchBackend:
         settings = settings_of(config)
         if not settings.compiles_anything:
             return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)
-        said = torch_books.diagnosis()
+        said = counters.diagnosis()
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
         return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
 
     def compilations(self, model: Any, config: Config) -> Compilations | None:
         if not settings_of(config).compiles_anything:
             return Compilations(num_graphs=0, num_given_up=0)
-        return torch_books.compilations()
+        return counters.compilations()
 
     def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
         return profile(call, num_calls, trace, self._device.type)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from autotune.backends import Varying
+from autotune.backends.protocol import Varying
 from autotune.workload.workload import Arguments
 
 _SMALLEST_OPEN = 2

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import mindspore as ms
 
-from autotune.backends import variables_set
+from autotune.backends.protocol import variables_set
 from autotune.errors import InputError
 
 _ENTRY = "entry_script_path"

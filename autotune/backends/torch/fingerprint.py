@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch_apply import mode_options
-from autotune.backends.torch_books import diagnosis
-from autotune.backends.torch_code import emitted_code
-from autotune.backends.torch_copy import rewritten
-from autotune.backends.torch_regions import compiled_paths, left_paths
-from autotune.backends.torch_settings import Settings
+from autotune.backends.torch.apply import mode_options
+from autotune.backends.torch.counters import diagnosis
+from autotune.backends.torch.emitted_code import emitted_code
+from autotune.backends.torch.knobs import Settings
+from autotune.backends.torch.model_copy import rewritten
+from autotune.backends.torch.regions import compiled_paths, left_paths
 
 
 def program(model: torch.nn.Module, settings: Settings) -> str | None:

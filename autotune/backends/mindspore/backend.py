@@ -22,29 +22,20 @@ import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends import (
-    Found,
-    ModelCopy,
-    Varying,
-    Versions,
-    mindspore_regions,
-    mindspore_shapes,
-    mindspore_training,
-    python_random_state,
-    variables_set,
-)
-from autotune.backends.mindspore_apply import already_compiled, apply, process_settings, selected_device
-from autotune.backends.mindspore_cache import compile_cache
-from autotune.backends.mindspore_compiled import CompiledCell, compiled_of, one_at_a_time
-from autotune.backends.mindspore_diagnosis import compilations, diagnose
-from autotune.backends.mindspore_kernels import dump_variables
-from autotune.backends.mindspore_lookup import first
-from autotune.backends.mindspore_profile import profile
-from autotune.backends.mindspore_program import program
-from autotune.backends.mindspore_settings import TARGETS
-from autotune.backends.mindspore_twin import original, twin
-from autotune.backends.mindspore_versions import versions
-from autotune.changes import Changes
+from autotune.backends.mindspore import regions, shapes, training
+from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
+from autotune.backends.mindspore.compile_cache import compile_cache
+from autotune.backends.mindspore.compiled_cell import CompiledCell, compiled_of, one_at_a_time
+from autotune.backends.mindspore.counters import compilations, diagnose
+from autotune.backends.mindspore.fingerprint import program
+from autotune.backends.mindspore.kernel_dump import dump_variables
+from autotune.backends.mindspore.knobs import TARGETS
+from autotune.backends.mindspore.moved_names import first
+from autotune.backends.mindspore.per_shape import versions
+from autotune.backends.mindspore.profile import profile
+from autotune.backends.mindspore.proxy import original, twin
+from autotune.backends.protocol import Found, ModelCopy, Varying, Versions, python_random_state, variables_set
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
@@ -110,10 +101,10 @@ class MindSporeBackend:
         return already_compiled(model)
 
     def modules(self, model: Any) -> Mapping[str, Any]:
-        return mindspore_regions.modules(model)
+        return regions.modules(model)
 
     def check_region(self, model: Any, region: str) -> None:
-        mindspore_regions.cells_of(model, Region.parse(region))
+        regions.cells_of(model, Region.parse(region))
 
     def place(self, value: Any) -> Any:
         """Nothing to do: MindSpore moves tensors itself to the device that `prepare` selected for the process."""
@@ -139,14 +130,14 @@ class MindSporeBackend:
         """MindSpore has no such setting."""
 
     def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
-        return mindspore_shapes.Marker(compiled_of(model) or model, varying)
+        return shapes.Marker(compiled_of(model) or model, varying)
 
     def uncompiled(self) -> AbstractContextManager[Any]:
         """MindSpore looks at the variable at each call of what it compiled (measured)."""
         return variables_set({"MS_JIT": "0"})
 
     def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
-        return mindspore_shapes.pad(tensor, axis, size, fill)
+        return shapes.pad(tensor, axis, size, fill)
 
     def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
         return ms.ops.narrow(tensor, axis, start, stop - start)
@@ -177,16 +168,16 @@ class MindSporeBackend:
     def training_step(
         self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
     ) -> Callable[..., Any]:
-        return mindspore_training.training_step(model, loss, optimizer, config, changes)
+        return training.training_step(model, loss, optimizer, config, changes)
 
     def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        return mindspore_training.kept(model, optimizer)
+        return training.kept(model, optimizer)
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [self._array(each).copy() for each in optimizer.parameters]
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
-        return mindspore_training.moments(optimizer, self._array)
+        return training.moments(optimizer, self._array)
 
     def synchronise(self) -> None:
         _SYNCHRONISE()

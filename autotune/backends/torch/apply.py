@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from autotune.backends import torch_regions
-from autotune.backends.torch_compiler import Compile, ConstantsSeen, Entry, compiler
-from autotune.backends.torch_frozen import FrozenStep, FrozenWeights
-from autotune.backends.torch_graphs import ClonedOutputs
-from autotune.backends.torch_settings import Settings, compile_arguments, settings_of
-from autotune.changes import Changes
+from autotune.backends.torch import regions
+from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, compiler
+from autotune.backends.torch.cuda_graphs import ClonedOutputs
+from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
+from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
+from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.diagnosis import Ailment
@@ -44,11 +44,11 @@ def apply(model: torch.nn.Module, config: Config, changes: Changes) -> Any:
     Raises InvalidConfigError for what this release or system does not take, before anything is changed.
     """
     settings = settings_of(config)
-    torch_regions.check(model, settings.region)
+    regions.check(model, settings.region)
     kit = prepare(model, settings, changes)
     step: Any = adapted(model, settings)
     if kit.compile is not None:
-        step = torch_regions.compile_region(model, step, settings.region, kit.compile)
+        step = regions.compile_region(model, step, settings.region, kit.compile)
     return kit.around(step)
 
 
@@ -259,7 +259,7 @@ def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
         )
         for name, value in entries.items()
     ]
-    return entries + torch_regions.room_for(model, settings.region, settings.dynamo_options)
+    return entries + regions.room_for(model, settings.region, settings.dynamo_options)
 
 
 def _set(changes: Changes, setter: Callable[[Any], object], value: object, before: object) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore_lookup import first
-from autotune.backends.mindspore_regions import cells_of
-from autotune.backends.mindspore_settings import CompileArguments
-from autotune.backends.mindspore_state import Snapshot
-from autotune.backends.mindspore_twin import shadow
+from autotune.backends.mindspore.knobs import CompileArguments
+from autotune.backends.mindspore.moved_names import first
+from autotune.backends.mindspore.proxy import shadow
+from autotune.backends.mindspore.regions import cells_of
+from autotune.backends.mindspore.state import Snapshot
 
 _log = logging.getLogger("autotune")
 _LOCK = threading.RLock()

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity
 
-from autotune.backends.torch_books import given_up, resumed_after
+from autotune.backends.torch.counters import given_up, resumed_after
 from autotune.measure.profile import Profile
 
 _FUSED = "CompiledFxGraph"

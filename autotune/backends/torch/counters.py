@@ -12,8 +12,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from autotune.backends.torch_code import calls_device_from_cpp, emitted_code, num_launches
-from autotune.backends.torch_reports import ailment_of, ailment_of_guard, guard_of, hint_of
+from autotune.backends.torch.break_kinds import ailment_of, ailment_of_guard, guard_of, hint_of
+from autotune.backends.torch.emitted_code import calls_device_from_cpp, emitted_code, num_launches
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Recompile
 
