@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune import priors
+from autotune.apply.compile import asked
 from autotune.backends.protocol import entry_of
 from autotune.belongings import clear_runs
 from autotune.budget import Budget
@@ -38,7 +39,6 @@ from autotune.tuned.tuned_config import (
     TunedEnvironment,
     TunedWorkload,
 )
-from autotune.variants import asked
 from autotune.workbench import trial_request
 from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Traffic

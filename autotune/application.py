@@ -12,6 +12,8 @@ import psutil
 
 from autotune.adaptation import Adaptation, Adapted
 from autotune.adaptive import Adaptive, Expected, Ledger
+from autotune.apply.compile import compile_under, recalled, versions_under, without_variants
+from autotune.apply.warm_start import WarmStart, key_here, warm_start
 from autotune.backends.protocol import Backend, entry_of, framework_of, load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
@@ -22,8 +24,6 @@ from autotune.measure.accuracy import default_tolerance
 from autotune.mismatch import differences, inputs_differ, retune_command
 from autotune.subject import structure_sha256
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.variants import compile_under, recalled, versions_under, without_variants
-from autotune.warm_start import WarmStart, key_here, warm_start
 from autotune.workload.workload import Apply, Arguments, Recipe, Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]

@@ -20,11 +20,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from autotune.apply.warm_start import WarmStart
 from autotune.backends.protocol import Backend, compared
 from autotune.backends.undo import Changes
 from autotune.errors import InputError, UnsuitableCallError, quoted
 from autotune.journal import Journal
-from autotune.warm_start import WarmStart
 from autotune.workload.workload import Arguments
 
 NUM_TIMED = 10

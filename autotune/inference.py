@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from autotune.apply.compile import compile_under, declared
 from autotune.backends.protocol import Backend, output_arrays
 from autotune.backends.undo import Changes
 from autotune.check import Gate, OutputGate
 from autotune.config import Config
 from autotune.subject import Subject, why_unrepeatable
-from autotune.variants import compile_under, declared
 from autotune.workload.workload import Workload
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autotune import environment
+from autotune.apply.shape_strategies import sizes_in
 from autotune.backends.protocol import Backend, framework_version
 from autotune.environment import Environment
 from autotune.measure.measurement import TensorSpec
-from autotune.strategy import sizes_in
 from autotune.subject import structure_sha256
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.shapes import Shapes

@@ -18,6 +18,7 @@ import optuna
 
 import autotune
 from autotune import models
+from autotune.apply.shape_strategies import known_of
 from autotune.assignment import models_of, spaces_of
 from autotune.backends.protocol import entry_of, framework_names, framework_version
 from autotune.checkup import Case
@@ -33,7 +34,6 @@ from autotune.probe import find_devices, read_declaration
 from autotune.space.combined import join
 from autotune.space.declared import Declaration, with_declared
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
-from autotune.strategy import known_of
 from autotune.study import check_name
 from autotune.workload.tiers import Grade
 from autotune.workload.traffic import Traffic, parse_shapes, read_traffic

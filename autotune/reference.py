@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autotune.apply.compile import without_variants
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import Changes
 from autotune.check import write_reference
@@ -24,7 +25,6 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
 from autotune.subject import Subject, put_on_device, widened
 from autotune.trial import TrialFolder, TrialRequest, module_command
-from autotune.variants import without_variants
 
 ONLY = "reference"
 """Second argument of a worker that writes the reference and measures nothing."""

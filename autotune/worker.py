@@ -22,7 +22,9 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 
-from autotune import environment, reference, variants
+from autotune import environment, reference
+from autotune.apply import compile
+from autotune.apply.warm_start import key_here, warm_start
 from autotune.backends.protocol import Backend, load_backend
 from autotune.backends.undo import Changes
 from autotune.check import WrongResultError, check
@@ -39,7 +41,6 @@ from autotune.room import is_without_room
 from autotune.subject import Subject, put_on_device
 from autotune.toolchain import hand_over
 from autotune.trial import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
-from autotune.warm_start import key_here, warm_start
 from autotune.workload.workload import Arguments
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
@@ -186,7 +187,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         changes = Changes()
         for ailment in request.without:
             backend.capture_despite(ailment, changes)
-        config = variants.without_variants(request.config)
+        config = compile.without_variants(request.config)
         replay = outputs = None
         with _caches_of_the_first_call(request, subject, backend):
             step = exercise.compile(request.config, changes)
@@ -205,7 +206,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         errors = check(request, seen, tolerance, exercise.gate) if request.judged else None
         del outputs, seen
 
-        program = variants.program(backend, model, request.config)
+        program = compile.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
         # A live process is there to be timed beside others: it never takes anything over.
         mate = find_classmate(request, program, here) if turns is None else None

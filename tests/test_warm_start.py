@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import autotune
+from autotune.apply.warm_start import key_here
 from autotune.backends.fake import FakeBackend
 from autotune.backends.undo import Changes
 from autotune.config import Config
@@ -25,7 +26,6 @@ from autotune.runner import Runner
 from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 from autotune.tuned.tuned_config import load_tuned
-from autotune.warm_start import key_here
 from tests.conftest import REPOSITORY
 from tests.test_artifact import KEY
 
@@ -309,7 +309,7 @@ def test_the_unpacked_caches_go_with_the_process(tmp_path):
     """The private folder is removed when the process that made it ends, and not when a fork of it does."""
     script = """
 import os, sys
-from autotune.warm_start import _private_folder
+from autotune.apply.warm_start import _private_folder
 folder = _private_folder()
 assert folder.stat().st_mode & 0o777 == 0o700
 if os.fork() == 0:

@@ -3,11 +3,11 @@ two become."""
 
 from __future__ import annotations
 
+from autotune.apply.compile import PREFIX
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.measure.measurement import Record
 from autotune.space.space import Knob, Pattern, SearchSpace
-from autotune.variants import PREFIX
 from autotune.workload.regions import KNOB, WHOLE
 from autotune.workload.tiers import Grade
 

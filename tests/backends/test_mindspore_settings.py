@@ -11,12 +11,12 @@ from dataclasses import asdict
 import pytest
 from packaging.version import Version
 
+from autotune.apply.compile import without_variants
 from autotune.backends.mindspore.knobs import OF_PROCESS, compile_arguments, process_knobs
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_spaces
 from autotune.space.space import Circumstances, load_space, read_space_file
-from autotune.variants import without_variants
 
 PYNATIVE = {"execution": "pynative"}
 GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}

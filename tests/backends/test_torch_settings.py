@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
+from autotune.apply.compile import without_variants
 from autotune.backends.torch.knobs import DYNAMIC, OPTIONS, Settings, compile_arguments, settings_of
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.plan import bundled_space
 from autotune.space.space import Circumstances, load_space
-from autotune.variants import without_variants
 
 EAGER, COMPILE = {"execution": "eager"}, {"execution": "compile"}
 

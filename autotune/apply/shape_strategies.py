@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from autotune.apply.buckets import best_buckets, next_bucket, size_at
 from autotune.backends.protocol import Backend, Varying, flatten
 from autotune.backends.undo import Changes
-from autotune.buckets import best_buckets, next_bucket, size_at
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis

@@ -15,12 +15,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from autotune import strategy
+from autotune.apply import shape_strategies
+from autotune.apply.shape_strategies import Place, Step
 from autotune.backends.protocol import Backend, Versions
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
-from autotune.strategy import Place, Step
 from autotune.workload import regions
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import MODEL_FILE, Apply, Variants
@@ -34,7 +34,7 @@ Places = Mapping[str, str | None]
 
 def without_variants(config: Config) -> Config:
     """What a backend is asked for: the numbers of a shape strategy are none of its knobs either."""
-    kept = {name: value for name, value in config.root.items() if name not in strategy.NUMBERS}
+    kept = {name: value for name, value in config.root.items() if name not in shape_strategies.NUMBERS}
     return Config({name: value for name, value in kept.items() if not name.startswith(PREFIX)})
 
 
@@ -59,14 +59,14 @@ def compile_under(
     """
     rewritten, around = _rewritten(backend, model, config, variants, changes)
     step = around(backend.compile(rewritten, without_variants(config), changes))
-    return strategy.around(Place(backend, model, step, changes, shapes), config)
+    return shape_strategies.around(Place(backend, model, step, changes, shapes), config)
 
 
 def versions_under(
     backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
 ) -> Versions | None:
     """The same, to be compiled for one shape at a time: without a shape strategy. See `Backend.versions`."""
-    one_shape = Config({name: value for name, value in config.root.items() if name not in strategy.KNOBS})
+    one_shape = Config({name: value for name, value in config.root.items() if name not in shape_strategies.KNOBS})
     functions = list(variants)
     if functions or regions.KNOB in config.root:
         return None  # Compiled code that is kept apart by shape is called without what stands around a copy.
@@ -77,7 +77,7 @@ def program(backend: Backend, model: Any, config: Config) -> str | None:
     """`Backend.program` with the variants as asked for, which in what is not compiled do not show, and the knobs of a
     shape strategy, which say what becomes of the calls that are still to come."""
     digest = backend.program(model, without_variants(config))
-    unseen = {name: value for name, value in config.root.items() if name in strategy.KNOBS}
+    unseen = {name: value for name, value in config.root.items() if name in shape_strategies.KNOBS}
     parts = [digest, asked(config), *([unseen] if unseen else [])]
     if digest is None or not any(parts[1:]):
         return digest
