@@ -7,9 +7,9 @@ from pathlib import Path
 from autotune.budget import Budget
 from autotune.measure.measurement import Outcome
 from autotune.reuse import without_reuse
-from autotune.runner import Runner, repeat_command
 from autotune.study import Study
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Runner, repeat_command
 from autotune.workbench import trial_request
 
 

@@ -25,10 +25,10 @@ from autotune.measure.statistics import Speedup, Verdict, break_even_calls, verd
 from autotune.outlook import Outlook
 from autotune.prewarm import prewarm
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
-from autotune.runner import Trials
 from autotune.space.combined import plain
 from autotune.study import Study
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Trials
 from autotune.tuned.cache_file import SUFFIX, Artifact
 from autotune.tuned.tuned_config import (
     SCHEMA,

@@ -22,7 +22,7 @@ from autotune.guard import Applied, Guard, MismatchError, Terms
 from autotune.journal import CallTimes, Journal, keep_for
 from autotune.measure.accuracy import default_tolerance
 from autotune.mismatch import differences, inputs_differ, retune_command
-from autotune.subject import structure_sha256
+from autotune.trial.worker.subject import structure_sha256
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Apply, Arguments, Recipe, Variants
 

@@ -6,11 +6,11 @@ import re
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from autotune.contest import BlockPlan
 from autotune.errors import InputError
 from autotune.measure.measurement import Record
 from autotune.measure.sampling import SamplingPlan, TailPlan
-from autotune.trial import Limits
+from autotune.trial.request import Limits
+from autotune.trial.runner.blocks import BlockPlan
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|sec|m|min|h)?")
 _SECONDS = {None: 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}

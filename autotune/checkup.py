@@ -18,8 +18,8 @@ from autotune.finding import Cost, Finding, findings_of, ranked, with_profiled_c
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcome, Record
 from autotune.measure.sampling import SamplingPlan
-from autotune.runner import Trials
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Trials
 from autotune.workload.workload import Workload
 
 SAMPLING = SamplingPlan(max_warmup_s=3.0, max_sampling_s=2.0, max_samples=200)

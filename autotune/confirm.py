@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.classes import are_one, as_one, classes_of, program_of, simplicity
-from autotune.contest import UNTUNED_ATTEMPTS, Contest
 from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measure.measurement import Measurement, Reason
 from autotune.measure.objective import Objective
@@ -18,6 +17,7 @@ from autotune.prune import without_passengers
 from autotune.record import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
 from autotune.space.space import SearchSpace
 from autotune.study import Study
+from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, Contest
 from autotune.workbench import Workbench
 
 EQUALLY_FAST = 0.02

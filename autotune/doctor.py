@@ -11,8 +11,8 @@ from autotune.backends.protocol import entry_of, framework_names
 from autotune.environment import num_usable_cores, package_version
 from autotune.errors import AutotuneError, MissingFrameworkError
 from autotune.measure.measurement import Record
-from autotune.postmortem import MIN_FREE_BYTES
-from autotune.probe import find_devices
+from autotune.trial.runner.exit_status import MIN_FREE_BYTES
+from autotune.trial.runner.probe import find_devices
 
 
 class Finding(Record):

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from autotune.budget import Budget
 from autotune.config import Config
-from autotune.contest import Contest, Contestant, attempt
-from autotune.deadline import Deadline
 from autotune.errors import HarnessError
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Signature
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
 from autotune.plan import choose_target, make_workload, stream_calls
-from autotune.runner import Trials
 from autotune.study import Study
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.blocks import Contest, Contestant, attempt
+from autotune.trial.runner.deadline import Deadline
+from autotune.trial.runner.runner import Trials
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Workload
 

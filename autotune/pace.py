@@ -8,10 +8,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from autotune.contest import BlockPlan
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.sampling import SamplingPlan
 from autotune.record import TrialRecord
+from autotune.trial.runner.blocks import BlockPlan
 
 WARM_SHARE = 0.5
 """Of the first call's and the check's time in a process that finds the caches of an earlier one. Measured: 0.17 for a

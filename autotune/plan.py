@@ -30,11 +30,11 @@ from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.measure.measurement import Record
 from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.models import hub
-from autotune.probe import find_devices, read_declaration
 from autotune.space.combined import join
 from autotune.space.declared import Declaration, with_declared
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.study import check_name
+from autotune.trial.runner.probe import find_devices, read_declaration
 from autotune.workload.tiers import Grade
 from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
 from autotune.workload.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference

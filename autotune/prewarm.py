@@ -13,8 +13,8 @@ from autotune.backends.protocol import entry_of
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement
-from autotune.runner import Trials
-from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder, TrialRequest
+from autotune.trial.request import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Trials
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 
 MIN_GAIN = 2.0

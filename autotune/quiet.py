@@ -10,7 +10,7 @@ from autotune.events import MachineBusy, TrialDisturbed
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.machine_load import taken_cores
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.workbench import Workbench
 
 BUSY = 0.2

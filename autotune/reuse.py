@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.record import TrialRecord
 from autotune.study import Study
-from autotune.trial import ColdCompile, TrialRequest
+from autotune.trial.request import ColdCompile, TrialRequest
 
 MAX_DONORS = 8
 """Caches that are kept for configs which differ in runtime knobs alone, besides those of the likely finalists."""

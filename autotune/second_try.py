@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autotune.measure.measurement import Failure, Outcome, Reason
 from autotune.reuse import from_empty_caches
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
 
 FIRST_CRASH = "first_crash"
 """Folder inside the trial's: what the process that crashed left."""

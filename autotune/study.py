@@ -26,14 +26,14 @@ from autotune import belongings, store
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
 from autotune.lease import Lease
-from autotune.leftovers import kill_marked
 from autotune.manifest import Manifest, read_manifest
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.objective import Constraint
 from autotune.outlook import Outlook
 from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.sampler import OK, TAKEN, EnumSampler
-from autotune.trial import TrialFolder, parse_outcome
+from autotune.trial.request import TrialFolder, parse_outcome
+from autotune.trial.runner.orphans import kill_marked
 
 MAX_HARNESS_FAILURES = 2
 """A config whose trials failed this often through no fault of its own is not tried again."""

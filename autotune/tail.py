@@ -13,7 +13,7 @@ from autotune.belongings import clear_runs
 from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.record import TrialRecord
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
 from autotune.workbench import Workbench, trial_request
 

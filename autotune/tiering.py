@@ -8,11 +8,11 @@ from pathlib import Path
 
 from autotune.answer import export
 from autotune.budget import Budget
-from autotune.deadline import Deadline
 from autotune.errors import InputError
 from autotune.manifest import Manifest
 from autotune.measure.objective import UNITS
 from autotune.study import Study
+from autotune.trial.runner.deadline import Deadline
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers
 
 FILE = "tiers.yaml"

@@ -19,7 +19,6 @@ from autotune.breaker import (
 from autotune.budget import Budget
 from autotune.confirm import EQUALLY_FAST, confirm, likely_finalists
 from autotune.counterparts import require_same_function, require_unchanged
-from autotune.deadline import Deadline
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.events import (
     ConfigProbed,
@@ -38,11 +37,12 @@ from autotune.noise import measure_noise_floor, read_sentinel
 from autotune.quiet import Quiet
 from autotune.record import Confirmation, Sentinel, StopReason, TrialRecord
 from autotune.reuse import from_empty_caches, shelve, with_reuse
-from autotune.runner import Trials
 from autotune.second_try import once_more_if_crashed
 from autotune.study import Asked, Study
 from autotune.timekeeper import Timekeeper
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.deadline import Deadline
+from autotune.trial.runner.runner import Trials
 from autotune.workbench import Workbench, trial_request
 
 CLEARLY_BEYOND_NOISE = 3.0

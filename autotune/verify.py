@@ -11,7 +11,7 @@ from autotune.duel import Duel, OnBlock, Result, duel_of, measure, sides_of
 from autotune.errors import HarnessError, InputError
 from autotune.measure.objective import LATENCY, Constraint, Objective
 from autotune.measure.statistics import Speedup, Verdict
-from autotune.runner import Trials
+from autotune.trial.runner.runner import Trials
 from autotune.tuned.tuned_config import TunedConfig
 
 

@@ -10,16 +10,16 @@ from autotune.belongings import clear_runs
 from autotune.budget import Budget
 from autotune.caches import CacheShelf
 from autotune.config import Config
-from autotune.contest import BlockPlan, Contest, Contestant, attempt
-from autotune.deadline import NEVER, Deadline
 from autotune.errors import HarnessError
 from autotune.events import Notify, StageEntered
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.record import TrialRecord, fastest
-from autotune.runner import Trials
 from autotune.study import Study
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.blocks import BlockPlan, Contest, Contestant, attempt
+from autotune.trial.runner.deadline import NEVER, Deadline
+from autotune.trial.runner.runner import Trials
 
 
 @dataclass(frozen=True)

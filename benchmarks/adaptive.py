@@ -88,7 +88,7 @@ def answer(folder: Path) -> Path:
 
     from autotune import environment
     from autotune.backends.torch.backend import TorchBackend
-    from autotune.subject import structure_sha256
+    from autotune.trial.worker.subject import structure_sha256
 
     cold, warm = (child(["--first-call"], folder / "cache") for _ in range(2))
     model, x = decoding(FEWEST)

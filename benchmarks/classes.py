@@ -31,9 +31,9 @@ from autotune.config import Config, Scalar
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement, Stage
 from autotune.plan import make_workload
-from autotune.runner import Runner
 from autotune.space.space import SearchSpace
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish, table
 
 TABLES = Path(__file__).with_name("tables")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Outcome
-from autotune.trial import Limits, TrialFolder, TrialRequest
+from autotune.trial.request import Limits, TrialFolder, TrialRequest
 from autotune.workload.workload import Workload
 
 

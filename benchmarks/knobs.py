@@ -34,8 +34,8 @@ from autotune.config import Config, Scalar
 from autotune.files import parse_as, read_yaml, write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome, Record
 from autotune.plan import make_workload
-from autotune.runner import Runner, Trials
-from autotune.trial import Limits, TrialFolder, TrialRequest
+from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner, Trials
 from autotune.workload.workload import Workload
 from benchmarks.record import RESULTS, Conditions, table, with_section
 

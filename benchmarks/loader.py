@@ -33,7 +33,7 @@ from autotune.backends.torch.backend import TorchBackend
 from autotune.backends.torch.frozen import FrozenWeights
 from autotune.loaded import Loaded
 from autotune.models.torch.vit import vit
-from autotune.subject import structure_sha256
+from autotune.trial.worker.subject import structure_sha256
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
 
 PLAIN_SHARE, FROZEN_SHARE = 0.1, 0.02

@@ -38,9 +38,9 @@ from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.plan import make_workload
-from autotune.runner import Runner, Trials
 from autotune.space.space import Circumstances, SearchSpace, load_space
-from autotune.trial import Limits, TrialFolder, TrialRequest
+from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner, Trials
 from autotune.workload.workload import Workload
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish
 from benchmarks.record import table as table_of

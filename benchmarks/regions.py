@@ -22,8 +22,8 @@ from autotune.backends.protocol import entry_of
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.plan import make_workload
-from autotune.runner import Runner
-from autotune.trial import Limits, TrialFolder
+from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.runner.runner import Runner
 from autotune.workload.regions import KNOB
 from benchmarks.cold_trials import cold_request, measurements
 from benchmarks.record import Conditions, Goal, Report, publish, table

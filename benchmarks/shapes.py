@@ -28,8 +28,8 @@ from autotune.journal import Stats
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.objective import UNDER_TRAFFIC, total_s
 from autotune.plan import make_workload
-from autotune.runner import Runner
-from autotune.trial import Limits, TrialFolder
+from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.runner.runner import Runner
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import STREAM_CALLS

@@ -24,10 +24,10 @@ from autotune.manifest import Manifest
 from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
 from autotune.measure.objective import Objective
 from autotune.record import Confirmation
-from autotune.runner import StageCallback
 from autotune.space.space import Knob, SearchSpace
 from autotune.study import create_study
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.runner import StageCallback
 from autotune.tune import Tuner
 from autotune.workload.workload import Workload
 
@@ -117,7 +117,7 @@ class SimulatedProcess:
 
 
 class SimulatedTrials:
-    """Stands in for `autotune.runner.Runner`; see `Trials`. Every process is fresh: each has a bias of its own, which
+    """Stands in for `autotune.trial.runner.runner.Runner`; see `Trials`. Every process is fresh: each has a bias of its own, which
     may resemble that of the same contestant in the block before.
     """
 

@@ -29,8 +29,8 @@ import yaml
 from autotune.budget import Budget
 from autotune.config import Config
 from autotune.plan import make_workload
-from autotune.runner import Runner
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner
 from benchmarks import overhead, plain_loop
 from benchmarks.product import Document, Product
 from benchmarks.record import Conditions, Goal, Report, percent, publish, table

@@ -24,8 +24,8 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.plan import make_workload
 from autotune.prewarm import prewarm
-from autotune.runner import Runner
-from autotune.trial import Shipped, TrialFolder, TrialRequest
+from autotune.trial.request import Shipped, TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner
 from benchmarks.record import Conditions, Goal, Report, publish, table
 
 MODEL = "vit"

@@ -20,10 +20,10 @@ from autotune.errors import HarnessError, InputError, StoreError
 from autotune.manifest import Target
 from autotune.measure.measurement import Failure, Reason
 from autotune.plan import require_same_question
-from autotune.runner import Runners
 from autotune.space.combined import join
 from autotune.space.space import Circumstances, load_space
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Runners
 from autotune.tune import Tuner
 from autotune.tuned.tuned_config import load_tuned
 from autotune.verify import duel_of_answers, duel_with_untuned, verify
@@ -382,8 +382,8 @@ _PARENT = """
 import sys, time
 from pathlib import Path
 from autotune.plan import require_same_question
-from autotune.runner import Runners
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runners
+from autotune.trial.request import TrialFolder, TrialRequest
 home = Path(sys.argv[1])
 with Runners({}, preload=True, log=home / "log") as runners:
     for name in ("fake", "sham"):

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.check import OutputGate, WrongResultError, check
 from autotune.errors import AutotuneError
 from autotune.measure.accuracy import load_reference, save_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.runner import Runner, repeat_command
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Runner, repeat_command
+from autotune.trial.worker.accuracy_check import OutputGate, WrongResultError, check
 
 NAN, INF = float("nan"), float("inf")
 RIGHT = [np.array([1.0, 4.0]), np.array([3, 5]), np.array([1.0, INF])]

@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.contest import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockPlan, Contest, Contestant
-from autotune.leftovers import MARK_VARIABLE
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import Speedup
-from autotune.runner import Runner
-from autotune.trial import Limits, TrialFolder
+from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.runner.blocks import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockPlan, Contest, Contestant
+from autotune.trial.runner.orphans import MARK_VARIABLE
+from autotune.trial.runner.runner import Runner
 from tests.conftest import ScriptedTrials, with_latency
 
 ONE_LOOK = BlockPlan(num_rounds=3, first_look=2, num_looks=1)

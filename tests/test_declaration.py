@@ -13,10 +13,10 @@ from autotune import models
 from autotune.apply.compile import asked
 from autotune.errors import InputError, MissingVariantError
 from autotune.plan import Wish, make_manifest, make_workload
-from autotune.probe import read_declaration
 from autotune.space.combined import join, plain
 from autotune.space.declared import Declaration, with_declared
 from autotune.space.space import SearchSpace
+from autotune.trial.runner.probe import read_declaration
 from autotune.workload.tiers import Grade
 from tests.conftest import REPOSITORY
 

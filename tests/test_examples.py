@@ -22,7 +22,7 @@ import yaml
 from autotune import environment
 from autotune.backends.protocol import framework_version, load_backend
 from autotune.plan import make_workload
-from autotune.subject import put_on_device
+from autotune.trial.worker.subject import put_on_device
 from tests.conftest import REPOSITORY
 
 os.environ.setdefault("GLOG_v", "3")  # MindSpore reads its log level once, when it is imported

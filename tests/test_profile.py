@@ -12,8 +12,8 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.profile import HotSpots, Profile
 from autotune.plan import make_workload
 from autotune.report.hot_spots import profile_lines
-from autotune.runner import Runner
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Runner
 
 
 def test_the_figures_are_those_of_one_call():

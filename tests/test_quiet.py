@@ -7,7 +7,6 @@ from rich.console import Console
 
 from autotune.answer import answer_of
 from autotune.budget import QuietPlan
-from autotune.deadline import Deadline
 from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.events import MachineBusy, SentinelRead, TrialDisturbed, TrialEnded
@@ -15,6 +14,7 @@ from autotune.measure.statistics import Verdict
 from autotune.quiet import Quiet
 from autotune.report.live import LiveDisplay
 from autotune.report.terminal import summary, trials_table
+from autotune.trial.runner.deadline import Deadline
 from autotune.tune import Tuner
 from autotune.workbench import Workbench, trial_request
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency

@@ -19,10 +19,10 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
 from autotune.reuse import MAX_DONORS
-from autotune.runner import Runner
 from autotune.space.space import Circumstances, load_space
 from autotune.study import open_study
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Runner
 from autotune.tune import Tuner
 from tests.conftest import MODEL_FILE, QUICK, QUICK_BUDGET, ScriptedTrials, cli_command, cli_environment, with_latency
 

@@ -12,7 +12,7 @@ from autotune.backends.protocol import load_backend, output_arrays
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.plan import make_workload
-from autotune.subject import Subject, put_on_device
+from autotune.trial.worker.subject import Subject, put_on_device
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload
 

@@ -14,7 +14,7 @@ from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError
 from autotune.files import write_yaml
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage, Usage
-from autotune.runner import Runner
+from autotune.trial.runner.runner import Runner
 from benchmarks import record_table, table
 from benchmarks.record_table import Recording, row_of
 from benchmarks.table import Definition, read_definitions, read_table

@@ -17,14 +17,14 @@ import yaml
 import autotune
 from autotune import environment
 from autotune.budget import Budget
-from autotune.deadline import Deadline
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.plan import Wish, make_manifest, make_workload, tier_wishes
-from autotune.probe import read_declaration
 from autotune.tail import confirm_tail
 from autotune.tiering import TAIL_SHARE, deadline_s, share_of
+from autotune.trial.runner.deadline import Deadline
+from autotune.trial.runner.probe import read_declaration
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers
 from autotune.workbench import Workbench
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials
@@ -466,7 +466,7 @@ class TestInTheJob:
 def write_real(folder: Path, framework: str, built: dict[str, object], config, untuned, device) -> Path:
     """Tiers of real models, one export for each, as if they had been tuned here."""
     from autotune.backends.protocol import framework_version, load_backend
-    from autotune.subject import structure_sha256
+    from autotune.trial.worker.subject import structure_sha256
 
     backend = load_backend(framework)
     here = environment.describe(device=device, variables={}).model_dump(mode="json")

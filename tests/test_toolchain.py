@@ -13,9 +13,9 @@ import pytest
 
 from autotune.backends.protocol import BACKENDS
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.runner import Runner
-from autotune.toolchain import hand_over, is_whole
-from autotune.trial import Limits, TrialFolder
+from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.runner.runner import Runner
+from autotune.trial.toolchain import hand_over, is_whole
 from tests.conftest import REPOSITORY
 
 MAKER = """
@@ -230,8 +230,8 @@ def test_a_config_that_hangs_is_blamed_with_a_toolchain_too(run, maker, make_req
 _PARENT = """
 import sys
 from pathlib import Path
-from autotune.runner import Runner
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner
+from autotune.trial.request import TrialFolder, TrialRequest
 home = Path(sys.argv[1])
 request = TrialRequest.model_validate_json((home / "r.json").read_text())
 def tell(stage):

@@ -12,17 +12,17 @@ import pytest
 from autotune import models
 from autotune.backends.mindspore.knobs import compile_arguments
 from autotune.backends.torch.knobs import require_for_training, settings_of
-from autotune.check import WrongResultError
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
 from autotune.loaded import Loaded
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.plan import bundled_space
-from autotune.runner import Runner
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
-from autotune.training import NUM_STEPS, StepGate
-from autotune.trial import Limits, TrialFolder
+from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.runner.runner import Runner
+from autotune.trial.worker.accuracy_check import WrongResultError
+from autotune.trial.worker.training import NUM_STEPS, StepGate
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Device, Workload
 from tests.conftest import REPOSITORY

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.runner import Runner, repeat_command
-from autotune.trial import Limits, TrialFolder, module_command
+from autotune.trial.request import Limits, TrialFolder, module_command
+from autotune.trial.runner.runner import Runner, repeat_command
 from tests.conftest import QUICK_BUDGET, REPOSITORY
 
 ENDINGS = [
@@ -222,8 +222,8 @@ def test_nothing_outlives_a_killed_parent(tmp_path, make_request, number):
 _PARENT = """
 import sys
 from pathlib import Path
-from autotune.runner import Runner
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner
+from autotune.trial.request import TrialFolder, TrialRequest
 home = Path(sys.argv[1])
 request = TrialRequest.model_validate_json((home / "request.json").read_text())
 def tell(stage):

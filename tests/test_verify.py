@@ -17,7 +17,7 @@ from autotune.measure.measurement import Failure, Signature, TensorSpec
 from autotune.measure.statistics import Verdict
 from autotune.report.document import comparison_document, verification_document
 from autotune.report.terminal import comparison_lines, verification_lines
-from autotune.runner import Runner
+from autotune.trial.runner.runner import Runner
 from autotune.tune import Tuner
 from autotune.tuned.tuned_config import load_tuned
 from autotune.verify import duel_of_answers, duel_with_untuned, verify

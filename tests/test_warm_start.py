@@ -22,8 +22,8 @@ from autotune.errors import InputError
 from autotune.journal import journal_of
 from autotune.measure.measurement import Diagnosis, Failure, Measurement, Reason
 from autotune.prewarm import prewarm
-from autotune.runner import Runner
-from autotune.trial import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder
+from autotune.trial.request import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder
+from autotune.trial.runner.runner import Runner
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 from autotune.tuned.tuned_config import load_tuned
 from tests.conftest import REPOSITORY

@@ -26,7 +26,7 @@ from autotune.cli.application import (
 
 if TYPE_CHECKING:
     from autotune.duel import Duel
-    from autotune.runner import Runners
+    from autotune.trial.runner.runner import Runners
 
 
 @app.command()
@@ -121,7 +121,7 @@ def scratch() -> Iterator[Path]:
     import shutil
     import tempfile
 
-    from autotune.trial import failed_trials
+    from autotune.trial.request import failed_trials
 
     folder = Path(tempfile.mkdtemp(prefix="autotune-"))
     interrupted = False
@@ -137,7 +137,7 @@ def scratch() -> Iterator[Path]:
 
 def runners(variables: dict[str, str], folder: Path) -> Runners:
     """Trials outside of any study; a polite kill ends them."""
-    from autotune.runner import Runners
+    from autotune.trial.runner.runner import Runners
 
     end_politely()
     return Runners(variables, preload=False, log=folder / "supervisor.log")

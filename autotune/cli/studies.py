@@ -168,7 +168,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     from autotune.answer import export_artifact
     from autotune.errors import InputError
     from autotune.report.units import seconds
-    from autotune.runner import Runner
+    from autotune.trial.runner.runner import Runner
 
     end_politely()
     with (

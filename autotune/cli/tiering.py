@@ -14,10 +14,10 @@ from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
     from autotune.budget import Budget
-    from autotune.deadline import Deadline
     from autotune.plan import Wish
     from autotune.priors import Source
     from autotune.study import Study
+    from autotune.trial.runner.deadline import Deadline
     from autotune.tuned.tier_file import Tail, Tiers
 
 
@@ -33,10 +33,10 @@ def tune_tiers(
     profiled: bool,
 ) -> int:
     """Tune one tier after the other, the best first. 1 where none keeps the deadline."""
-    from autotune.deadline import Deadline
     from autotune.plan import make_manifest, tier_wishes
     from autotune.study import open_or_create
     from autotune.tiering import deadline_s, export_tier, folder_of, share_of, write_tiers
+    from autotune.trial.runner.deadline import Deadline
 
     limit_s = deadline_s(deadline)
     manifests = {name: make_manifest(each) for name, each in tier_wishes(wish).items()}

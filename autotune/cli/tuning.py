@@ -29,11 +29,11 @@ from autotune.errors import AutotuneError
 if TYPE_CHECKING:
     from autotune.answer import Answer
     from autotune.budget import Budget
-    from autotune.deadline import Deadline
     from autotune.priors import Source
     from autotune.report.live import LiveDisplay
-    from autotune.runner import Runners
     from autotune.study import Study
+    from autotune.trial.runner.deadline import Deadline
+    from autotune.trial.runner.runner import Runners
 
 EarlyStop = Annotated[
     bool | None,
@@ -221,7 +221,7 @@ def _tune(
 ) -> int:
     """Run the loop with a display, then print the verdict."""
     from autotune.answer import answer_of
-    from autotune.deadline import Deadline
+    from autotune.trial.runner.deadline import Deadline
 
     end_politely()
     try:
@@ -266,7 +266,7 @@ def at_work(study: Study) -> Iterator[tuple[Runners, LiveDisplay]]:
     """What runs the trials of a study, and what shows them."""
     from autotune.report.console import PlainConsole
     from autotune.report.live import LiveDisplay
-    from autotune.runner import Runners
+    from autotune.trial.runner.runner import Runners
 
     with (
         LiveDisplay(PlainConsole(stderr=True)) as display,

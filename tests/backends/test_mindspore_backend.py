@@ -27,8 +27,8 @@ from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.measurement import Reason
-from autotune.runner import Runner
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Runner
 
 ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops

@@ -23,7 +23,7 @@ from autotune import environment
 from autotune.adaptive import Adaptive
 from autotune.backends.protocol import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
-from autotune.subject import structure_sha256
+from autotune.trial.worker.subject import structure_sha256
 import yaml
 
 class Net(ms.nn.Cell):

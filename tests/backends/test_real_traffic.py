@@ -10,8 +10,8 @@ from autotune.config import Config
 from autotune.measure.measurement import Axis, Measurement
 from autotune.measure.objective import Constraint
 from autotune.measure.sampling import SamplingPlan
-from autotune.runner import Runner
-from autotune.trial import Limits, TrialFolder, TrialRequest
+from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload
 

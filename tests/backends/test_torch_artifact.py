@@ -14,8 +14,8 @@ from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.prewarm import prewarm
-from autotune.runner import Runner
-from autotune.trial import Shipped, TrialFolder, TrialRequest
+from autotune.trial.request import Shipped, TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 

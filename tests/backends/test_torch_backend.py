@@ -12,8 +12,8 @@ from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.runner import Runner
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Runner
 from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")

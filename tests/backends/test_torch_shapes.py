@@ -13,7 +13,7 @@ from autotune.apply import compile
 from autotune.backends.protocol import load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
-from autotune.subject import structure_sha256
+from autotune.trial.worker.subject import structure_sha256
 from autotune.workload.shapes import Axis, Shapes
 from autotune.workload.traffic import Load, Traffic
 from tests.conftest import REPOSITORY

@@ -9,8 +9,8 @@ import pytest
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
-from autotune.runner import Runner
-from autotune.trial import Limits, TrialFolder, TrialRequest
+from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 
 torch = pytest.importorskip("torch")

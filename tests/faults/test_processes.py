@@ -19,15 +19,16 @@ import optuna
 import psutil
 import pytest
 
-from autotune import room, runner
 from autotune.backends.protocol import BACKENDS
 from autotune.errors import StoreError
-from autotune.leftovers import MARK_VARIABLE
 from autotune.measure.measurement import Measurement, Reason, Stage
-from autotune.runner import Runner
 from autotune.store import exclusive
 from autotune.study import create_study, open_study
-from autotune.trial import Limits, TrialFolder
+from autotune.trial import room
+from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.runner import runner
+from autotune.trial.runner.orphans import MARK_VARIABLE
+from autotune.trial.runner.runner import Runner
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment
 
 MODEL = """

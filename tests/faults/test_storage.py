@@ -23,7 +23,7 @@ from autotune.files import write_whole
 from autotune.manifest import Manifest
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study import Study, create_study, open_or_create, open_study
-from autotune.trial import REQUEST_FILE
+from autotune.trial.request import REQUEST_FILE
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment

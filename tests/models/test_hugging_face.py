@@ -18,8 +18,8 @@ from autotune.errors import InputError, MissingFrameworkError
 from autotune.measure.measurement import Measurement
 from autotune.models import hub
 from autotune.plan import make_workload
-from autotune.runner import Runner
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.runner import Runner
 from autotune.workload import workload
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # Read when it is imported, by this process and by those that it starts.

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from autotune import environment
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
 
 MADE = "made"
 """Folder, in that of the process that makes a toolchain, which holds it in the end."""

@@ -9,7 +9,7 @@ from autotune.backends.protocol import Backend
 from autotune.config import Config
 from autotune.measure.measurement import Compilations, Replay
 from autotune.measure.passes import take_cold_pass
-from autotune.subject import Subject
+from autotune.trial.worker.subject import Subject
 
 
 def stream_calls(subject: Subject, step: Callable[..., Any], backend: Backend) -> list[Callable[[], None]]:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import Changes
-from autotune.check import Gate
 from autotune.config import Config
-from autotune.inference import Inference
-from autotune.subject import Subject
-from autotune.training import Training
+from autotune.trial.worker.accuracy_check import Gate
+from autotune.trial.worker.inference import Inference
+from autotune.trial.worker.subject import Subject
+from autotune.trial.worker.training import Training
 from autotune.workload.workload import Workload
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from autotune.environment import Environment
 from autotune.measure.measurement import Measurement, Samples
 from autotune.measure.sampling import is_clearly_slower
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
 
 
 @dataclass(frozen=True)

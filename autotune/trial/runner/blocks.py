@@ -16,12 +16,12 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from autotune.deadline import NEVER, Deadline
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Record, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Comparison, Speedup
-from autotune.runner import LiveTrial, Trials
-from autotune.trial import TrialFolder, TrialRequest
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.deadline import NEVER, Deadline
+from autotune.trial.runner.runner import LiveTrial, Trials
 
 UNTUNED_ATTEMPTS = 4
 """MindSpore's PyNative dies by itself in its first operator now and then (8 of 52 processes of one small model on CPU,

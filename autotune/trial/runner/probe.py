@@ -18,9 +18,9 @@ from typing import Any
 from autotune.apply.compile import place_of
 from autotune.backends.protocol import Found, entry_of, framework_version, load_backend
 from autotune.errors import HarnessError, InputError, InvalidConfigError
-from autotune.room import when_there_is_room
 from autotune.space.declared import Declaration
-from autotune.trial import module_command, package_path
+from autotune.trial.request import module_command, package_path
+from autotune.trial.room import when_there_is_room
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload, build
 

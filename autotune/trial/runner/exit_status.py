@@ -8,9 +8,9 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.leftovers import kill_marked
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
-from autotune.trial import TrialFolder
+from autotune.trial.request import TrialFolder
+from autotune.trial.runner.orphans import kill_marked
 
 MIN_FREE_BYTES = 200 * 2**20
 """Below this much free disk a trial is not started: compilers fill it, and SQLite needs room to commit."""

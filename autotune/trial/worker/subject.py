@@ -14,7 +14,7 @@ from autotune.errors import AutotuneError
 from autotune.measure import accuracy
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Signature, TensorSpec
-from autotune.shaped import Stream, find_shapes
+from autotune.trial.worker.traffic_inputs import Stream, find_shapes
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Arguments, Recipe, Variants, Workload, build
 

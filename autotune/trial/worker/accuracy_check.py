@@ -15,7 +15,7 @@ import numpy as np
 
 from autotune.errors import AutotuneError, HarnessError
 from autotune.measure import accuracy
-from autotune.trial import TrialRequest
+from autotune.trial.request import TrialRequest
 
 
 class WrongResultError(Exception):

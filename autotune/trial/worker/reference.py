@@ -18,13 +18,13 @@ from typing import Any
 from autotune.apply.compile import without_variants
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import Changes
-from autotune.check import write_reference
 from autotune.errors import HarnessError, InputError
-from autotune.exercise import Exercise, exercise_for
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
-from autotune.subject import Subject, put_on_device, widened
-from autotune.trial import TrialFolder, TrialRequest, module_command
+from autotune.trial.request import TrialFolder, TrialRequest, module_command
+from autotune.trial.worker.accuracy_check import write_reference
+from autotune.trial.worker.subject import Subject, put_on_device, widened
+from autotune.trial.worker.task import Exercise, exercise_for
 
 ONLY = "reference"
 """Second argument of a worker that writes the reference and measures nothing."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.trial import Limits
+from autotune.trial.request import Limits
 
 Clock = Callable[[], float]
 SHORTEST_S = 0.1

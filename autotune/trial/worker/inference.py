@@ -10,9 +10,9 @@ from typing import Any
 from autotune.apply.compile import compile_under, declared
 from autotune.backends.protocol import Backend, output_arrays
 from autotune.backends.undo import Changes
-from autotune.check import Gate, OutputGate
 from autotune.config import Config
-from autotune.subject import Subject, why_unrepeatable
+from autotune.trial.worker.accuracy_check import Gate, OutputGate
+from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.workload.workload import Workload
 
 

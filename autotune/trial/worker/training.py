@@ -23,12 +23,12 @@ import numpy as np
 
 from autotune.backends.protocol import Backend, output_arrays
 from autotune.backends.undo import Changes
-from autotune.check import Gate, WrongResultError
 from autotune.config import Config
 from autotune.errors import AutotuneError
 from autotune.measure import accuracy
 from autotune.measure.accuracy import Array
-from autotune.subject import Subject, named_dropouts
+from autotune.trial.worker.accuracy_check import Gate, WrongResultError
+from autotune.trial.worker.subject import Subject, named_dropouts
 from autotune.workload.workload import Workload
 
 NUM_STEPS = 4

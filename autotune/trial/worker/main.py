@@ -22,25 +22,26 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 
-from autotune import environment, reference
+from autotune import environment
 from autotune.apply import compile
 from autotune.apply.warm_start import key_here, warm_start
 from autotune.backends.protocol import Backend, load_backend
 from autotune.backends.undo import Changes
-from autotune.check import WrongResultError, check
-from autotune.classmate import find_classmate
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
-from autotune.exercise import exercise_for
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Replay, Samples, Stage
 from autotune.measure.passes import take_passes, take_passes_in_turns
 from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
-from autotune.memory import PeakMemory
-from autotune.replay import first_pass, stream_calls
-from autotune.room import is_without_room
-from autotune.subject import Subject, put_on_device
-from autotune.toolchain import hand_over
-from autotune.trial import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
+from autotune.trial.request import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
+from autotune.trial.room import is_without_room
+from autotune.trial.toolchain import hand_over
+from autotune.trial.worker import reference
+from autotune.trial.worker.accuracy_check import WrongResultError, check
+from autotune.trial.worker.memory import PeakMemory
+from autotune.trial.worker.reused_samples import find_classmate
+from autotune.trial.worker.subject import Subject, put_on_device
+from autotune.trial.worker.task import exercise_for
+from autotune.trial.worker.traffic_replay import first_pass, stream_calls
 from autotune.workload.workload import Arguments
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"

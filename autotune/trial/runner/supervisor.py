@@ -34,12 +34,12 @@ from typing import Any, NoReturn
 
 import psutil
 
-from autotune import worker
 from autotune.errors import HarnessError
-from autotune.leftovers import MARK_VARIABLE, kill_marked, mark_of
 from autotune.measure.measurement import Stage
-from autotune.room import when_there_is_room
-from autotune.trial import TrialFolder, module_command
+from autotune.trial.request import TrialFolder, module_command
+from autotune.trial.room import when_there_is_room
+from autotune.trial.runner.orphans import MARK_VARIABLE, kill_marked, mark_of
+from autotune.trial.worker import main
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -191,9 +191,9 @@ class Supervisor:
         folder = TrialFolder(Path(order["folder"]))
         stages, told = os.pipe()
         turn, turns = os.pipe() if order["live"] else (None, None)
-        for_child = {worker.STAGE_FD_VARIABLE: told}
+        for_child = {main.STAGE_FD_VARIABLE: told}
         if turn is not None:
-            for_child[worker.TURN_FD_VARIABLE] = turn
+            for_child[main.TURN_FD_VARIABLE] = turn
         ours = [each for each in (stages, turns) if each is not None]
         try:
             if self._preloaded and not order["fresh"]:
@@ -261,9 +261,9 @@ def _fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, in
         for name, pipe in pipes.items():
             os.environ[name] = str(pipe)
             os.set_inheritable(pipe, True)  # The worker may start its Python anew.
-        code = worker.main([str(folder.path)])
+        code = main.main([str(folder.path)])
     finally:
-        worker.leave(code)
+        main.leave(code)
 
 
 def _spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int]) -> int:

@@ -23,10 +23,10 @@ from typing import IO, Any, Protocol
 from autotune.backends.protocol import entry_of, framework_version
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
-from autotune.postmortem import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
-from autotune.room import when_there_is_room
-from autotune.toolchain import ready_toolchain
-from autotune.trial import Limits, TrialFolder, TrialRequest, module_command, package_path
+from autotune.trial.request import Limits, TrialFolder, TrialRequest, module_command, package_path
+from autotune.trial.room import when_there_is_room
+from autotune.trial.runner.exit_status import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
+from autotune.trial.toolchain import ready_toolchain
 
 StageCallback = Callable[[Stage], None]
 
