@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
-    from autotune.journal import Stats
-    from autotune.ladder import TieredStats
-    from autotune.loaded import Loaded
-    from autotune.tiered import LoadedTiers, TieredModel
+    from autotune.job.load import Loaded
+    from autotune.job.stats import Stats
+    from autotune.job.tiers.model import LoadedTiers, TieredModel
+    from autotune.job.tiers.selector import TieredStats
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ def load(path: str | PathLike[str]) -> Loaded:
     Never raises: a file that is missing or broken is what `apply` has a policy for. Importing this package costs a
     training job next to nothing: no framework and no search engine comes with it.
     """
-    from autotune.loaded import load as load_answer
+    from autotune.job.load import load as load_answer
 
     return load_answer(path)
 
@@ -37,7 +37,7 @@ def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
 
     Never raises, like `load`.
     """
-    from autotune.tiered import load_tiers as load_all
+    from autotune.job.tiers.model import load_tiers as load_all
 
     return load_all(path)
 
@@ -48,7 +48,7 @@ def stats(model: TieredModel) -> TieredStats: ...
 def stats(model: Any) -> Stats | None: ...
 def stats(model: Any) -> Any:
     """What a model that `apply` gave has done until now, in its tiers if it has any; None for any other object."""
-    from autotune.journal import journal_of
+    from autotune.job.stats import journal_of
 
     journal = journal_of(model)
     return None if journal is None else journal.stats()
@@ -62,7 +62,7 @@ def expose(model: Any, name: str) -> None:
     from autotune.errors import InputError
 
     try:
-        from autotune.prometheus import expose as register
+        from autotune.job.prometheus import expose as register
     except ImportError:
         raise InputError(
             "Prometheus needs the package prometheus-client", tip="run: pip install 'autotune-compile[prometheus]'"

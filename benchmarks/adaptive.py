@@ -138,7 +138,7 @@ def way(name: str, model: Any, path: Path, background: bool) -> AbstractContextM
     import torch
 
     import autotune
-    from autotune.adaptive import Adaptive
+    from autotune.job.adaptive.ledger import Adaptive
 
     if name == "eager":
         return nullcontext(model)

@@ -31,7 +31,7 @@ import autotune
 from autotune import environment
 from autotune.backends.torch.backend import TorchBackend
 from autotune.backends.torch.frozen import FrozenWeights
-from autotune.loaded import Loaded
+from autotune.job.load import Loaded
 from autotune.models.torch.vit import vit
 from autotune.trial.worker.subject import structure_sha256
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table

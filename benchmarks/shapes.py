@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import yaml
 
 from autotune.config import Config, Scalar
-from autotune.journal import Stats
+from autotune.job.stats import Stats
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.objective import UNDER_TRAFFIC, total_s
 from autotune.plan import make_workload

@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 import autotune
-from autotune.adaptation import Adaptation, Adapted
-from autotune.adaptive import MAX_SHAPES, NUM_TIMED, Adaptive, Expected, Ledger
 from autotune.backends.fake import FakeBackend
 from autotune.backends.undo import Changes
 from autotune.errors import InputError
-from autotune.journal import Journal
-from autotune.prometheus import expose
+from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Adaptive, Expected, Ledger
+from autotune.job.adaptive.model import Adaptation, Adapted
+from autotune.job.prometheus import expose
+from autotune.job.stats import Journal
 from autotune.workload.traffic import Load, Traffic
 from tests.conftest import REPOSITORY
 

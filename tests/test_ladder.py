@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from autotune.ladder import FEWEST_SEEN, LONGEST_WAIT, SHORTEST_WAIT, WINDOW, Ladder
+from autotune.job.tiers.selector import FEWEST_SEEN, LONGEST_WAIT, SHORTEST_WAIT, WINDOW, Ladder
 
 FULL, HALF, SMALL = range(3)
 PROMISES = [("full", 0.040), ("half", 0.020), ("small", 0.010)]

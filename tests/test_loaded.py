@@ -16,8 +16,8 @@ import autotune
 from autotune import environment
 from autotune.backends.fake import FakeBackend
 from autotune.errors import AutotuneError, InputError
-from autotune.guard import NUM_TIMED, MismatchError
-from autotune.journal import TIMED_EVERY, CallTimes
+from autotune.job.guard import NUM_TIMED, MismatchError
+from autotune.job.stats import TIMED_EVERY, CallTimes
 from tests.conftest import REPOSITORY
 
 INPUT = np.ones((4, 8))
@@ -465,7 +465,7 @@ def scraped(model) -> str:
     """What Prometheus reads of a model."""
     from prometheus_client import CollectorRegistry, generate_latest
 
-    from autotune.prometheus import expose
+    from autotune.job.prometheus import expose
 
     registry = CollectorRegistry()
     expose(model, "tiny", registry)
@@ -500,14 +500,14 @@ def test_prometheus_and_what_it_cannot_show(monkeypatch):
     pytest.importorskip("prometheus_client")
     with pytest.raises(InputError, match="a Model that autotune's apply"):
         autotune.expose(Model(), "tiny")
-    monkeypatch.setitem(sys.modules, "autotune.prometheus", None)
+    monkeypatch.setitem(sys.modules, "autotune.job.prometheus", None)
     with pytest.raises(InputError, match="needs the package prometheus-client"):
         autotune.expose(Model(), "tiny")
 
 
 def test_never_an_exception(write, monkeypatch, caplog):
     """Even a bug of the loader's own costs the job nothing but the speed-up."""
-    monkeypatch.setattr("autotune.application.differences", lambda *_: 1 / 0)
+    monkeypatch.setattr("autotune.job.apply.differences", lambda *_: 1 / 0)
     model = Model()
     assert autotune.load(write()).apply(model) is model
     assert "ZeroDivisionError" in caplog.text

@@ -446,7 +446,7 @@ class TestInTheJob:
         pytest.importorskip("prometheus_client")
         from prometheus_client import CollectorRegistry, generate_latest
 
-        from autotune.prometheus import expose
+        from autotune.job.prometheus import expose
 
         model = autotune.load_tiers(write_tiers(full=(1, 40.0), small=(1, 10.0))).apply(models("full", "small"))
         model.warm_up(INPUT)

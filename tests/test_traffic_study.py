@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from autotune.errors import InputError
-from autotune.mismatch import retune_command
+from autotune.job.mismatch import retune_command
 from autotune.plan import Wish, make_manifest
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes

@@ -15,7 +15,7 @@ from autotune.backends.torch.knobs import require_for_training, settings_of
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
-from autotune.loaded import Loaded
+from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.plan import bundled_space
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space

@@ -19,7 +19,7 @@ from autotune.events import (
     TrialEnded,
     TrialStarted,
 )
-from autotune.loaded import Loaded
+from autotune.job.load import Loaded
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.prune import MOST_EXTRA

@@ -19,7 +19,7 @@ from autotune.backends.fake import FakeBackend
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InputError
-from autotune.journal import journal_of
+from autotune.job.stats import journal_of
 from autotune.measure.measurement import Diagnosis, Failure, Measurement, Reason
 from autotune.prewarm import prewarm
 from autotune.trial.request import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from autotune.adaptive import Adaptive
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_versioned, write_yaml
+from autotune.job.adaptive.ledger import Adaptive
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Latency, Record, Signature
 from autotune.measure.objective import GOAL_PATTERN

@@ -20,7 +20,7 @@ import json, sys
 import mindspore as ms, numpy as np
 import autotune
 from autotune import environment
-from autotune.adaptive import Adaptive
+from autotune.job.adaptive.ledger import Adaptive
 from autotune.backends.protocol import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
 from autotune.trial.worker.subject import structure_sha256

@@ -36,7 +36,7 @@ import json, os, sys, tempfile
 from pathlib import Path
 import torch
 import autotune
-from autotune.journal import journal_of
+from autotune.job.stats import journal_of
 sys.path.insert(0, sys.argv[2])
 from model import small
 

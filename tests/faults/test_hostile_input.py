@@ -303,7 +303,7 @@ class TestEscapeSequences:
         """One line for each event, whichever module writes it: a second one could be forged."""
         import logging
 
-        from autotune.journal import Journal
+        from autotune.job.stats import Journal
 
         journal = Journal()
         journal.note("fallback", f"it failed: {ESCAPES}\nWARNING autotune: all is well")

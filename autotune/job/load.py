@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, cast
 
-from autotune.adaptive import Adaptive
-from autotune.application import MARGIN, Answer, Application, OnMismatch, Policy
 from autotune.errors import InputError
+from autotune.job.adaptive.ledger import Adaptive
+from autotune.job.apply import MARGIN, Answer, Application, OnMismatch, Policy
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.workload import Recipe, Variants
 

@@ -11,10 +11,10 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
-from autotune.adaptive import AdaptiveStats
 from autotune.errors import InputError
-from autotune.journal import Stats, Told, journal_of
-from autotune.ladder import TieredStats
+from autotune.job.adaptive.ledger import AdaptiveStats
+from autotune.job.stats import Stats, Told, journal_of
+from autotune.job.tiers.selector import TieredStats
 
 _LABELS = ("model",)
 _STATES = ("tuned", "untuned", "settling", "adaptive")

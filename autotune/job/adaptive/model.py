@@ -17,11 +17,11 @@ from typing import Any
 
 import psutil
 
-from autotune.adaptive import Account, AdaptiveStats, Ledger
 from autotune.backends.protocol import Backend, Versions, compared
 from autotune.backends.undo import Changes
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
-from autotune.journal import Journal
+from autotune.job.adaptive.ledger import Account, AdaptiveStats, Ledger
+from autotune.job.stats import Journal
 from autotune.workload.workload import Arguments
 
 _log = logging.getLogger("autotune")

@@ -10,18 +10,18 @@ from typing import Any, Literal, get_args
 
 import psutil
 
-from autotune.adaptation import Adaptation, Adapted
-from autotune.adaptive import Adaptive, Expected, Ledger
 from autotune.apply.compile import compile_under, recalled, versions_under, without_variants
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
 from autotune.backends.protocol import Backend, entry_of, framework_of, load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
-from autotune.guard import Applied, Guard, MismatchError, Terms
-from autotune.journal import CallTimes, Journal, keep_for
+from autotune.job.adaptive.ledger import Adaptive, Expected, Ledger
+from autotune.job.adaptive.model import Adaptation, Adapted
+from autotune.job.guard import Applied, Guard, MismatchError, Terms
+from autotune.job.mismatch import differences, inputs_differ, retune_command
+from autotune.job.stats import CallTimes, Journal, keep_for
 from autotune.measure.accuracy import default_tolerance
-from autotune.mismatch import differences, inputs_differ, retune_command
 from autotune.trial.worker.subject import structure_sha256
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Apply, Arguments, Recipe, Variants
@@ -53,7 +53,7 @@ class Policy:
         if not isinstance(self.adaptive, (Adaptive, bool, type(None))):
             raise InputError(
                 f"adaptive={self.adaptive!r}: is neither a truth value nor an Adaptive",
-                tip="give it as autotune.adaptive.Adaptive(max_versions=8)",
+                tip="give it as autotune.job.adaptive.ledger.Adaptive(max_versions=8)",
             )
 
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from autotune.backends.protocol import Backend, framework_of, load_backend
 from autotune.errors import AutotuneError, InputError
-from autotune.journal import Journal, journal_of, keep_for
-from autotune.ladder import Ladder, TieredStats
-from autotune.loaded import load
+from autotune.job.load import load
+from autotune.job.stats import Journal, journal_of, keep_for
+from autotune.job.tiers.selector import Ladder, TieredStats
 from autotune.tuned.tier_file import Tier, Tiers, read_tiers
 
 _log = logging.getLogger("autotune")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from autotune.adaptive import AdaptiveStats
+from autotune.job.adaptive.ledger import AdaptiveStats
 from autotune.measure.measurement import Diagnosis, Latency
 from autotune.printable import printable
 

@@ -24,7 +24,7 @@ from autotune.apply.warm_start import WarmStart
 from autotune.backends.protocol import Backend, compared
 from autotune.backends.undo import Changes
 from autotune.errors import InputError, UnsuitableCallError, quoted
-from autotune.journal import Journal
+from autotune.job.stats import Journal
 from autotune.workload.workload import Arguments
 
 NUM_TIMED = 10
