@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.budget import Budget
 from autotune.measure.measurement import Outcome
 from autotune.reuse import without_reuse
-from autotune.study import Study
+from autotune.study.budget import Budget
+from autotune.study.study import Study
 from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Runner, repeat_command
 from autotune.workbench import trial_request

@@ -7,26 +7,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune import priors
-from autotune.apply.compile import asked
+from autotune.apply.compile_model import asked
 from autotune.backends.protocol import entry_of
-from autotune.belongings import clear_runs
-from autotune.budget import Budget
-from autotune.classes import are_one, simplest
-from autotune.effects import Effect, effects_of
 from autotune.errors import InputError
-from autotune.front import front
 from autotune.lessons import InForce, rules_in_force
-from autotune.manifest import Manifest
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.statistics import Speedup, Verdict, break_even_calls, verdict_of
-from autotune.outlook import Outlook
 from autotune.prewarm import prewarm
-from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord, closest_miss, drift, fastest
 from autotune.space.combined import plain
-from autotune.study import Study
+from autotune.study.budget import Budget
+from autotune.study.equivalence import are_one, simplest
+from autotune.study.knob_effects import Effect, effects_of
+from autotune.study.manifest import Manifest
+from autotune.study.own_files import clear_runs
+from autotune.study.pareto import front
+from autotune.study.records import (
+    Confirmation,
+    NoiseFloor,
+    Sentinel,
+    StopReason,
+    TrialRecord,
+    closest_miss,
+    drift,
+    fastest,
+)
+from autotune.study.sampler.early_stop import Outlook
+from autotune.study.study import Study
 from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Trials
 from autotune.tuned.cache_file import SUFFIX, Artifact

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement
-from autotune.record import TrialRecord
+from autotune.study.records import TrialRecord
 
 ERRORS_IN_A_ROW = 3
 """So many trials with one and the same error raise the suspicion; a config that worked before is then run again."""

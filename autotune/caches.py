@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from autotune.belongings import clear_caches
+from autotune.study.own_files import clear_caches
 
 MAX_KEPT_BYTES = 2 * 2**30
 """Of all caches on the shelf together. One of inductor's holds 1 to 3 MiB here; with frozen weights in it, a model."""

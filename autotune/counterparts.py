@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.study import Study
+from autotune.study.study import Study
 from autotune.workbench import Workbench
 
 

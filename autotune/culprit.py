@@ -20,8 +20,8 @@ from functools import cached_property, lru_cache
 
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Reason, Record
-from autotune.record import TrialRecord
 from autotune.space.space import Knob, SearchSpace
+from autotune.study.records import TrialRecord
 
 MOST_QUESTIONS = 3
 """Trials spent on one culprit at the most."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.budget import Budget
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.accuracy import ReferencePrecision
@@ -15,7 +14,8 @@ from autotune.measure.measurement import Failure, Measurement, Signature
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
 from autotune.plan import choose_target, make_workload, stream_calls
-from autotune.study import Study
+from autotune.study.budget import Budget
+from autotune.study.study import Study
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.blocks import Contest, Contestant, attempt
 from autotune.trial.runner.deadline import Deadline

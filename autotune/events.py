@@ -9,9 +9,9 @@ from autotune.config import Config
 from autotune.culprit import Question
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
-from autotune.outlook import Outlook
-from autotune.record import NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.rules import Rule
+from autotune.study.records import NoiseFloor, Sentinel, StopReason, TrialRecord
+from autotune.study.sampler.early_stop import Outlook
 from autotune.workload.traffic import Traffic
 
 

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from autotune.answer import Answer, answer_of
 from autotune.config import Config, Scalar
 from autotune.confirm import uncertainty_of
-from autotune.effects import pairs_of
-from autotune.importance import Importance, importances
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
 from autotune.measure.statistics import Comparison, Speedup, Verdict
-from autotune.record import Confirmation, TrialRecord
 from autotune.space.space import SearchSpace
-from autotune.study import Study
+from autotune.study.importance import Importance, importances
+from autotune.study.knob_effects import pairs_of
+from autotune.study.records import Confirmation, TrialRecord
+from autotune.study.study import Study
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from autotune.environment import Environment
 from autotune.errors import AutotuneError
 from autotune.events import CulpritSought, Notify, RuleLearned, RulesRecalled, RulesUnavailable
 from autotune.measure.measurement import Failure, Measurement, Reason, Record
-from autotune.record import TrialRecord
 from autotune.rules import Rule, RuleEvidence, Scope, add_rule, forget_rules, id_of, read_rules, scope_of
-from autotune.study import Study
+from autotune.study.records import TrialRecord
+from autotune.study.study import Study
 
 _PART = "lessons"
 

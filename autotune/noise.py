@@ -9,7 +9,7 @@ from autotune.events import NoiseFloorMeasured, NoiseFloorStarted, SentinelRead,
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import spread_of_pairs
 from autotune.quiet import Quiet
-from autotune.record import NoiseFloor, Sentinel
+from autotune.study.records import NoiseFloor, Sentinel
 from autotune.workbench import Workbench, cannot_go_on
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.sampling import SamplingPlan
-from autotune.record import TrialRecord
+from autotune.study.records import TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
 
 WARM_SHARE = 0.5

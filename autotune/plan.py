@@ -25,7 +25,6 @@ from autotune.checkup import Case
 from autotune.config import Config, Scalar
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
-from autotune.manifest import Manifest, Target
 from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.measure.measurement import Record
 from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
@@ -33,7 +32,8 @@ from autotune.models import hub
 from autotune.space.combined import join
 from autotune.space.declared import Declaration, with_declared
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
-from autotune.study import check_name
+from autotune.study.manifest import Manifest, Target
+from autotune.study.study import check_name
 from autotune.trial.runner.probe import find_devices, read_declaration
 from autotune.workload.tiers import Grade
 from autotune.workload.traffic import Traffic, parse_shapes, read_traffic

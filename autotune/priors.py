@@ -14,12 +14,12 @@ from pathlib import Path
 from autotune.config import Config, Scalar
 from autotune.errors import AutotuneError, InputError
 from autotune.events import Notify, PriorsGiven, PriorsOffered
-from autotune.manifest import Manifest, read_manifest
 from autotune.measure.measurement import Measurement, Record
 from autotune.measure.statistics import Verdict
-from autotune.record import TrialRecord, fastest
 from autotune.space.space import SearchSpace
-from autotune.study import Study, list_studies, open_study
+from autotune.study.manifest import Manifest, read_manifest
+from autotune.study.records import TrialRecord, fastest
+from autotune.study.study import Study, list_studies, open_study
 from autotune.tuned.tuned_config import load_tuned
 
 MOST_CONFIGS = 4

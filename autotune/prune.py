@@ -10,13 +10,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from autotune.classes import are_one
 from autotune.config import FRAMEWORK, Config, Scalar
-from autotune.effects import pairs_of
-from autotune.manifest import Manifest
 from autotune.measure.measurement import Measurement
-from autotune.record import TrialRecord
 from autotune.space.space import SearchSpace
+from autotune.study.equivalence import are_one
+from autotune.study.knob_effects import pairs_of
+from autotune.study.manifest import Manifest
+from autotune.study.records import TrialRecord
 
 MOST_EXTRA = 2
 """Trials of a run at the most that are spent on finding out what the winner does not need."""

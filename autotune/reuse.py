@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.caches import CacheShelf
-from autotune.classes import measured_programs
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
-from autotune.record import TrialRecord
-from autotune.study import Study
+from autotune.study.equivalence import measured_programs
+from autotune.study.records import TrialRecord
+from autotune.study.study import Study
 from autotune.trial.request import ColdCompile, TrialRequest
 
 MAX_DONORS = 8

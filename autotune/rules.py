@@ -18,11 +18,11 @@ from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml, write_yaml
-from autotune.manifest import Manifest
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Reason, Record, Stage
 from autotune.space.space import SearchSpace
-from autotune.store import in_turn
+from autotune.study.manifest import Manifest
+from autotune.study.storage import in_turn
 from autotune.workload.workload import Device, Task
 
 FILE_NAME = "rules.yaml"

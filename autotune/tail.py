@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import shutil
 
-from autotune.belongings import clear_runs
 from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
-from autotune.record import TrialRecord
+from autotune.study.own_files import clear_runs
+from autotune.study.records import TrialRecord
 from autotune.trial.request import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
 from autotune.workbench import Workbench, trial_request

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.answer import export
-from autotune.budget import Budget
 from autotune.errors import InputError
-from autotune.manifest import Manifest
 from autotune.measure.objective import UNITS
-from autotune.study import Study
+from autotune.study.budget import Budget
+from autotune.study.manifest import Manifest
+from autotune.study.study import Study
 from autotune.trial.runner.deadline import Deadline
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.confirm import SAFETY, expected_s, likely_contest
 from autotune.errors import InputError
 from autotune.pace import contest_s, fresh_start_s, trial_s, typical_trial_s
-from autotune.record import TrialRecord
+from autotune.study.records import TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.workbench import Workbench
 

@@ -16,7 +16,6 @@ from autotune.breaker import (
     same_error_at_the_end,
     signature_of,
 )
-from autotune.budget import Budget
 from autotune.confirm import EQUALLY_FAST, confirm, likely_finalists
 from autotune.counterparts import require_same_function, require_unchanged
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
@@ -35,10 +34,11 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.statistics import Verdict
 from autotune.noise import measure_noise_floor, read_sentinel
 from autotune.quiet import Quiet
-from autotune.record import Confirmation, Sentinel, StopReason, TrialRecord
 from autotune.reuse import from_empty_caches, shelve, with_reuse
 from autotune.second_try import once_more_if_crashed
-from autotune.study import Asked, Study
+from autotune.study.budget import Budget
+from autotune.study.records import Confirmation, Sentinel, StopReason, TrialRecord
+from autotune.study.study import Asked, Study
 from autotune.timekeeper import Timekeeper
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.deadline import Deadline

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.belongings import clear_runs
-from autotune.budget import Budget
 from autotune.caches import CacheShelf
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.events import Notify, StageEntered
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.objective import Objective
-from autotune.record import TrialRecord, fastest
-from autotune.study import Study
+from autotune.study.budget import Budget
+from autotune.study.own_files import clear_runs
+from autotune.study.records import TrialRecord, fastest
+from autotune.study.study import Study
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.blocks import BlockPlan, Contest, Contestant, attempt
 from autotune.trial.runner.deadline import NEVER, Deadline

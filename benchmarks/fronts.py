@@ -10,8 +10,8 @@ import optuna
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from autotune.config import Config
-from autotune.sampler import EnumSampler
 from autotune.space.space import SearchSpace
+from autotune.study.sampler.sampler import EnumSampler
 from benchmarks.table import Row, Table
 
 AFTER = (10, 20, 40)

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from autotune import environment
-from autotune.budget import Budget
 from autotune.config import Config
-from autotune.manifest import Manifest
 from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
 from autotune.measure.objective import Objective
-from autotune.record import Confirmation
 from autotune.space.space import Knob, SearchSpace
-from autotune.study import create_study
+from autotune.study.budget import Budget
+from autotune.study.manifest import Manifest
+from autotune.study.records import Confirmation
+from autotune.study.study import create_study
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.runner import StageCallback
 from autotune.tune import Tuner

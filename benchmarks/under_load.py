@@ -25,13 +25,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.answer import answer_of
-from autotune.budget import Budget, QuietPlan
 from autotune.events import Event, TrialDisturbed
-from autotune.manifest import Manifest
 from autotune.measure.measurement import Stage
 from autotune.measure.sampling import SamplingPlan
 from autotune.plan import Wish, make_manifest
-from autotune.study import create_study
+from autotune.study.budget import Budget, QuietPlan
+from autotune.study.manifest import Manifest
+from autotune.study.study import create_study
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.runner import LiveTrial, Runner, StageCallback

@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import optuna
 import yaml
 
-from autotune.budget import Budget
 from autotune.config import Config
 from autotune.plan import make_workload
+from autotune.study.budget import Budget
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.runner import Runner
 from benchmarks import overhead, plain_loop

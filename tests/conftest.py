@@ -16,15 +16,15 @@ import psutil
 import pytest
 import yaml
 
-from autotune.budget import Budget, QuietPlan
 from autotune.config import Config
 from autotune.environment import describe
-from autotune.manifest import Manifest
 from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
 from autotune.measure.objective import Constraint, Objective
 from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.space.space import Circumstances, SearchSpace, load_space
-from autotune.study import Study, create_study
+from autotune.study.budget import Budget, QuietPlan
+from autotune.study.manifest import Manifest
+from autotune.study.study import Study, create_study
 from autotune.trial.request import Limits, TrialFolder, TrialRequest
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.runner import Runner

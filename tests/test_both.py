@@ -17,11 +17,11 @@ import autotune
 from autotune.answer import export, tuned_config
 from autotune.duel import duel_of_trials, measure
 from autotune.errors import HarnessError, InputError, StoreError
-from autotune.manifest import Target
 from autotune.measure.measurement import Failure, Reason
 from autotune.plan import require_same_question
 from autotune.space.combined import join
 from autotune.space.space import Circumstances, load_space
+from autotune.study.manifest import Target
 from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Runners
 from autotune.tune import Tuner

@@ -11,8 +11,8 @@ from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.events import ConfigProbed, CulpritSought, RuleLearned, TrialEnded
 from autotune.measure.measurement import Failure, Measurement
-from autotune.record import TrialRecord
 from autotune.space.space import Circumstances, load_space
+from autotune.study.records import TrialRecord
 from autotune.trial.runner.runner import Runner
 from autotune.tune import Tuner
 from tests.conftest import QUICK_BUDGET

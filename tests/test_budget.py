@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from autotune.budget import Budget
+from autotune.study.budget import Budget
 from tests.conftest import REPOSITORY
 
 

@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from autotune.classes import are_one, as_one, classes_of, measured_programs, simplest
 from autotune.config import Config
-from autotune.effects import Effect, effects_of
 from autotune.measure.measurement import Failure
-from autotune.record import TrialRecord
 from autotune.space.space import Circumstances, load_space
+from autotune.study.equivalence import are_one, as_one, classes_of, measured_programs, simplest
+from autotune.study.knob_effects import Effect, effects_of
+from autotune.study.records import TrialRecord
 from tests.conftest import with_latency
 
 SPACE = """

@@ -17,8 +17,8 @@ from autotune.culprit import (
     kind_of,
 )
 from autotune.measure.measurement import Failure
-from autotune.record import TrialRecord
 from autotune.space.space import Circumstances, load_space
+from autotune.study.records import TrialRecord
 
 KNOB = "  {name}: {{doc: 'https://e.org', values: {values}, default: {default}, when: {{{when}}}}}\n"
 

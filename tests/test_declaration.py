@@ -10,7 +10,7 @@ import yaml
 
 import autotune
 from autotune import models
-from autotune.apply.compile import asked
+from autotune.apply.compile_model import asked
 from autotune.errors import InputError, MissingVariantError
 from autotune.plan import Wish, make_manifest, make_workload
 from autotune.space.combined import join, plain

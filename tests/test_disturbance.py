@@ -11,7 +11,7 @@ from autotune.measure.disturbance import disturbance_of
 from autotune.measure.machine_load import Meter, busy_cpu_s
 from autotune.measure.measurement import Measurement, Samples, Usage
 from autotune.measure.sampling import SamplingPlan, take_samples
-from autotune.record import Sentinel, TrialRecord, why_unreliable
+from autotune.study.records import Sentinel, TrialRecord, why_unreliable
 
 
 def timed(measurement, *, wall_s=0.005, hit=0.0, switches=1, cpu=1.0, taken=0.0, num=100, device="cpu") -> Measurement:

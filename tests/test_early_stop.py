@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 from autotune.answer import answer_of
-from autotune.budget import Budget
 from autotune.events import SearchEnded, TrialStarted
-from autotune.outlook import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, Outlook
 from autotune.report.document import document
 from autotune.report.terminal import summary
 from autotune.space.space import Knob, SearchSpace
-from autotune.study import open_study
+from autotune.study.budget import Budget
+from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, Outlook
+from autotune.study.study import open_study
 from autotune.tune import Tuner
 from tests.conftest import ScriptedTrials, with_latency
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autotune.config import Config
-from autotune.front import dominates, front
 from autotune.measure.measurement import Failure
 from autotune.measure.objective import Constraint, Objective
-from autotune.record import TrialRecord
+from autotune.study.pareto import dominates, front
+from autotune.study.records import TrialRecord
 from tests.conftest import with_latency
 
 

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from autotune.answer import answer_of, export, tuned_config
-from autotune.budget import Budget
 from autotune.config import Config
 from autotune.duel import duel_of_trials, measure
 from autotune.errors import HarnessError, InputError
@@ -22,7 +21,8 @@ from autotune.report.live import LiveDisplay
 from autotune.report.pareto import front_table
 from autotune.report.terminal import comparison_lines, summary, trials_table, verification_lines
 from autotune.space.space import Circumstances, load_space
-from autotune.study import open_study
+from autotune.study.budget import Budget
+from autotune.study.study import open_study
 from autotune.tune import Tuner
 from autotune.tuned.tuned_config import load_tuned
 from autotune.verify import duel_with_untuned, verify

@@ -8,10 +8,10 @@ from autotune.assignment import models_of, spaces_of
 from autotune.config import Config
 from autotune.environment import installed_packages
 from autotune.errors import InputError, StoreError
-from autotune.manifest import Target, read_manifest
 from autotune.plan import choose_targets, describe_spaces
 from autotune.space.combined import join, plain
 from autotune.space.space import Circumstances, load_space
+from autotune.study.manifest import Target, read_manifest
 
 FAKE = """
 schema: 1

@@ -11,7 +11,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.report.document import document
 from autotune.report.learned import news_of, rule_lines, rules_summary
 from autotune.rules import FILE_NAME, add_rule, forget_rules, read_rules
-from autotune.study import list_studies, open_study
+from autotune.study.study import list_studies, open_study
 from tests.test_culprit import SPACE, load
 
 WHOLE = {"fullgraph": True}

@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Failure, Replay, Samples
 from autotune.measure.sampling import SamplingPlan
 from autotune.pace import WARM_SHARE, contest_s, fresh_start_s, live_process_s, sampling_s, trial_s, typical_trial_s
-from autotune.record import TrialRecord
+from autotune.study.records import TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autotune.answer import answer_of, tuned_config
-from autotune.budget import Budget
 from autotune.config import Config
 from autotune.prune import MOST_EXTRA, own_settings
 from autotune.space.space import Circumstances, load_space
+from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline
 from autotune.tune import Tuner
 from tests.conftest import ScriptedTrials, with_latency

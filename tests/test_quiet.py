@@ -6,7 +6,6 @@ import pytest
 from rich.console import Console
 
 from autotune.answer import answer_of
-from autotune.budget import QuietPlan
 from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.events import MachineBusy, SentinelRead, TrialDisturbed, TrialEnded
@@ -14,6 +13,7 @@ from autotune.measure.statistics import Verdict
 from autotune.quiet import Quiet
 from autotune.report.live import LiveDisplay
 from autotune.report.terminal import summary, trials_table
+from autotune.study.budget import QuietPlan
 from autotune.trial.runner.deadline import Deadline
 from autotune.tune import Tuner
 from autotune.workbench import Workbench, trial_request

@@ -20,7 +20,7 @@ from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
 from autotune.reuse import MAX_DONORS
 from autotune.space.space import Circumstances, load_space
-from autotune.study import open_study
+from autotune.study.study import open_study
 from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.tune import Tuner

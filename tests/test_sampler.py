@@ -11,9 +11,9 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.config import Config
-from autotune.sampler import EnumSampler
-from autotune.space import candidates
 from autotune.space.space import Knob, SearchSpace
+from autotune.study.sampler import candidates
+from autotune.study.sampler.sampler import EnumSampler
 from benchmarks.synthetic import large_space, make_table, medium_space, small_space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

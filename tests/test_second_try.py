@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.measure.measurement import Failure, Measurement
-from autotune.record import StopReason
+from autotune.study.records import StopReason
 from autotune.trial.runner.deadline import Deadline
 from autotune.tune import Tuner
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.apply import compile
+from autotune.apply import compile_model
 from autotune.apply.shape_strategies import dimension_to_split, known_of, sizes_in
 from autotune.backends.fake import FakeBackend
 from autotune.backends.protocol import Varying
@@ -67,7 +67,7 @@ def stepped(
 ) -> Any:
     config = Config({"execution": "compile", **knobs})
     place = backend or FakeBackend()
-    return compile.compile_under(place, model or Model(), config, [], Changes(), shapes=known)
+    return compile_model.compile_under(place, model or Model(), config, [], Changes(), shapes=known)
 
 
 SIZES = [(1, 2), (3, 5), (2, 3), (8, 5), (9, 2), (20, 7), (1, 1), (7, 4)]
@@ -279,14 +279,14 @@ def test_sizes_are_read_from_a_call() -> None:
 def test_a_backend_is_not_asked_for_a_strategys_numbers() -> None:
     """They are no knobs of a framework; which code it makes of the strategy itself is."""
     config = Config({"execution": "compile", "shapes": "bucketed", "num_buckets": 2})
-    assert compile.without_variants(config) == Config({"execution": "compile", "shapes": "bucketed"})
+    assert compile_model.without_variants(config) == Config({"execution": "compile", "shapes": "bucketed"})
 
 
 def test_strategies_tell_programs_apart() -> None:
     """The same code under another strategy is another program: what later calls meet differs."""
     plain = {"execution": "compile", "program": "p"}
     digests = {
-        compile.program(FakeBackend(), Model(), Config({**plain, **knobs}))
+        compile_model.program(FakeBackend(), Model(), Config({**plain, **knobs}))
         for knobs in (
             {},
             {"shapes": "bucketed", "num_buckets": 2},

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.space.space import Knob, SearchSpace
-from autotune.surrogate import (
+from autotune.study.sampler.gaussian_process import (
     Encoding,
     Kernel,
     Posterior,

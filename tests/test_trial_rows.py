@@ -11,8 +11,8 @@ import pytest
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune import store, trial_rows
-from autotune.trial_rows import JsonTexts
+from autotune.study import fast_read, storage
+from autotune.study.fast_read import JsonTexts
 
 DISTRIBUTIONS = {
     "mode": optuna.distributions.CategoricalDistribution(("a", None, 3, 0.5, True)),
@@ -27,7 +27,7 @@ def fields(trials: list[FrozenTrial]) -> list[dict[str, object]]:
 
 
 def a_study(path: Path, directions: tuple[str, ...] = ("minimize",)) -> optuna.Study:
-    storage = store.open_storage(path, create=True)
+    storage = storage.open_storage(path, create=True)
     return optuna.create_study(storage=storage, study_name="s", directions=directions)
 
 
@@ -50,7 +50,7 @@ def tell_all_kinds(study: optuna.Study) -> None:
 
 def both_readings(path: Path) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
     url = f"sqlite:///{path}"
-    ours = optuna.load_study(study_name="s", storage=store.open_storage(path, create=False))
+    ours = optuna.load_study(study_name="s", storage=storage.open_storage(path, create=False))
     return ours.get_trials(), optuna.load_study(study_name="s", storage=RDBStorage(url)).get_trials()
 
 
@@ -80,8 +80,8 @@ def test_optuna_reads_through_these_rows(tmp_path, monkeypatch):
     """Optuna's cache calls our reading: a release that does not would be ten times as slow, and nobody would know."""
     tell_all_kinds(a_study(tmp_path / "study.db"))
     calls = []
-    monkeypatch.setattr(store, "read_trials", lambda *given: calls.append(given) or trial_rows.read_trials(*given))
-    opened = optuna.load_study(study_name="s", storage=store.open_storage(tmp_path / "study.db", create=False))
+    monkeypatch.setattr(storage, "read_trials", lambda *given: calls.append(given) or fast_read.read_trials(*given))
+    opened = optuna.load_study(study_name="s", storage=storage.open_storage(tmp_path / "study.db", create=False))
     assert len(opened.get_trials()) == 8
     assert calls
 
@@ -90,7 +90,7 @@ def test_what_another_process_wrote_is_seen(tmp_path):
     """A trial that was running when it was read is read again; a new one is added."""
     study = a_study(tmp_path / "study.db")
     running = study.ask()
-    other = optuna.load_study(study_name="s", storage=store.open_storage(tmp_path / "study.db", create=False))
+    other = optuna.load_study(study_name="s", storage=storage.open_storage(tmp_path / "study.db", create=False))
     assert [each.state for each in other.get_trials()] == [TrialState.RUNNING]
     study.tell(running, 1.0)
     study.tell(study.ask(), 2.0)
@@ -99,11 +99,11 @@ def test_what_another_process_wrote_is_seen(tmp_path):
 
 def test_many_running_trials_are_all_read_again(tmp_path, monkeypatch):
     """More unfinished trials than a statement can name are read all the same."""
-    monkeypatch.setattr(trial_rows, "_MAX_NAMED", 2)
+    monkeypatch.setattr(fast_read, "_MAX_NAMED", 2)
     study = a_study(tmp_path / "study.db")
     asked = [study.ask() for _ in range(4)]
     study.tell(asked[3], 3.0)
-    other = optuna.load_study(study_name="s", storage=store.open_storage(tmp_path / "study.db", create=False))
+    other = optuna.load_study(study_name="s", storage=storage.open_storage(tmp_path / "study.db", create=False))
     assert len(other.get_trials()) == 4
     for number in (0, 1, 2):
         study.tell(asked[number], float(number))

@@ -23,10 +23,10 @@ from autotune.job.load import Loaded
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.prune import MOST_EXTRA
-from autotune.record import DRIFTING, NoiseFloor
 from autotune.report.terminal import summary
 from autotune.space.space import Circumstances, load_space
-from autotune.study import open_study
+from autotune.study.records import DRIFTING, NoiseFloor
+from autotune.study.study import open_study
 from autotune.trial.runner.runner import Runner
 from autotune.tune import Tuner
 from tests.conftest import QUICK_BUDGET

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.apply import compile
+from autotune.apply import compile_model
 from autotune.backends.protocol import load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
@@ -46,24 +46,24 @@ DECLARED = {"activation": {"plain": None, "fused": make_fused}, "attention": {"s
 
 def test_a_config_without_its_variants() -> None:
     """A backend is asked for what the framework knows; the variants are the rest, by their own names."""
-    assert compile.without_variants(CONFIG) == Config({"execution": "compile", "program": "p"})
-    assert compile.asked(CONFIG) == {"activation": "fused", "attention": "math"}
+    assert compile_model.without_variants(CONFIG) == Config({"execution": "compile", "program": "p"})
+    assert compile_model.asked(CONFIG) == {"activation": "fused", "attention": "math"}
 
 
 def test_the_functions_of_a_config() -> None:
     """Those of the values that it has, in its order; the model as it is needs none; an unknown value is invalid."""
-    assert compile.declared(CONFIG, DECLARED) == [make_fused, fails]
-    assert compile.declared(Config({"variant.activation": "plain"}), DECLARED) == []
+    assert compile_model.declared(CONFIG, DECLARED) == [make_fused, fails]
+    assert compile_model.declared(Config({"variant.activation": "plain"}), DECLARED) == []
     for unknown in ({"variant.activation": "x"}, {"variant.norm": "fused"}):
         with pytest.raises(InvalidConfigError, match="declares no variant"):
-            compile.declared(Config(unknown), DECLARED)
+            compile_model.declared(Config(unknown), DECLARED)
 
 
 def test_a_variant_is_applied_and_undone() -> None:
     """Attributes, classes and dicts of the model's modules are put back, and stand again when they are made again."""
     model, changes = Layer(), Changes()
     parts = model.parts
-    step = compile.compile_under(load_backend("fake"), model, Config({}), [make_fused], changes)
+    step = compile_model.compile_under(load_backend("fake"), model, Config({}), [make_fused], changes)
     assert (type(model), step(1), vars(model).keys()) == (Fused, 4, {"parts", "bias"})
     with changes.set_aside():
         assert (type(model), model(1), vars(model).keys()) == (Layer, 2, {"parts"})
@@ -74,17 +74,17 @@ def test_a_variant_is_applied_and_undone() -> None:
 def test_what_a_variant_raises_comes_through() -> None:
     """It is the author's code: its error is not ours to rephrase."""
     with pytest.raises(ZeroDivisionError):
-        compile.compile_under(load_backend("fake"), Layer(), Config({}), [fails], Changes())
+        compile_model.compile_under(load_backend("fake"), Layer(), Config({}), [fails], Changes())
 
 
 def test_variants_tell_programs_apart() -> None:
     """Two configs that differ in a variant are two programs, whatever a backend says; without any it has the word."""
     backend = load_backend("fake")
     plain = Config({**CONFIG.root, "variant.activation": "plain"})
-    digests = {compile.program(backend, Layer(), each) for each in (CONFIG, plain)}
+    digests = {compile_model.program(backend, Layer(), each) for each in (CONFIG, plain)}
     assert len(digests) == 2
-    assert compile.program(backend, Layer(), compile.without_variants(CONFIG)) == "p"
-    assert compile.program(backend, Layer(), Config({"variant.activation": "plain"})) is None
+    assert compile_model.program(backend, Layer(), compile_model.without_variants(CONFIG)) == "p"
+    assert compile_model.program(backend, Layer(), Config({"variant.activation": "plain"})) is None
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_variants_tell_programs_apart() -> None:
 )
 def test_where_a_function_is_found(function: Any, place: str | None) -> None:
     """By module and name, if it is what stands there; what is made on the way has no place."""
-    assert compile.place_of(function) == place
+    assert compile_model.place_of(function) == place
 
 
 def test_a_function_of_a_models_file_has_no_place() -> None:
@@ -108,7 +108,7 @@ def test_a_function_of_a_models_file_has_no_place() -> None:
     def function(model: Any) -> None: ...
 
     function.__module__, function.__qualname__ = "_autotune_model_net", "function"
-    assert compile.place_of(function) is None
+    assert compile_model.place_of(function) is None
 
 
 PLACES = {"activation": f"{__name__}:make_fused"}
@@ -116,15 +116,15 @@ PLACES = {"activation": f"{__name__}:make_fused"}
 
 def test_a_job_gives_its_variants() -> None:
     """Only what the job gives is called; what the exported file does not name is the model as it is."""
-    assert compile.recalled(CONFIG, PLACES, {"activation": {"fused": fails}}) == [fails]
-    assert compile.recalled(CONFIG, {}, {}) == []
+    assert compile_model.recalled(CONFIG, PLACES, {"activation": {"fused": fails}}) == [fails]
+    assert compile_model.recalled(CONFIG, {}, {}) == []
 
 
 @pytest.mark.parametrize("place", [None, f"{__name__}:make_fused", "os:system", ""])
 def test_a_variant_that_is_not_at_hand(place: str | None) -> None:
     """A sentence with the variant and what to write; nothing that the file names is imported."""
     with pytest.raises(MissingVariantError, match="variant activation=fused") as caught:
-        compile.recalled(CONFIG, {"activation": place}, {"activation": {}})
+        compile_model.recalled(CONFIG, {"activation": place}, {"activation": {}})
     assert not place or place in str(caught.value)
     assert caught.value.tip == "give it: apply(model, variants={'activation': {'fused': FUNCTION}})"
     assert isinstance(caught.value, InputError)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.budget import Budget
 from autotune.config import Config
 from autotune.duel import measure
 from autotune.errors import HarnessError, InputError
@@ -17,6 +16,7 @@ from autotune.measure.measurement import Failure, Signature, TensorSpec
 from autotune.measure.statistics import Verdict
 from autotune.report.document import comparison_document, verification_document
 from autotune.report.terminal import comparison_lines, verification_lines
+from autotune.study.budget import Budget
 from autotune.trial.runner.runner import Runner
 from autotune.tune import Tuner
 from autotune.tuned.tuned_config import load_tuned

@@ -10,17 +10,17 @@ import pytest
 from rich.console import Console
 
 from autotune.answer import answer_of, tuned_config
-from autotune.budget import Budget, duration_s
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.events import ConfirmationStarted, SearchEnded
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
-from autotune.record import StopReason
 from autotune.report.document import document
 from autotune.report.terminal import summary
 from autotune.space.space import Circumstances, load_space
-from autotune.study import open_study
+from autotune.study.budget import Budget, duration_s
+from autotune.study.records import StopReason
+from autotune.study.study import open_study
 from autotune.trial.request import Limits
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.deadline import SHORTEST_S, Deadline

@@ -19,8 +19,8 @@ from autotune.printable import printable_lines
 
 if TYPE_CHECKING:
     from autotune.answer import Answer
-    from autotune.budget import Budget
-    from autotune.study import Study
+    from autotune.study.budget import Budget
+    from autotune.study.study import Study
 
 app = typer.Typer(
     help="Find, prove and ship the best compile configuration of a deep-learning model.",
@@ -86,9 +86,9 @@ _OF_THE_DISK = {
 
 def budget_of(given: str | None, usual: Budget | None = None) -> Budget:
     """The usual within the given time, or what the file of that name asks for. Raises InputError."""
-    from autotune.budget import Budget, duration_s
     from autotune.errors import InputError
     from autotune.files import parse_as, read_yaml
+    from autotune.study.budget import Budget, duration_s
 
     usual = usual or Budget()
     if given is None:

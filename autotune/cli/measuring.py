@@ -100,7 +100,7 @@ def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, 
     """What `compare` was asked to compare, and what to call the two."""
     from autotune.duel import duel_of_trials
     from autotune.errors import InputError
-    from autotune.study import open_study
+    from autotune.study.study import open_study
     from autotune.tuned.tuned_config import load_tuned
     from autotune.verify import duel_of_answers
 

@@ -22,7 +22,7 @@ from autotune.cli.application import (
 from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
-    from autotune.study import Study
+    from autotune.study.study import Study
     from autotune.tuned.tuned_config import TunedConfig
 
 
@@ -41,7 +41,7 @@ def show(
     from autotune.report.pareto import front_table
     from autotune.report.terminal import summary, trials_table
     from autotune.report.traffic import traffic_table
-    from autotune.study import open_study, studies_dir_flag
+    from autotune.study.study import open_study, studies_dir_flag
 
     opened = open_study(studies_dir, study)
     answer = answer_of(opened)
@@ -77,7 +77,7 @@ def explain(
     from autotune import explain as explaining
     from autotune.report.console import console
     from autotune.report.explanation import explanation, explanation_document
-    from autotune.study import open_study
+    from autotune.study.study import open_study
 
     opened = open_study(studies_dir, study)
     told = explaining.explain(opened)
@@ -107,7 +107,7 @@ def run(
     from autotune.report.hot_spots import profile_lines
     from autotune.report.traffic import pass_line
     from autotune.report.units import seconds
-    from autotune.study import open_study
+    from autotune.study.study import open_study
 
     opened = open_study(studies_dir, study)
     end_politely()
@@ -147,7 +147,7 @@ def export(
 ) -> int:
     """Write the answer as the YAML file that a job loads in two lines."""
     from autotune import answer
-    from autotune.study import open_study
+    from autotune.study.study import open_study
     from autotune.tuned.cache_file import SUFFIX
     from autotune.tuned.tuned_config import require_replaceable
 
@@ -192,7 +192,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
 @plainly
 def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
     """List the studies there are."""
-    from autotune.study import list_studies, open_study
+    from autotune.study.study import list_studies, open_study
 
     rows = []
     for name in list_studies(studies_dir):

@@ -13,10 +13,10 @@ from autotune.cli.tuning import at_work, print_summary, profile_best, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
-    from autotune.budget import Budget
     from autotune.plan import Wish
     from autotune.priors import Source
-    from autotune.study import Study
+    from autotune.study.budget import Budget
+    from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
     from autotune.tuned.tier_file import Tail, Tiers
 
@@ -34,7 +34,7 @@ def tune_tiers(
 ) -> int:
     """Tune one tier after the other, the best first. 1 where none keeps the deadline."""
     from autotune.plan import make_manifest, tier_wishes
-    from autotune.study import open_or_create
+    from autotune.study.study import open_or_create
     from autotune.tiering import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.trial.runner.deadline import Deadline
 

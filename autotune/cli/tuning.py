@@ -28,10 +28,10 @@ from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
     from autotune.answer import Answer
-    from autotune.budget import Budget
     from autotune.priors import Source
     from autotune.report.live import LiveDisplay
-    from autotune.study import Study
+    from autotune.study.budget import Budget
+    from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
     from autotune.trial.runner.runner import Runners
 
@@ -149,7 +149,7 @@ def tune(
     from autotune.plan import Wish, make_manifest
     from autotune.priors import read_prior
     from autotune.space.space import PRESETS
-    from autotune.study import open_or_create
+    from autotune.study.study import open_or_create
 
     wish = Wish(
         models=tuple(model),
@@ -198,9 +198,9 @@ def resume(
 ) -> int:
     """Go on with a study where it stopped; everything but the budget is read from it. A time counts anew."""
     begun = time.monotonic()
-    from autotune.budget import Budget
     from autotune.plan import require_same_question
-    from autotune.study import open_study
+    from autotune.study.budget import Budget
+    from autotune.study.study import open_study
 
     opened = open_study(studies_dir, study)
     require_same_question(opened.manifest)
@@ -285,7 +285,7 @@ def print_summary(answer: Answer, studies_dir: Path, *, profiled: bool, with_nex
     from autotune.report.console import console
     from autotune.report.hot_spots import hot_spots_table
     from autotune.report.terminal import summary
-    from autotune.study import studies_dir_flag
+    from autotune.study.study import studies_dir_flag
 
     screen = console()
     if profiled and answer.hot_spots is not None:

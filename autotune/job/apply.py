@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import psutil
 
-from autotune.apply.compile import compile_under, recalled, versions_under, without_variants
+from autotune.apply.compile_model import compile_under, recalled, versions_under, without_variants
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
 from autotune.backends.protocol import Backend, entry_of, framework_of, load_backend
 from autotune.backends.undo import Changes

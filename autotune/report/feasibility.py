@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autotune.answer import Answer
-from autotune.record import TrialRecord, exclusions
 from autotune.report.goals import gain, shown
 from autotune.report.units import missed
+from autotune.study.records import TrialRecord, exclusions
 
 
 def feasible(answer: Answer) -> str:

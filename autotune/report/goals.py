@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup
-from autotune.record import StopReason, TrialRecord
 from autotune.report.units import amount, count, interval, num_bytes, seconds, times
+from autotune.study.records import StopReason, TrialRecord
 
 _RATIOS = {
     "latency": "",

@@ -32,11 +32,11 @@ from autotune.events import (
 )
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import LATENCY, Objective
-from autotune.record import TrialRecord
 from autotune.report.feasibility import misses
 from autotune.report.goals import shown, stopped
 from autotune.report.learned import news_of
 from autotune.report.units import count, percent, promise, seconds, times
+from autotune.study.records import TrialRecord
 
 _DOING = {
     Stage.START: "starting",

@@ -15,7 +15,12 @@ from autotune.finding import Finding, findings_of, ranked, with_profiled_cost
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
-from autotune.record import (
+from autotune.report.feasibility import constraint_lines, feasible, infeasible, misses
+from autotune.report.findings import KINDS, one_line
+from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
+from autotune.report.learned import priors_summary, rules_summary
+from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
+from autotune.study.records import (
     DRIFTING,
     UNRELIABLE_DRIFT,
     Confirmation,
@@ -23,11 +28,6 @@ from autotune.record import (
     TrialRecord,
     failures_by_reason,
 )
-from autotune.report.feasibility import constraint_lines, feasible, infeasible, misses
-from autotune.report.findings import KINDS, one_line
-from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
-from autotune.report.learned import priors_summary, rules_summary
-from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
 from autotune.verify import Verification
 
 MAX_BREAKS_SHOWN = 5

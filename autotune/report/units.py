@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.measure.objective import Miss
 from autotune.measure.statistics import Speedup, Verdict
-from autotune.outlook import NOTABLE, Outlook
+from autotune.study.sampler.early_stop import NOTABLE, Outlook
 
 ABOUT_THE_SECOND = {
     Verdict.FASTER: "faster",

@@ -3,7 +3,7 @@ two become."""
 
 from __future__ import annotations
 
-from autotune.apply.compile import PREFIX
+from autotune.apply.compile_model import PREFIX
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.measure.measurement import Record

@@ -11,7 +11,7 @@ from dataclasses import asdict
 import pytest
 from packaging.version import Version
 
-from autotune.apply.compile import without_variants
+from autotune.apply.compile_model import without_variants
 from autotune.backends.mindspore.knobs import OF_PROCESS, compile_arguments, process_knobs
 from autotune.config import Config
 from autotune.errors import InvalidConfigError

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from autotune.apply.compile import without_variants
+from autotune.apply.compile_model import without_variants
 from autotune.backends.torch.knobs import DYNAMIC, OPTIONS, Settings, compile_arguments, settings_of
 from autotune.config import Config
 from autotune.errors import InvalidConfigError

@@ -9,7 +9,7 @@ import yaml
 
 import autotune
 from autotune import environment
-from autotune.apply import compile
+from autotune.apply import compile_model
 from autotune.backends.protocol import load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
@@ -68,7 +68,7 @@ def streamed():
         plain = copy.deepcopy(model)
         config = Config({"execution": "compile", "backend": "aot_eager", **knobs})
         with backend.inference():
-            step = compile.compile_under(backend, model, config, [], changes, shapes=known or shapes())
+            step = compile_model.compile_under(backend, model, config, [], changes, shapes=known or shapes())
             for batch, seq in (*stream, *stream):
                 x = torch.randn(batch, seq, 8)
                 got, expected = step(x), plain(x)
@@ -76,7 +76,7 @@ def streamed():
                 assert got["rows"].is_contiguous()
                 torch.testing.assert_close(got["rows"], expected["rows"])
                 torch.testing.assert_close(got["more"][0], expected["more"][0])
-        return backend.diagnose(model, compile.without_variants(config))
+        return backend.diagnose(model, compile_model.without_variants(config))
 
     yield run
     changes.undo()
@@ -136,7 +136,7 @@ def test_rare_shapes_run_in_the_precision_of_the_config():
     knobs = {"execution": "compile", "backend": "aot_eager", "precision": "bf16_autocast"}
     config = Config({**knobs, "shapes": "eager_rare", "num_compiled": 1})
     with backend.inference():
-        step = compile.compile_under(backend, model, config, [], changes, shapes=shapes())
+        step = compile_model.compile_under(backend, model, config, [], changes, shapes=shapes())
         given = [step(torch.randn(batch, seq, 8))["rows"].dtype for batch, seq in STREAM[:2]]
     changes.undo()
     assert given == [torch.bfloat16] * 2

@@ -22,8 +22,8 @@ import pytest
 from autotune.backends.protocol import BACKENDS
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
-from autotune.store import exclusive
-from autotune.study import create_study, open_study
+from autotune.study.storage import exclusive
+from autotune.study.study import create_study, open_study
 from autotune.trial import room
 from autotune.trial.request import Limits, TrialFolder
 from autotune.trial.runner import runner

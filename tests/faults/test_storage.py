@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from autotune import belongings, store
-from autotune.budget import Budget
 from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
-from autotune.manifest import Manifest
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.study import Study, create_study, open_or_create, open_study
+from autotune.study import own_files, storage
+from autotune.study.budget import Budget
+from autotune.study.manifest import Manifest
+from autotune.study.study import Study, create_study, open_or_create, open_study
 from autotune.trial.request import REQUEST_FILE
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
@@ -93,10 +93,10 @@ class TestTheUsersOwnFiles:
     def test_all_that_a_study_makes_is_known_by_name(self, tuned: Path) -> None:
         """After a whole run nothing lies in the folder that is not on the list; cleared, only the lock is left."""
         study = tuned / "studies" / "s"
-        assert {path.name for path in study.iterdir()} <= {*belongings.FILES, *belongings.FOLDERS, belongings.LOCK}
-        belongings.clear_study(study)
-        assert list(contents(study)) == [belongings.LOCK]
-        assert [path.name for path in study.iterdir()] == [belongings.LOCK]
+        assert {path.name for path in study.iterdir()} <= {*own_files.FILES, *own_files.FOLDERS, own_files.LOCK}
+        own_files.clear_study(study)
+        assert list(contents(study)) == [own_files.LOCK]
+        assert [path.name for path in study.iterdir()] == [own_files.LOCK]
 
     def test_what_stands_beside_stays(self, tuned: Path, tmp_path: Path) -> None:
         """In every folder of a study, also under names that the tool uses elsewhere; and links are not followed."""
@@ -116,9 +116,9 @@ class TestTheUsersOwnFiles:
             shutil.rmtree(study / link, ignore_errors=True)
             (study / link).symlink_to(outside)
         before = contents(outside)
-        belongings.clear_study(study)
+        own_files.clear_study(study)
         links = {"results", "trials/0099", "artifact", "noise_floor/cache", "reference.partial"}
-        assert set(contents(study)) == {*own, *links, belongings.LOCK}
+        assert set(contents(study)) == {*own, *links, own_files.LOCK}
         assert contents(outside) == before
 
     def test_a_cache_folder_of_the_users_does_not_end_a_search(self, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ class TestLinks:
             study.close()
         assert contents(elsewhere) == {REQUEST_FILE: b"{}"}
 
-    @pytest.mark.parametrize("name", [each for each in belongings.FOLDERS if each != "trials"])
+    @pytest.mark.parametrize("name", [each for each in own_files.FOLDERS if each != "trials"])
     def test_a_link_where_things_are_cleared_is_refused(self, make_study, tmp_path: Path, name: str) -> None:
         """Caches that could not be cleared would be taken for none, and what is elsewhere is not ours to clear."""
         (tmp_path / "disk" / "0001").mkdir(parents=True)
@@ -371,7 +371,7 @@ class TestAFullDisk:
         tell(study, measurement, 2)
         study.close()
         script = (
-            "import resource, sys; from pathlib import Path; from autotune.study import open_study\n"
+            "import resource, sys; from pathlib import Path; from autotune.study.study import open_study\n"
             "study = open_study(Path(sys.argv[1]), 's'); size = (Path(sys.argv[1]) / 's' / 'study.db').stat().st_size\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))\n"
             "for number in range(99): study.remember('ballast', 'x' * 50_000 * (number + 1))"
@@ -445,8 +445,8 @@ class TestDatabase:
 
     def test_locked(self, database, tmp_path, measurement, monkeypatch):
         """A lock that outlasts the timeout is a sentence; once it is gone the same outcome can be told."""
-        monkeypatch.setattr(store, "BUSY_TIMEOUT_S", 0.2)
-        monkeypatch.setattr(store.open_storage, "__kwdefaults__", {"timeout_s": 0.2})
+        monkeypatch.setattr(storage, "BUSY_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(storage.open_storage, "__kwdefaults__", {"timeout_s": 0.2})
         study = open_study(tmp_path / "studies", "s")
         asked = study.ask(60)
         with closing(sqlite3.connect(database, isolation_level=None)) as other:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from autotune.apply.compile import place_of
+from autotune.apply.compile_model import place_of
 from autotune.backends.protocol import Found, entry_of, framework_version, load_backend
 from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.space.declared import Declaration

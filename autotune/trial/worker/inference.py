@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from autotune.apply.compile import compile_under, declared
+from autotune.apply.compile_model import compile_under, declared
 from autotune.backends.protocol import Backend, output_arrays
 from autotune.backends.undo import Changes
 from autotune.config import Config

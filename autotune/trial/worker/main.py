@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 from autotune import environment
-from autotune.apply import compile
+from autotune.apply import compile_model
 from autotune.apply.warm_start import key_here, warm_start
 from autotune.backends.protocol import Backend, load_backend
 from autotune.backends.undo import Changes
@@ -188,7 +188,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         changes = Changes()
         for ailment in request.without:
             backend.capture_despite(ailment, changes)
-        config = compile.without_variants(request.config)
+        config = compile_model.without_variants(request.config)
         replay = outputs = None
         with _caches_of_the_first_call(request, subject, backend):
             step = exercise.compile(request.config, changes)
@@ -207,7 +207,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         errors = check(request, seen, tolerance, exercise.gate) if request.judged else None
         del outputs, seen
 
-        program = compile.program(backend, model, request.config)
+        program = compile_model.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
         # A live process is there to be timed beside others: it never takes anything over.
         mate = find_classmate(request, program, here) if turns is None else None

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.apply.compile import without_variants
+from autotune.apply.compile_model import without_variants
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import Changes
 from autotune.errors import HarnessError, InputError

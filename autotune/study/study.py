@@ -22,16 +22,16 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune import belongings, store
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
-from autotune.lease import Lease
-from autotune.manifest import Manifest, read_manifest
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.objective import Constraint
-from autotune.outlook import Outlook
-from autotune.record import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord
-from autotune.sampler import OK, TAKEN, EnumSampler
+from autotune.study import own_files, storage
+from autotune.study.lease import Lease
+from autotune.study.manifest import Manifest, read_manifest
+from autotune.study.records import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord
+from autotune.study.sampler.early_stop import Outlook
+from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler
 from autotune.trial.request import TrialFolder, parse_outcome
 from autotune.trial.runner.orphans import kill_marked
 
@@ -63,7 +63,7 @@ class Study:
         self.manifest = manifest
         self._database = folder / "study.db"
         self._storage = storage
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             try:
                 # `load_study` insists on a sampler of its own; the real one is set when this process writes.
                 self._optuna = optuna.load_study(study_name=manifest.name, storage=storage)
@@ -102,15 +102,15 @@ class Study:
     def alone(self) -> Iterator[None]:
         """No other process runs trials of this study. Raises StoreError if one does, or if nothing can be written."""
         self.require_writable()
-        with store.exclusive(self.folder / belongings.LOCK):
-            belongings.require_own_folders(self.folder)
+        with storage.exclusive(self.folder / own_files.LOCK):
+            own_files.require_own_folders(self.folder)
             if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
                 raise StoreError(f"{self.folder} was begun anew by another process", tip="run the same command again")
             yield
 
     def require_writable(self) -> None:
         """Raises StoreError where nothing can be written in the study's folder, which reading does not need."""
-        store.require_writable(self._database)
+        storage.require_writable(self._database)
 
     def records(self) -> list[TrialRecord]:
         """Every trial, by number."""
@@ -166,25 +166,25 @@ class Study:
 
     def ask(self, longest_s: float) -> Asked | None:
         """The next config that was not tried yet; None when there is none left. Never a config twice."""
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             config = self._sampler.choose(self._survey())
             return None if config is None else self._ask_once(config, longest_s)
 
     def ask_for(self, config: Config, longest_s: float) -> Asked | None:
         """A trial of this very config, which no trial has; None if it is excluded."""
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             return None if self._is_excluded(config) else self._ask_once(config, longest_s)
 
     def outlook(self) -> Outlook | None:
         """What the next trial promises; None where there is no forecast (see `EnumSampler.outlook`)."""
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             return self._sampler.outlook(self._survey())
 
     def tell(self, asked: Asked, outcome: Outcome) -> None:
         """Record the outcome. Raises StoreError; the trial's folder holds the outcome all the same."""
         blamed = isinstance(outcome, Measurement) or outcome.blames_config
         violations = self._violations(outcome)
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             if blamed:
                 for name, violation in violations.items():
                     asked.handle.set_constraint(name, violation)
@@ -198,7 +198,7 @@ class Study:
     def give_back(self, asked: Asked) -> None:
         """The trial was interrupted: leave no running trial behind; its config will be asked again."""
         self.trial_folder(asked.number).drop_leftovers()
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             self._optuna.tell(asked.handle, state=TrialState.FAIL)
 
     def command(self, verb: str) -> str:
@@ -267,11 +267,11 @@ class Study:
         self._keep(part, content)
 
     def _kept(self, name: str) -> Any:
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             return self._optuna.user_attrs.get(name)
 
     def _keep(self, name: str, content: Any) -> None:
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             self._optuna.set_user_attr(name, content)
 
     def close(self) -> None:
@@ -295,7 +295,7 @@ class Study:
         return self._finished[trial.number]
 
     def _trials(self) -> list[FrozenTrial]:
-        with store.storage_errors(self._database):
+        with storage.storage_errors(self._database):
             return self._optuna.get_trials(deepcopy=False)
 
     def _reap(self) -> list[int]:
@@ -312,7 +312,7 @@ class Study:
             kill_marked(folder.path)
             folder.drop_leftovers()
             record = self._record_of(trial)
-            with store.storage_errors(self._database):
+            with storage.storage_errors(self._database):
                 if record.counts and record.outcome is not None:
                     self._optuna.tell(trial.number, self._values(record.outcome))
                 else:
@@ -387,8 +387,8 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
             f"{folder} holds a study.db without a manifest.json: it is no study of ours, or half of one",
             tip="choose another with --study NAME, or move that folder away",
         )
-    storage = store.open_storage(folder / "study.db", create=True)
-    with store.storage_errors(folder / "study.db"):
+    storage = storage.open_storage(folder / "study.db", create=True)
+    with storage.storage_errors(folder / "study.db"):
         directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
         try:
             optuna.create_study(storage=storage, study_name=manifest.name, directions=directions)
@@ -413,7 +413,7 @@ def open_study(studies_dir: Path, name: str) -> Study:
             tip=f"there are: {', '.join(known)}" if known else "there is none yet; start with `tune`",
         )
     manifest = read_manifest(folder / "manifest.json")
-    return Study(folder, manifest, store.open_storage(folder / "study.db", create=False))
+    return Study(folder, manifest, storage.open_storage(folder / "study.db", create=False))
 
 
 def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
@@ -448,11 +448,11 @@ def list_studies(studies_dir: Path) -> list[str]:
 
 def _begin_anew(study: Study, manifest: Manifest) -> Study:
     """Replace a study without evidence, unless someone is at work in it. What lies beside it in its folder stays."""
-    with store.exclusive(study.folder / belongings.LOCK):
+    with storage.exclusive(study.folder / own_files.LOCK):
         if study.has_evidence():
             return open_or_create(study.folder.parent, manifest)
         try:
-            belongings.clear_study(study.folder)
+            own_files.clear_study(study.folder)
         except OSError as error:
             raise StoreError(
                 f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from autotune.measure.measurement import Measurement
-from autotune.record import TrialRecord
+from autotune.study.records import TrialRecord
 
 Values = Callable[[Measurement], tuple[float, ...]]
 """What is minimised, a number for each objective."""

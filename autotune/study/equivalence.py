@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from autotune.measure.measurement import Measurement
-from autotune.record import TrialRecord
 from autotune.space.space import SearchSpace
+from autotune.study.records import TrialRecord
 
 
 def program_of(record: TrialRecord) -> str | None:

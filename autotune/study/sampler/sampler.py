@@ -20,11 +20,11 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
-from autotune.forecast import Forecast, Forecaster, Observations
-from autotune.outlook import NOTABLE, Outlook
-from autotune.space.candidates import Candidates
 from autotune.space.space import SearchSpace
-from autotune.surrogate import Array, Encoding
+from autotune.study.sampler.acquisition import Forecast, Forecaster, Observations
+from autotune.study.sampler.candidates import Candidates
+from autotune.study.sampler.early_stop import NOTABLE, Outlook
+from autotune.study.sampler.gaussian_process import Array, Encoding
 
 OK = "ok"
 """The constraint that a failed trial violates; the others are known of measured trials only."""

@@ -22,7 +22,7 @@ from sqlalchemy import URL, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import StoreError
-from autotune.trial_rows import read_trials
+from autotune.study.fast_read import read_trials
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
 optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from autotune.classes import classes_of, program_of
 from autotune.config import Config, Scalar
-from autotune.record import TrialRecord
 from autotune.space.space import SearchSpace
+from autotune.study.equivalence import classes_of, program_of
+from autotune.study.records import TrialRecord
 
 
 @dataclass(frozen=True)

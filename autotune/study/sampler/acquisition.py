@@ -11,7 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.surrogate import Array, Encoding, Kernel, Posterior, Prior, expected_improvement, fit_kernel
+from autotune.study.sampler.gaussian_process import (
+    Array,
+    Encoding,
+    Kernel,
+    Posterior,
+    Prior,
+    expected_improvement,
+    fit_kernel,
+)
 
 MAX_OBSERVATIONS, MAX_TO_FIT = 300, 120
 """More trials are not learned from, nor used to learn which knobs matter: the cost grows with their cube."""
