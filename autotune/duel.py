@@ -13,7 +13,7 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Signature
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
-from autotune.plan import choose_target, make_workload, stream_calls
+from autotune.planning.manifest import choose_target, make_workload, stream_calls
 from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.request import TrialFolder, TrialRequest

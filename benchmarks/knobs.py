@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from autotune.config import Config, Scalar
 from autotune.files import parse_as, read_yaml, write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome, Record
-from autotune.plan import make_workload
+from autotune.planning.manifest import make_workload
 from autotune.trial.request import Limits, TrialFolder, TrialRequest
 from autotune.trial.runner.runner import Runner, Trials
 from autotune.workload.workload import Workload

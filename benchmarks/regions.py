@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from autotune.backends.protocol import entry_of
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Measurement, Outcome
-from autotune.plan import make_workload
+from autotune.planning.manifest import make_workload
 from autotune.trial.request import Limits, TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.workload.regions import KNOB

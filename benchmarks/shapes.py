@@ -27,7 +27,7 @@ from autotune.config import Config, Scalar
 from autotune.job.stats import Stats
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.objective import UNDER_TRAFFIC, total_s
-from autotune.plan import make_workload
+from autotune.planning.manifest import make_workload
 from autotune.trial.request import Limits, TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.tuned.tuned_config import load_tuned

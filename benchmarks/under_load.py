@@ -28,7 +28,7 @@ from autotune.answer import answer_of
 from autotune.events import Event, TrialDisturbed
 from autotune.measure.measurement import Stage
 from autotune.measure.sampling import SamplingPlan
-from autotune.plan import Wish, make_manifest
+from autotune.planning.manifest import Wish, make_manifest
 from autotune.study.budget import Budget, QuietPlan
 from autotune.study.manifest import Manifest
 from autotune.study.study import create_study

@@ -27,7 +27,7 @@ import optuna
 import yaml
 
 from autotune.config import Config
-from autotune.plan import make_workload
+from autotune.planning.manifest import make_workload
 from autotune.study.budget import Budget
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.runner import Runner

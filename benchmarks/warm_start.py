@@ -22,7 +22,7 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
-from autotune.plan import make_workload
+from autotune.planning.manifest import make_workload
 from autotune.prewarm import prewarm
 from autotune.trial.request import Shipped, TrialFolder, TrialRequest
 from autotune.trial.runner.runner import Runner

@@ -18,7 +18,7 @@ from autotune.answer import export, tuned_config
 from autotune.duel import duel_of_trials, measure
 from autotune.errors import HarnessError, InputError, StoreError
 from autotune.measure.measurement import Failure, Reason
-from autotune.plan import require_same_question
+from autotune.planning.manifest import require_same_question
 from autotune.space.combined import join
 from autotune.space.space import Circumstances, load_space
 from autotune.study.manifest import Target
@@ -381,7 +381,7 @@ def supervisors(process):
 _PARENT = """
 import sys, time
 from pathlib import Path
-from autotune.plan import require_same_question
+from autotune.planning.manifest import require_same_question
 from autotune.trial.runner.runner import Runners
 from autotune.trial.request import TrialFolder, TrialRequest
 home = Path(sys.argv[1])

@@ -12,7 +12,7 @@ import autotune
 from autotune import models
 from autotune.apply.compile_model import asked
 from autotune.errors import InputError, MissingVariantError
-from autotune.plan import Wish, make_manifest, make_workload
+from autotune.planning.manifest import Wish, make_manifest, make_workload
 from autotune.space.combined import join, plain
 from autotune.space.declared import Declaration, with_declared
 from autotune.space.space import SearchSpace

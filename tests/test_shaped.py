@@ -11,7 +11,7 @@ import pytest
 from autotune.backends.protocol import load_backend, output_arrays
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
-from autotune.plan import make_workload
+from autotune.planning.manifest import make_workload
 from autotune.trial.worker.subject import Subject, put_on_device
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.plan import make_workload
+from autotune.planning.manifest import make_workload
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.runner import Runner
 from autotune.workload.traffic import parse_shapes

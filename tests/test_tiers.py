@@ -19,7 +19,7 @@ from autotune import environment
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
-from autotune.plan import Wish, make_manifest, make_workload, tier_wishes
+from autotune.planning.manifest import Wish, make_manifest, make_workload, tier_wishes
 from autotune.study.budget import Budget
 from autotune.tail import confirm_tail
 from autotune.tiering import TAIL_SHARE, deadline_s, share_of

@@ -17,7 +17,7 @@ from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.plan import bundled_space
+from autotune.planning.manifest import bundled_space
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.trial.request import Limits, TrialFolder
 from autotune.trial.runner.runner import Runner

@@ -30,7 +30,7 @@ def diagnose(
 ) -> None:
     """Find graph breaks and recompiles of a model: place, reason, cost and cure, the dearest first."""
     from autotune.checkup import Examination
-    from autotune.plan import Wish, make_case
+    from autotune.planning.manifest import Wish, make_case
     from autotune.report.findings import checkup_document, checkup_lines
 
     wish = Wish(models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed)

@@ -13,7 +13,7 @@ from autotune.cli.tuning import at_work, print_summary, profile_best, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
-    from autotune.plan import Wish
+    from autotune.planning.manifest import Wish
     from autotune.priors import Source
     from autotune.study.budget import Budget
     from autotune.study.study import Study
@@ -33,7 +33,7 @@ def tune_tiers(
     profiled: bool,
 ) -> int:
     """Tune one tier after the other, the best first. 1 where none keeps the deadline."""
-    from autotune.plan import make_manifest, tier_wishes
+    from autotune.planning.manifest import make_manifest, tier_wishes
     from autotune.study.study import open_or_create
     from autotune.tiering import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.trial.runner.deadline import Deadline

@@ -146,7 +146,7 @@ def tune(
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
     begun = time.monotonic()  # A time budget is that of the whole command.
-    from autotune.plan import Wish, make_manifest
+    from autotune.planning.manifest import Wish, make_manifest
     from autotune.priors import read_prior
     from autotune.space.space import PRESETS
     from autotune.study.study import open_or_create
@@ -198,7 +198,7 @@ def resume(
 ) -> int:
     """Go on with a study where it stopped; everything but the budget is read from it. A time counts anew."""
     begun = time.monotonic()
-    from autotune.plan import require_same_question
+    from autotune.planning.manifest import require_same_question
     from autotune.study.budget import Budget
     from autotune.study.study import open_study
 

@@ -226,7 +226,7 @@ class TestWhatIsTyped:
 
     def test_a_deep_argument_is_text(self) -> None:
         """What Python's own parser gives up on is a text like any other."""
-        from autotune.plan import (
+        from autotune.planning.manifest import (
             _scalars,
             make_manifest,  # noqa: F401 (loads what `_scalars` belongs to)
         )

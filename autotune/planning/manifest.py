@@ -19,7 +19,6 @@ import optuna
 import autotune
 from autotune import models
 from autotune.apply.shape_strategies import known_of
-from autotune.assignment import models_of, spaces_of
 from autotune.backends.protocol import entry_of, framework_names, framework_version
 from autotune.checkup import Case
 from autotune.config import Config, Scalar
@@ -29,6 +28,7 @@ from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision
 from autotune.measure.measurement import Record
 from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.models import hub
+from autotune.planning.models import models_of, spaces_of
 from autotune.space.combined import join
 from autotune.space.declared import Declaration, with_declared
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
