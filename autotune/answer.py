@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune import priors
 from autotune.apply.compile_model import asked
 from autotune.backends.protocol import entry_of
 from autotune.errors import InputError
-from autotune.lessons import InForce, rules_in_force
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
@@ -48,7 +46,9 @@ from autotune.tuned.tuned_config import (
     TunedEnvironment,
     TunedWorkload,
 )
-from autotune.workbench import trial_request
+from autotune.tuning import priors
+from autotune.tuning.failure_rules.learner import InForce, rules_in_force
+from autotune.tuning.session import trial_request
 from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Traffic
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from autotune.answer import Answer, answer_of
 from autotune.config import Config, Scalar
-from autotune.confirm import uncertainty_of
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
@@ -25,6 +24,7 @@ from autotune.study.importance import Importance, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, TrialRecord
 from autotune.study.study import Study
+from autotune.tuning.confirmation import uncertainty_of
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from autotune.study.records import Confirmation
 from autotune.study.study import create_study
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.runner import StageCallback
-from autotune.tune import Tuner
+from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload
 
 UNTUNED_S = 0.010

@@ -25,7 +25,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.answer import answer_of
-from autotune.events import Event, TrialDisturbed
 from autotune.measure.measurement import Stage
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import Wish, make_manifest
@@ -35,7 +34,8 @@ from autotune.study.study import create_study
 from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.runner import LiveTrial, Runner, StageCallback
-from autotune.tune import Tuner
+from autotune.tuning.events import Event, TrialDisturbed
+from autotune.tuning.loop import Tuner
 from benchmarks.record import Conditions, Goal, Report, publish, table
 
 HERE = Path(__file__).resolve().parent

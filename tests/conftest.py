@@ -126,7 +126,7 @@ class ScriptedTrials:
 @pytest.fixture(autouse=True)
 def _a_quiet_machine(monkeypatch):
     """What else runs beside the tests is not what they are about."""
-    monkeypatch.setattr("autotune.quiet.taken_cores", lambda _: 0.0)
+    monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -285,7 +285,7 @@ FRAMEWORKS = {"torch", "torch_npu", "mindspore"}
         ("autotune", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "pydantic", "numpy", "typer", "rich"}),
         ("autotune.tuned.tuned_config", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "typer", "rich"}),
         ("autotune.models", FRAMEWORKS | {"optuna"}),
-        ("autotune.tune", FRAMEWORKS | {"scipy", "typer", "rich"}),
+        ("autotune.tuning.loop", FRAMEWORKS | {"scipy", "typer", "rich"}),
     ],
 )
 def test_what_an_import_costs(tmp_path: Path, module: str, heavy: set[str]) -> None:

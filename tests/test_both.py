@@ -24,8 +24,8 @@ from autotune.space.space import Circumstances, load_space
 from autotune.study.manifest import Target
 from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Runners
-from autotune.tune import Tuner
 from autotune.tuned.tuned_config import load_tuned
+from autotune.tuning.loop import Tuner
 from autotune.verify import duel_of_answers, duel_with_untuned, verify
 from autotune.workload.workload import Workload
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedLive, ScriptedTrials, with_latency

@@ -6,15 +6,20 @@ import json
 
 import pytest
 
-from autotune.breaker import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_error_at_the_end, signature_of
 from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.events import ConfigProbed, CulpritSought, RuleLearned, TrialEnded
 from autotune.measure.measurement import Failure, Measurement
 from autotune.space.space import Circumstances, load_space
 from autotune.study.records import TrialRecord
 from autotune.trial.runner.runner import Runner
-from autotune.tune import Tuner
+from autotune.tuning.circuit_breaker import (
+    ERRORS_WITHOUT_SUCCESS,
+    last_that_worked,
+    same_error_at_the_end,
+    signature_of,
+)
+from autotune.tuning.events import ConfigProbed, CulpritSought, RuleLearned, TrialEnded
+from autotune.tuning.loop import Tuner
 from tests.conftest import QUICK_BUDGET
 
 EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})

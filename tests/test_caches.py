@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.caches import CacheShelf
+from autotune.tuning.cache_store import CacheShelf
 
 
 @pytest.fixture

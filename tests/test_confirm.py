@@ -11,8 +11,6 @@ from rich.console import Console
 
 from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
-from autotune.confirm import EQUALLY_FAST, MAX_CONTESTS, finalists, uncertainty_of, winner_of
-from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict
 from autotune.report.terminal import summary
@@ -20,7 +18,9 @@ from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity
 from autotune.study.records import NoiseFloor, Sentinel, TrialRecord
-from autotune.tune import Tuner
+from autotune.tuning.confirmation import EQUALLY_FAST, MAX_CONTESTS, finalists, uncertainty_of, winner_of
+from autotune.tuning.events import BlockMeasured, ConfirmationStarted
+from autotune.tuning.loop import Tuner
 from tests.conftest import ScriptedTrials, with_latency
 
 SPACE = """

@@ -7,7 +7,10 @@ import random
 import pytest
 
 from autotune.config import Config
-from autotune.culprit import (
+from autotune.measure.measurement import Failure
+from autotune.space.space import Circumstances, load_space
+from autotune.study.records import TrialRecord
+from autotune.tuning.failure_rules.isolate import (
     FREE_QUESTIONS,
     LARGEST_CHANCE,
     MOST_QUESTIONS,
@@ -16,9 +19,6 @@ from autotune.culprit import (
     investigate,
     kind_of,
 )
-from autotune.measure.measurement import Failure
-from autotune.space.space import Circumstances, load_space
-from autotune.study.records import TrialRecord
 
 KNOB = "  {name}: {{doc: 'https://e.org', values: {values}, default: {default}, when: {{{when}}}}}\n"
 

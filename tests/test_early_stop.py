@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 
 from autotune.answer import answer_of
-from autotune.events import SearchEnded, TrialStarted
 from autotune.report.document import document
 from autotune.report.terminal import summary
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, Outlook
 from autotune.study.study import open_study
-from autotune.tune import Tuner
+from autotune.tuning.events import SearchEnded, TrialStarted
+from autotune.tuning.loop import Tuner
 from tests.conftest import ScriptedTrials, with_latency
 
 NAMES = [f"k{number}" for number in range(7)]

@@ -23,8 +23,8 @@ from autotune.report.terminal import comparison_lines, summary, trials_table, ve
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.study import open_study
-from autotune.tune import Tuner
 from autotune.tuned.tuned_config import load_tuned
+from autotune.tuning.loop import Tuner
 from autotune.verify import duel_with_untuned, verify
 from tests.conftest import REPOSITORY, ScriptedTrials
 

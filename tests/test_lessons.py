@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from autotune.answer import answer_of
-from autotune.events import CulpritSought, RuleLearned, RulesRecalled, RulesUnavailable
-from autotune.lessons import Lessons, rules_in_force
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.report.document import document
 from autotune.report.learned import news_of, rule_lines, rules_summary
-from autotune.rules import FILE_NAME, add_rule, forget_rules, read_rules
 from autotune.study.study import list_studies, open_study
+from autotune.tuning.events import CulpritSought, RuleLearned, RulesRecalled, RulesUnavailable
+from autotune.tuning.failure_rules.learner import Lessons, rules_in_force
+from autotune.tuning.failure_rules.rules import FILE_NAME, add_rule, forget_rules, read_rules
 from tests.test_culprit import SPACE, load
 
 WHOLE = {"fullgraph": True}

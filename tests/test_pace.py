@@ -11,9 +11,17 @@ import pytest
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Replay, Samples
 from autotune.measure.sampling import SamplingPlan
-from autotune.pace import WARM_SHARE, contest_s, fresh_start_s, live_process_s, sampling_s, trial_s, typical_trial_s
 from autotune.study.records import TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
+from autotune.tuning.expected_time import (
+    WARM_SHARE,
+    contest_s,
+    fresh_start_s,
+    live_process_s,
+    sampling_s,
+    trial_s,
+    typical_trial_s,
+)
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

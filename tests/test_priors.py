@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from autotune import priors
 from autotune.answer import answer_of
 from autotune.config import Config
 from autotune.errors import InputError
-from autotune.events import PriorsGiven, PriorsOffered
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import Verdict
-from autotune.priors import MOST_CONFIGS, given, near_best_after, projection, read_prior, related
 from autotune.report.document import document
 from autotune.report.learned import news_of, priors_summary
 from autotune.study.records import Confirmation
 from autotune.study.study import open_study
 from autotune.tuned.tuned_config import load_tuned
+from autotune.tuning import priors
+from autotune.tuning.events import PriorsGiven, PriorsOffered
+from autotune.tuning.priors import MOST_CONFIGS, given, near_best_after, projection, read_prior, related
 from tests.conftest import REPOSITORY, with_latency
 from tests.test_culprit import SPACE, knob, load
 

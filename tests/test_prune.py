@@ -6,11 +6,11 @@ import pytest
 
 from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
-from autotune.prune import MOST_EXTRA, own_settings
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline
-from autotune.tune import Tuner
+from autotune.tuning.loop import Tuner
+from autotune.tuning.pruning import MOST_EXTRA, own_settings
 from tests.conftest import ScriptedTrials, with_latency
 
 SPACE = """

@@ -8,15 +8,15 @@ from rich.console import Console
 from autotune.answer import answer_of
 from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
-from autotune.events import MachineBusy, SentinelRead, TrialDisturbed, TrialEnded
 from autotune.measure.statistics import Verdict
-from autotune.quiet import Quiet
 from autotune.report.live import LiveDisplay
 from autotune.report.terminal import summary, trials_table
 from autotune.study.budget import QuietPlan
 from autotune.trial.runner.deadline import Deadline
-from autotune.tune import Tuner
-from autotune.workbench import Workbench, trial_request
+from autotune.tuning.busy_machine import Quiet
+from autotune.tuning.events import MachineBusy, SentinelRead, TrialDisturbed, TrialEnded
+from autotune.tuning.loop import Tuner
+from autotune.tuning.session import Workbench, trial_request
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
 from tests.test_disturbance import timed
 
@@ -96,7 +96,7 @@ class TestRepeating:
     def test_a_wait_in_vain_is_the_last_one(self, make_study, loud_one, monkeypatch):
         """A machine that is busy for good is waited for once."""
         looks = []
-        monkeypatch.setattr("autotune.quiet.taken_cores", lambda seconds: looks.append(seconds) or 1.0)
+        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda seconds: looks.append(seconds) or 1.0)
         budget = BUDGET.model_copy(update={"quiet": QuietPlan(look_s=0.5, max_wait_s=2.0)})
         bench = Workbench(make_study(), budget, ScriptedTrials(lambda *_: loud_one), lambda _: None)
         quiet = Quiet(bench)
@@ -135,7 +135,7 @@ class TestLearning:
 
     def test_its_samples_are_not_taken_over(self, tune, quiet_one, loud_one):
         """Another name of the same program is sampled for itself."""
-        from autotune.reuse import _known_programs
+        from autotune.tuning.reuse import _known_programs
 
         tune(lambda name, count: name == "0001")
         study = tune.study
@@ -192,7 +192,7 @@ class TestBeforeTheStart:
 
     def test_a_busy_machine_is_said(self, tune, monkeypatch):
         """One line, before the first trial."""
-        monkeypatch.setattr("autotune.quiet.taken_cores", lambda _: 1.0)
+        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 1.0)
         tune()
         kinds = [type(each) for each in tune.events]
         assert kinds.count(MachineBusy) == 1
@@ -206,7 +206,7 @@ class TestBeforeTheStart:
 
     def test_a_quiet_one_is_not(self, tune, monkeypatch):
         """Nor one that does not tell."""
-        monkeypatch.setattr("autotune.quiet.taken_cores", lambda _: None)
+        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: None)
         tune()
         assert not any(isinstance(each, MachineBusy) for each in tune.events)
 

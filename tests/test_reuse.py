@@ -10,20 +10,20 @@ import time
 import pytest
 from rich.console import Console
 
-from autotune.again import run_again
 from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
-from autotune.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
-from autotune.reuse import MAX_DONORS
 from autotune.space.space import Circumstances, load_space
 from autotune.study.study import open_study
 from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Runner
-from autotune.tune import Tuner
+from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
+from autotune.tuning.loop import Tuner
+from autotune.tuning.rerun import run_again
+from autotune.tuning.reuse import MAX_DONORS
 from tests.conftest import MODEL_FILE, QUICK, QUICK_BUDGET, ScriptedTrials, cli_command, cli_environment, with_latency
 
 ALIASES = """

@@ -12,7 +12,8 @@ import yaml
 from autotune.config import Config
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Reason
-from autotune.rules import (
+from autotune.space.space import Circumstances, load_space
+from autotune.tuning.failure_rules.rules import (
     FILE_NAME,
     Rule,
     RuleEvidence,
@@ -23,7 +24,6 @@ from autotune.rules import (
     read_rules,
     scope_of,
 )
-from autotune.space.space import Circumstances, load_space
 from tests.conftest import REPOSITORY
 
 SCOPE = Scope(
@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
 def test_two_processes_lose_nothing(tmp_path):
     """Two studies that learn at the same time: every rule of both is in the file."""
     script = (
-        "import sys; from pathlib import Path; from autotune.rules import *\n"
+        "import sys; from pathlib import Path; from autotune.tuning.failure_rules.rules import *\n"
         "rule = Rule.model_validate_json(sys.argv[2])\n"
         "for n in range(15):\n"
         "    pattern = {sys.argv[3]: n}\n"

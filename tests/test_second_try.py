@@ -9,7 +9,7 @@ import pytest
 from autotune.measure.measurement import Failure, Measurement
 from autotune.study.records import StopReason
 from autotune.trial.runner.deadline import Deadline
-from autotune.tune import Tuner
+from autotune.tuning.loop import Tuner
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
 
 CRASH = Failure(reason="crash", stage="compile", error="killed by SIGSEGV; last line of stderr: 1")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.confirm import winner_of
 from autotune.measure import statistics
 from autotune.measure.statistics import (
     AS_GOOD,
@@ -27,6 +26,7 @@ from autotune.measure.statistics import (
     spread_of_pairs,
     verdict_of,
 )
+from autotune.tuning.confirmation import winner_of
 
 Rows = Sequence[Sequence[float]] | NDArray[np.float64]
 LOOKS = (4, 8, 16)

@@ -21,12 +21,12 @@ from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import Wish, make_manifest, make_workload, tier_wishes
 from autotune.study.budget import Budget
-from autotune.tail import confirm_tail
 from autotune.tiering import TAIL_SHARE, deadline_s, share_of
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.probe import read_declaration
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers
-from autotune.workbench import Workbench
+from autotune.tuning.session import Workbench
+from autotune.tuning.tail_latency import confirm_tail
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials
 
 INPUT = np.ones((4, 8))

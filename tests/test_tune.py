@@ -9,7 +9,15 @@ from rich.console import Console
 
 from autotune.answer import answer_of, tuned_config
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
-from autotune.events import (
+from autotune.job.load import Loaded
+from autotune.measure.measurement import Measurement, Stage
+from autotune.measure.statistics import Verdict, spread_of_pairs
+from autotune.report.terminal import summary
+from autotune.space.space import Circumstances, load_space
+from autotune.study.records import DRIFTING, NoiseFloor
+from autotune.study.study import open_study
+from autotune.trial.runner.runner import Runner
+from autotune.tuning.events import (
     BlockMeasured,
     NoiseFloorMeasured,
     NoiseFloorStarted,
@@ -19,16 +27,8 @@ from autotune.events import (
     TrialEnded,
     TrialStarted,
 )
-from autotune.job.load import Loaded
-from autotune.measure.measurement import Measurement, Stage
-from autotune.measure.statistics import Verdict, spread_of_pairs
-from autotune.prune import MOST_EXTRA
-from autotune.report.terminal import summary
-from autotune.space.space import Circumstances, load_space
-from autotune.study.records import DRIFTING, NoiseFloor
-from autotune.study.study import open_study
-from autotune.trial.runner.runner import Runner
-from autotune.tune import Tuner
+from autotune.tuning.loop import Tuner
+from autotune.tuning.pruning import MOST_EXTRA
 from tests.conftest import QUICK_BUDGET
 
 EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})

@@ -18,8 +18,8 @@ from autotune.report.document import comparison_document, verification_document
 from autotune.report.terminal import comparison_lines, verification_lines
 from autotune.study.budget import Budget
 from autotune.trial.runner.runner import Runner
-from autotune.tune import Tuner
 from autotune.tuned.tuned_config import load_tuned
+from autotune.tuning.loop import Tuner
 from autotune.verify import duel_of_answers, duel_with_untuned, verify
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials, cli_command, cli_environment, with_latency
 

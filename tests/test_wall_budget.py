@@ -12,7 +12,6 @@ from rich.console import Console
 from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
 from autotune.errors import InputError
-from autotune.events import ConfirmationStarted, SearchEnded
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.report.document import document
@@ -24,7 +23,8 @@ from autotune.study.study import open_study
 from autotune.trial.request import Limits
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.deadline import SHORTEST_S, Deadline
-from autotune.tune import Tuner
+from autotune.tuning.events import ConfirmationStarted, SearchEnded
+from autotune.tuning.loop import Tuner
 
 SPACE = """
 schema: 1

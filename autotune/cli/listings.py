@@ -67,7 +67,7 @@ def spaces(
 
 def _list_rules(studies_dir: Path, as_json: bool) -> None:
     from autotune.report.learned import rule_lines
-    from autotune.rules import read_rules
+    from autotune.tuning.failure_rules.rules import read_rules
 
     rules = read_rules(studies_dir)
     if as_json:
@@ -82,7 +82,7 @@ def _list_rules(studies_dir: Path, as_json: bool) -> None:
 
 def _forget(studies_dir: Path, rule_id: str) -> None:
     from autotune.errors import InputError
-    from autotune.rules import forget_rules, read_rules
+    from autotune.tuning.failure_rules.rules import forget_rules, read_rules
 
     gone = forget_rules(studies_dir, None if rule_id == "all" else {rule_id})
     if not gone and rule_id != "all":

@@ -102,12 +102,12 @@ def run(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> int:
     """Run one trial again, alone, its output shown; the study's record stays as it is."""
-    from autotune.again import run_again
     from autotune.measure.measurement import Measurement
     from autotune.report.hot_spots import profile_lines
     from autotune.report.traffic import pass_line
     from autotune.report.units import seconds
     from autotune.study.study import open_study
+    from autotune.tuning.rerun import run_again
 
     opened = open_study(studies_dir, study)
     end_politely()

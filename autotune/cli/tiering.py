@@ -14,11 +14,11 @@ from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
     from autotune.planning.manifest import Wish
-    from autotune.priors import Source
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
     from autotune.tuned.tier_file import Tail, Tiers
+    from autotune.tuning.priors import Source
 
 
 def tune_tiers(
@@ -76,8 +76,8 @@ def tune_tiers(
 def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
     """Raises NoUsableTrialError."""
     from autotune.answer import answer_of
-    from autotune.tail import confirm_tail
-    from autotune.workbench import Workbench
+    from autotune.tuning.session import Workbench
+    from autotune.tuning.tail_latency import confirm_tail
 
     best = answer_of(study).best
     if best is None:

@@ -28,12 +28,12 @@ from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
     from autotune.answer import Answer
-    from autotune.priors import Source
     from autotune.report.live import LiveDisplay
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
     from autotune.trial.runner.runner import Runners
+    from autotune.tuning.priors import Source
 
 EarlyStop = Annotated[
     bool | None,
@@ -147,9 +147,9 @@ def tune(
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.planning.manifest import Wish, make_manifest
-    from autotune.priors import read_prior
     from autotune.space.space import PRESETS
     from autotune.study.study import open_or_create
+    from autotune.tuning.priors import read_prior
 
     wish = Wish(
         models=tuple(model),
@@ -250,7 +250,7 @@ def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[S
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
     from autotune.answer import answer_of
     from autotune.report.terminal import failure_lines
-    from autotune.tune import Tuner
+    from autotune.tuning.loop import Tuner
 
     try:
         with at_work(study) as (trials, display):
@@ -295,9 +295,9 @@ def print_summary(answer: Answer, studies_dir: Path, *, profiled: bool, with_nex
 
 def profile_best(study: Study) -> None:
     """The untuned model and the best config once more, each alone and then under the framework's profiler."""
-    from autotune.again import run_again
     from autotune.answer import answer_of
     from autotune.measure.measurement import Failure
+    from autotune.tuning.rerun import run_again
 
     answer = answer_of(study)
     compared = [each.number for each in (answer.untuned, answer.best) if each is not None]

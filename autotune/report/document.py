@@ -10,12 +10,12 @@ from autotune.answer import Answer, figures_of
 from autotune.duel import Result
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
-from autotune.priors import Use
 from autotune.report.hot_spots import hot_spots_document
 from autotune.report.traffic import traffic_document
 from autotune.report.units import ABOUT_THE_SECOND
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, exclusions, failures_by_reason
+from autotune.tuning.priors import Use
 from autotune.verify import Verification
 
 

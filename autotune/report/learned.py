@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.answer import Answer
 from autotune.config import Config
-from autotune.events import (
+from autotune.report.units import percent
+from autotune.tuning.events import (
     CulpritSought,
     Event,
     PriorsGiven,
@@ -13,9 +14,8 @@ from autotune.events import (
     RulesRecalled,
     RulesUnavailable,
 )
-from autotune.priors import Use
-from autotune.report.units import percent
-from autotune.rules import Rule, RuleEvidence
+from autotune.tuning.failure_rules.rules import Rule, RuleEvidence
+from autotune.tuning.priors import Use
 
 MAX_RULES_SHOWN = 5
 MAX_OFFERED = 3

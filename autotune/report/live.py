@@ -12,7 +12,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from autotune.events import (
+from autotune.measure.measurement import Failure, Measurement, Stage
+from autotune.measure.objective import LATENCY, Objective
+from autotune.report.feasibility import misses
+from autotune.report.goals import shown, stopped
+from autotune.report.learned import news_of
+from autotune.report.units import count, percent, promise, seconds, times
+from autotune.study.records import TrialRecord
+from autotune.tuning.events import (
     BlockMeasured,
     ConfigProbed,
     ConfirmationStarted,
@@ -30,13 +37,6 @@ from autotune.events import (
     TrialEnded,
     TrialStarted,
 )
-from autotune.measure.measurement import Failure, Measurement, Stage
-from autotune.measure.objective import LATENCY, Objective
-from autotune.report.feasibility import misses
-from autotune.report.goals import shown, stopped
-from autotune.report.learned import news_of
-from autotune.report.units import count, percent, promise, seconds, times
-from autotune.study.records import TrialRecord
 
 _DOING = {
     Stage.START: "starting",

@@ -123,7 +123,7 @@ class TestTheUsersOwnFiles:
 
     def test_a_cache_folder_of_the_users_does_not_end_a_search(self, tmp_path: Path) -> None:
         """Folders on the shelf of caches that are no trial's are passed over."""
-        from autotune.caches import CacheShelf
+        from autotune.tuning.cache_store import CacheShelf
 
         (tmp_path / "caches" / "mine").mkdir(parents=True)
         (tmp_path / "caches" / "mine.whole").write_text("mine")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.caches import CacheShelf
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.study.equivalence import measured_programs
 from autotune.study.records import TrialRecord
 from autotune.study.study import Study
 from autotune.trial.request import ColdCompile, TrialRequest
+from autotune.tuning.cache_store import CacheShelf
 
 MAX_DONORS = 8
 """Caches that are kept for configs which differ in runtime knobs alone, besides those of the likely finalists."""

@@ -6,12 +6,12 @@ import math
 import os
 
 from autotune.environment import num_usable_cores
-from autotune.events import MachineBusy, TrialDisturbed
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.machine_load import taken_cores
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.trial.request import TrialFolder, TrialRequest
-from autotune.workbench import Workbench
+from autotune.tuning.events import MachineBusy, TrialDisturbed
+from autotune.tuning.session import Workbench
 
 BUSY = 0.2
 """Cores that others use: below it is what any system does by itself."""

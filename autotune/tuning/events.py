@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.config import Config
-from autotune.culprit import Question
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
-from autotune.rules import Rule
 from autotune.study.records import NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import Outlook
+from autotune.tuning.failure_rules.isolate import Question
+from autotune.tuning.failure_rules.rules import Rule
 from autotune.workload.traffic import Traffic
 
 

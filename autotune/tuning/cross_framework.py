@@ -10,7 +10,7 @@ from typing import TypeGuard
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.study.study import Study
-from autotune.workbench import Workbench
+from autotune.tuning.session import Workbench
 
 
 def require_same_function(study: Study) -> None:

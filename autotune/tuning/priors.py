@@ -13,7 +13,6 @@ from pathlib import Path
 
 from autotune.config import Config, Scalar
 from autotune.errors import AutotuneError, InputError
-from autotune.events import Notify, PriorsGiven, PriorsOffered
 from autotune.measure.measurement import Measurement, Record
 from autotune.measure.statistics import Verdict
 from autotune.space.space import SearchSpace
@@ -21,6 +20,7 @@ from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.records import TrialRecord, fastest
 from autotune.study.study import Study, list_studies, open_study
 from autotune.tuned.tuned_config import load_tuned
+from autotune.tuning.events import Notify, PriorsGiven, PriorsOffered
 
 MOST_CONFIGS = 4
 """So many configs are taken from all priors together, in turns: what they save must not be eaten up by trying them."""

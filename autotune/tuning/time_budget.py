@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.confirm import SAFETY, expected_s, likely_contest
 from autotune.errors import InputError
-from autotune.pace import contest_s, fresh_start_s, trial_s, typical_trial_s
 from autotune.study.records import TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
-from autotune.workbench import Workbench
+from autotune.tuning.confirmation import SAFETY, expected_s, likely_contest
+from autotune.tuning.expected_time import contest_s, fresh_start_s, trial_s, typical_trial_s
+from autotune.tuning.session import Workbench
 
 NOISE_FLOOR_SHARE = 0.15
 """Of the time that is left, the most that the noise floor may take; else the study goes without."""

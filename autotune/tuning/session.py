@@ -6,10 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.caches import CacheShelf
 from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.events import Notify, StageEntered
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.study.budget import Budget
@@ -20,6 +18,8 @@ from autotune.trial.request import TrialFolder, TrialRequest
 from autotune.trial.runner.blocks import BlockPlan, Contest, Contestant, attempt
 from autotune.trial.runner.deadline import NEVER, Deadline
 from autotune.trial.runner.runner import Trials
+from autotune.tuning.cache_store import CacheShelf
+from autotune.tuning.events import Notify, StageEntered
 
 
 @dataclass(frozen=True)

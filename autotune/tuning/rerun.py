@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.measure.measurement import Outcome
-from autotune.reuse import without_reuse
 from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Runner, repeat_command
-from autotune.workbench import trial_request
+from autotune.tuning.reuse import without_reuse
+from autotune.tuning.session import trial_request
 
 
 def run_again(study: Study, number: int, *, profiled: bool = False, log: Path | None = None) -> tuple[Outcome, str]:

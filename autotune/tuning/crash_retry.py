@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.measure.measurement import Failure, Outcome, Reason
-from autotune.reuse import from_empty_caches
 from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.tuning.reuse import from_empty_caches
 
 FIRST_CRASH = "first_crash"
 """Folder inside the trial's: what the process that crashed left."""

@@ -7,18 +7,18 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from autotune.events import BlockMeasured, ConfirmationStarted
 from autotune.measure.measurement import Measurement, Reason
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
-from autotune.pace import contest_s, fresh_start_s
-from autotune.prune import without_passengers
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import are_one, as_one, classes_of, program_of, simplicity
 from autotune.study.records import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
 from autotune.study.study import Study
 from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, Contest
-from autotune.workbench import Workbench
+from autotune.tuning.events import BlockMeasured, ConfirmationStarted
+from autotune.tuning.expected_time import contest_s, fresh_start_s
+from autotune.tuning.pruning import without_passengers
+from autotune.tuning.session import Workbench
 
 EQUALLY_FAST = 0.02
 """Configs within this share of the best count as equals even on a machine without noise."""

@@ -13,14 +13,23 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from autotune.config import Config, Scalar
-from autotune.culprit import Culprit, Question, investigate
 from autotune.environment import Environment
 from autotune.errors import AutotuneError
-from autotune.events import CulpritSought, Notify, RuleLearned, RulesRecalled, RulesUnavailable
 from autotune.measure.measurement import Failure, Measurement, Reason, Record
-from autotune.rules import Rule, RuleEvidence, Scope, add_rule, forget_rules, id_of, read_rules, scope_of
 from autotune.study.records import TrialRecord
 from autotune.study.study import Study
+from autotune.tuning.events import CulpritSought, Notify, RuleLearned, RulesRecalled, RulesUnavailable
+from autotune.tuning.failure_rules.isolate import Culprit, Question, investigate
+from autotune.tuning.failure_rules.rules import (
+    Rule,
+    RuleEvidence,
+    Scope,
+    add_rule,
+    forget_rules,
+    id_of,
+    read_rules,
+    scope_of,
+)
 
 _PART = "lessons"
 

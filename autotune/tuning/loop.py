@@ -8,18 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune import environment, priors, prune
-from autotune.breaker import (
+from autotune import environment
+from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.measure.statistics import Verdict
+from autotune.study.budget import Budget
+from autotune.study.records import Confirmation, Sentinel, StopReason, TrialRecord
+from autotune.study.study import Asked, Study
+from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.runner.deadline import Deadline
+from autotune.trial.runner.runner import Trials
+from autotune.tuning import priors, pruning
+from autotune.tuning.busy_machine import Quiet
+from autotune.tuning.circuit_breaker import (
     ERRORS_IN_A_ROW,
     ERRORS_WITHOUT_SUCCESS,
     last_that_worked,
     same_error_at_the_end,
     signature_of,
 )
-from autotune.confirm import EQUALLY_FAST, confirm, likely_finalists
-from autotune.counterparts import require_same_function, require_unchanged
-from autotune.errors import HarnessError, InputError, NoUsableTrialError
-from autotune.events import (
+from autotune.tuning.confirmation import EQUALLY_FAST, confirm, likely_finalists
+from autotune.tuning.crash_retry import once_more_if_crashed
+from autotune.tuning.cross_framework import require_same_function, require_unchanged
+from autotune.tuning.events import (
     ConfigProbed,
     ModelChecked,
     Notify,
@@ -29,21 +40,11 @@ from autotune.events import (
     TrialEnded,
     TrialStarted,
 )
-from autotune.lessons import Lessons
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.measure.statistics import Verdict
-from autotune.noise import measure_noise_floor, read_sentinel
-from autotune.quiet import Quiet
-from autotune.reuse import from_empty_caches, shelve, with_reuse
-from autotune.second_try import once_more_if_crashed
-from autotune.study.budget import Budget
-from autotune.study.records import Confirmation, Sentinel, StopReason, TrialRecord
-from autotune.study.study import Asked, Study
-from autotune.timekeeper import Timekeeper
-from autotune.trial.request import TrialFolder, TrialRequest
-from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.runner import Trials
-from autotune.workbench import Workbench, trial_request
+from autotune.tuning.failure_rules.learner import Lessons
+from autotune.tuning.noise_floor import measure_noise_floor, read_sentinel
+from autotune.tuning.reuse import from_empty_caches, shelve, with_reuse
+from autotune.tuning.session import Workbench, trial_request
+from autotune.tuning.time_budget import Timekeeper
 
 CLEARLY_BEYOND_NOISE = 3.0
 """So many times the noise floor must a config be slower before its sampling is cut short."""
@@ -171,12 +172,12 @@ class Tuner:
     def _prune(self) -> None:
         """Measure the winner without the settings that may do nothing, where no trial tells."""
         study = self._study
-        for _ in range(prune.MOST_EXTRA):
+        for _ in range(pruning.MOST_EXTRA):
             winner = next(iter(likely_finalists(self._bench)), None)
             untuned = self._bench.study.untuned_record()
             if winner is None or untuned is None or not self._beats(winner, untuned):
                 return
-            config = prune.to_try(study.records(), winner, study.manifest, EQUALLY_FAST)
+            config = pruning.to_try(study.records(), winner, study.manifest, EQUALLY_FAST)
             longest_s = self._time.spare_trial_s()
             if config is None or longest_s is None:
                 return

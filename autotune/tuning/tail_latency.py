@@ -15,7 +15,7 @@ from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord
 from autotune.trial.request import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
-from autotune.workbench import Workbench, trial_request
+from autotune.tuning.session import Workbench, trial_request
 
 _TAIL = "tail"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 
 from autotune.errors import HarnessError
-from autotune.events import NoiseFloorMeasured, NoiseFloorStarted, SentinelRead, SentinelStarted
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import spread_of_pairs
-from autotune.quiet import Quiet
 from autotune.study.records import NoiseFloor, Sentinel
-from autotune.workbench import Workbench, cannot_go_on
+from autotune.tuning.busy_machine import Quiet
+from autotune.tuning.events import NoiseFloorMeasured, NoiseFloorStarted, SentinelRead, SentinelStarted
+from autotune.tuning.session import Workbench, cannot_go_on
 
 
 def measure_noise_floor(bench: Workbench) -> NoiseFloor | None:

@@ -1,0 +1,1 @@
+"""Which settings make trials fail: found from failures, kept for later studies."""
