@@ -29,7 +29,7 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Find graph breaks and recompiles of a model: place, reason, cost and cure, the dearest first."""
-    from autotune.checkup import Examination
+    from autotune.doctor.diagnose import Examination
     from autotune.planning.manifest import Wish, make_case
     from autotune.report.findings import checkup_document, checkup_lines
 

@@ -97,7 +97,7 @@ def _forget(studies_dir: Path, rule_id: str) -> None:
 @plainly
 def doctor(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> int:
     """Say which frameworks, devices and compilers there are, and what to install."""
-    from autotune.doctor import examine
+    from autotune.doctor.machine import examine
 
     findings = examine(studies_dir)
     if as_json:

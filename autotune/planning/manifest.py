@@ -20,8 +20,8 @@ import autotune
 from autotune import models
 from autotune.apply.shape_strategies import known_of
 from autotune.backends.protocol import entry_of, framework_names, framework_version
-from autotune.checkup import Case
 from autotune.config import Config, Scalar
+from autotune.doctor.diagnose import Case
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.checkup import Checkup
-from autotune.cures import cure_of
-from autotune.finding import Cost, Finding, Kind
+from autotune.doctor.diagnose import Checkup
+from autotune.doctor.findings import Cost, Finding, Kind
+from autotune.doctor.fixes import cure_of
 from autotune.measure.diagnosis import Ailment
 from autotune.report.units import count, seconds, times
 

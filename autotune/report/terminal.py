@@ -10,8 +10,8 @@ from rich.text import Text
 
 from autotune.answer import Answer
 from autotune.config import FRAMEWORK
+from autotune.doctor.findings import Finding, findings_of, ranked, with_profiled_cost
 from autotune.duel import Result
-from autotune.finding import Finding, findings_of, ranked, with_profiled_cost
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.checkup import differ_in
-from autotune.finding import Cost, Finding, findings_of, ranked, with_profiled_cost
+from autotune.doctor.diagnose import differ_in
+from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Diagnosis, GraphBreak, Recompile
 from autotune.measure.profile import EVERYWHERE, Profile

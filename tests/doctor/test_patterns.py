@@ -14,7 +14,7 @@ import pytest
 
 from autotune.backends.mindspore import break_kinds
 from autotune.backends.torch import break_kinds
-from autotune.cures import cure_of
+from autotune.doctor.fixes import cure_of
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Diagnosis, Recompile
 from tests.conftest import REPOSITORY

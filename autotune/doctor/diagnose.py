@@ -13,8 +13,8 @@ from pathlib import Path
 
 from autotune.backends.protocol import Reports, entry_of, reports_of
 from autotune.config import Config
+from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
 from autotune.errors import HarnessError
-from autotune.finding import Cost, Finding, findings_of, ranked, with_profiled_cost
 from autotune.measure.diagnosis import Ailment
 from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcome, Record
 from autotune.measure.sampling import SamplingPlan
