@@ -24,10 +24,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from autotune.answer import answer_of
 from autotune.measure.measurement import Stage
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import Wish, make_manifest
+from autotune.results.result import answer_of
 from autotune.study.budget import Budget, QuietPlan
 from autotune.study.manifest import Manifest
 from autotune.study.study import create_study

@@ -23,7 +23,7 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import make_workload
-from autotune.prewarm import prewarm
+from autotune.results.export_cache import prewarm
 from autotune.trial.request import Shipped, TrialFolder, TrialRequest
 from autotune.trial.runner.runner import Runner
 from benchmarks.record import Conditions, Goal, Report, publish, table

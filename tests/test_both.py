@@ -14,11 +14,10 @@ import pytest
 import yaml
 
 import autotune
-from autotune.answer import export, tuned_config
-from autotune.duel import duel_of_trials, measure
 from autotune.errors import HarnessError, InputError, StoreError
 from autotune.measure.measurement import Failure, Reason
 from autotune.planning.manifest import require_same_question
+from autotune.results.result import export, tuned_config
 from autotune.space.combined import join
 from autotune.space.space import Circumstances, load_space
 from autotune.study.manifest import Target
@@ -26,7 +25,8 @@ from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Runners
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.loop import Tuner
-from autotune.verify import duel_of_answers, duel_with_untuned, verify
+from autotune.verification.comparison import duel_of_trials, measure
+from autotune.verification.verify import duel_of_answers, duel_with_untuned, verify
 from autotune.workload.workload import Workload
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedLive, ScriptedTrials, with_latency
 

@@ -9,11 +9,11 @@ import statistics
 import pytest
 from rich.console import Console
 
-from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict
 from autotune.report.terminal import summary
+from autotune.results.result import answer_of, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity

@@ -8,9 +8,9 @@ import random
 import pytest
 from rich.console import Console
 
-from autotune.answer import answer_of
 from autotune.report.document import document
 from autotune.report.terminal import summary
+from autotune.results.result import answer_of
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, Outlook

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from autotune.config import Config
-from autotune.explain import Figures, explain, influences
 from autotune.measure.measurement import Diagnosis, Failure, Reason, Stage
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.report.explanation import explanation
+from autotune.results.explain import Figures, explain, influences
 from autotune.study.importance import FEWEST_TRIALS, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, Sentinel, TrialRecord

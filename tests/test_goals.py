@@ -9,9 +9,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from autotune.answer import answer_of, export, tuned_config
 from autotune.config import Config
-from autotune.duel import duel_of_trials, measure
 from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Samples
 from autotune.measure.objective import parse_objectives
@@ -20,12 +18,14 @@ from autotune.report.document import comparison_document, document
 from autotune.report.live import LiveDisplay
 from autotune.report.pareto import front_table
 from autotune.report.terminal import comparison_lines, summary, trials_table, verification_lines
+from autotune.results.result import answer_of, export, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.study import open_study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.loop import Tuner
-from autotune.verify import duel_with_untuned, verify
+from autotune.verification.comparison import duel_of_trials, measure
+from autotune.verification.verify import duel_with_untuned, verify
 from tests.conftest import REPOSITORY, ScriptedTrials
 
 SPACE = """

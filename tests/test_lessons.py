@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.answer import answer_of
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.report.document import document
 from autotune.report.learned import news_of, rule_lines, rules_summary
+from autotune.results.result import answer_of
 from autotune.study.study import list_studies, open_study
 from autotune.tuning.events import CulpritSought, RuleLearned, RulesRecalled, RulesUnavailable
 from autotune.tuning.failure_rules.learner import Lessons, rules_in_force

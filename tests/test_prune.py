@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
+from autotune.results.result import answer_of, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline

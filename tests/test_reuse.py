@@ -10,12 +10,12 @@ import time
 import pytest
 from rich.console import Console
 
-from autotune.answer import answer_of, tuned_config
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
+from autotune.results.result import answer_of, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.study import open_study
 from autotune.trial.request import TrialFolder

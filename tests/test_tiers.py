@@ -20,8 +20,8 @@ from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import Wish, make_manifest, make_workload, tier_wishes
+from autotune.results.export_tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.study.budget import Budget
-from autotune.tiering import TAIL_SHARE, deadline_s, share_of
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.probe import read_declaration
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers

@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from autotune.answer import answer_of
 from autotune.measure.measurement import Compilations, Replay, Samples
 from autotune.measure.objective import Objective
 from autotune.report.traffic import NUM_SHOWN, pass_line, traffic_document, traffic_table
+from autotune.results.result import answer_of
 from autotune.workload.traffic import parse_shapes
 
 

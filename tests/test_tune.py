@@ -7,12 +7,12 @@ import statistics
 import pytest
 from rich.console import Console
 
-from autotune.answer import answer_of, tuned_config
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.report.terminal import summary
+from autotune.results.result import answer_of, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.records import DRIFTING, NoiseFloor
 from autotune.study.study import open_study

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from autotune.config import Config
-from autotune.duel import measure
 from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Signature, TensorSpec
 from autotune.measure.statistics import Verdict
@@ -20,7 +19,8 @@ from autotune.study.budget import Budget
 from autotune.trial.runner.runner import Runner
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.loop import Tuner
-from autotune.verify import duel_of_answers, duel_with_untuned, verify
+from autotune.verification.comparison import measure
+from autotune.verification.verify import duel_of_answers, duel_with_untuned, verify
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials, cli_command, cli_environment, with_latency
 
 SLOW, FAST = {"execution": "eager", "latency_ms": 8}, {"execution": "compile", "behaviour": "right", "latency_ms": 2}

@@ -21,7 +21,7 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.job.stats import journal_of
 from autotune.measure.measurement import Diagnosis, Failure, Measurement, Reason
-from autotune.prewarm import prewarm
+from autotune.results.export_cache import prewarm
 from autotune.trial.request import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack

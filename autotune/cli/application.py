@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError
 from autotune.printable import printable_lines
 
 if TYPE_CHECKING:
-    from autotune.answer import Answer
+    from autotune.results.result import Answer
     from autotune.study.budget import Budget
     from autotune.study.study import Study
 

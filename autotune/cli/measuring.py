@@ -25,8 +25,8 @@ from autotune.cli.application import (
 )
 
 if TYPE_CHECKING:
-    from autotune.duel import Duel
     from autotune.trial.runner.runner import Runners
+    from autotune.verification.comparison import Duel
 
 
 @app.command()
@@ -52,8 +52,8 @@ def verify(
     from autotune.report.document import verification_document
     from autotune.report.terminal import verification_lines
     from autotune.tuned.tuned_config import load_tuned
-    from autotune.verify import duel_with_untuned
-    from autotune.verify import verify as verify_tuned
+    from autotune.verification.verify import duel_with_untuned
+    from autotune.verification.verify import verify as verify_tuned
 
     tuned = load_tuned(file)
     with scratch() as folder:
@@ -78,9 +78,9 @@ def compare(
     as_json: AsJson = False,
 ) -> int:
     """Measure any two configs of a model side by side, as a verdict is made."""
-    from autotune.duel import measure
     from autotune.report.document import comparison_document
     from autotune.report.terminal import comparison_lines
+    from autotune.verification.comparison import measure
 
     with scratch() as folder:
         duel, names = _duel_of(things, studies_dir, folder)
@@ -98,11 +98,11 @@ def compare(
 
 def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, tuple[str, str]]:
     """What `compare` was asked to compare, and what to call the two."""
-    from autotune.duel import duel_of_trials
     from autotune.errors import InputError
     from autotune.study.study import open_study
     from autotune.tuned.tuned_config import load_tuned
-    from autotune.verify import duel_of_answers
+    from autotune.verification.comparison import duel_of_trials
+    from autotune.verification.verify import duel_of_answers
 
     match things:
         case [study, first, second] if first.isdecimal() and second.isdecimal():

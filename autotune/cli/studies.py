@@ -34,36 +34,36 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Table of trials, best, failures by reason, verdict."""
-    from autotune.answer import answer_of
     from autotune.report.console import console
     from autotune.report.goals import ratio_footnote
     from autotune.report.hot_spots import hot_spots_table
     from autotune.report.pareto import front_table
     from autotune.report.terminal import summary, trials_table
     from autotune.report.traffic import traffic_table
+    from autotune.results.result import answer_of
     from autotune.study.study import open_study, studies_dir_flag
 
     opened = open_study(studies_dir, study)
-    answer = answer_of(opened)
+    result = answer_of(opened)
     if as_json:
-        print_document(opened, answer)
+        print_document(opened, result)
         return
     # A pipe has no width; wide enough for a whole row there.
     screen = console(240)
-    screen.print(trials_table(answer))
+    screen.print(trials_table(result))
     screen.print(
-        f"{ratio_footnote(answer.objective)}, one process each; the verdict rests on fresh processes side by side",
+        f"{ratio_footnote(result.objective)}, one process each; the verdict rests on fresh processes side by side",
         style="dim",
     )
-    front = front_table(answer)
+    front = front_table(result)
     if front is not None:
         screen.print(front)
-    shapes = traffic_table(answer)
+    shapes = traffic_table(result)
     if shapes is not None:
         screen.print(shapes)
-    if answer.hot_spots is not None:
-        screen.print(hot_spots_table(answer.hot_spots))
-    screen.print(summary(answer, studies_dir_flag(studies_dir)))
+    if result.hot_spots is not None:
+        screen.print(hot_spots_table(result.hot_spots))
+    screen.print(summary(result, studies_dir_flag(studies_dir)))
 
 
 @app.command()
@@ -74,9 +74,9 @@ def explain(
     as_json: AsJson = False,
 ) -> int:
     """Say which knobs mattered, why the winner wins, and why everything else lost."""
-    from autotune import explain as explaining
     from autotune.report.console import console
     from autotune.report.explanation import explanation, explanation_document
+    from autotune.results import explain as explaining
     from autotune.study.study import open_study
 
     opened = open_study(studies_dir, study)
@@ -146,7 +146,7 @@ def export(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> int:
     """Write the answer as the YAML file that a job loads in two lines."""
-    from autotune import answer
+    from autotune.results import result
     from autotune.study.study import open_study
     from autotune.tuned.cache_file import SUFFIX
     from autotune.tuned.tuned_config import require_replaceable
@@ -156,7 +156,7 @@ def export(
     if with_cache:
         opened.require_writable()
         require_replaceable(output.with_suffix(SUFFIX))
-    tuned = answer.export(opened, output, trial)
+    tuned = result.export(opened, output, trial)
     print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {tuned.config}")
     if tuned.is_untuned:
         print_line("apply() will return the model untouched")
@@ -165,9 +165,9 @@ def export(
 
 def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     """1 where no artifact is worth having; the YAML then stands without one."""
-    from autotune.answer import export_artifact
     from autotune.errors import InputError
     from autotune.report.units import seconds
+    from autotune.results.result import export_artifact
     from autotune.trial.runner.runner import Runner
 
     end_politely()

@@ -34,8 +34,8 @@ def tune_tiers(
 ) -> int:
     """Tune one tier after the other, the best first. 1 where none keeps the deadline."""
     from autotune.planning.manifest import make_manifest, tier_wishes
+    from autotune.results.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.study.study import open_or_create
-    from autotune.tiering import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.trial.runner.deadline import Deadline
 
     limit_s = deadline_s(deadline)
@@ -75,7 +75,7 @@ def tune_tiers(
 
 def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
     """Raises NoUsableTrialError."""
-    from autotune.answer import answer_of
+    from autotune.results.result import answer_of
     from autotune.tuning.session import Workbench
     from autotune.tuning.tail_latency import confirm_tail
 
@@ -87,7 +87,7 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
 
 
 def _print_one(name: str, study: Study, studies_dir: Path, *, profiled: bool) -> None:
-    from autotune.answer import answer_of
+    from autotune.results.result import answer_of
 
     print_line(f"tier {name}")
     print_summary(answer_of(study), studies_dir, profiled=profiled, with_next=False)
@@ -96,7 +96,7 @@ def _print_one(name: str, study: Study, studies_dir: Path, *, profiled: bool) ->
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:
     from autotune.report.console import console
     from autotune.report.tiers import tiers_table
-    from autotune.tiering import FILE
+    from autotune.results.export_tiers import FILE
     from autotune.tuned.tier_file import NOISY
 
     noisy = [each.name for each in tiers.tiers if each.evidence.spread > NOISY]

@@ -27,8 +27,8 @@ from autotune.cli.application import (
 from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
-    from autotune.answer import Answer
     from autotune.report.live import LiveDisplay
+    from autotune.results.result import Answer
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
@@ -220,7 +220,7 @@ def _tune(
     profiled: bool = False,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
-    from autotune.answer import answer_of
+    from autotune.results.result import answer_of
     from autotune.trial.runner.deadline import Deadline
 
     end_politely()
@@ -248,8 +248,8 @@ def _tune(
 
 def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source]) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
-    from autotune.answer import answer_of
     from autotune.report.terminal import failure_lines
+    from autotune.results.result import answer_of
     from autotune.tuning.loop import Tuner
 
     try:
@@ -295,8 +295,8 @@ def print_summary(answer: Answer, studies_dir: Path, *, profiled: bool, with_nex
 
 def profile_best(study: Study) -> None:
     """The untuned model and the best config once more, each alone and then under the framework's profiler."""
-    from autotune.answer import answer_of
     from autotune.measure.measurement import Failure
+    from autotune.results.result import answer_of
     from autotune.tuning.rerun import run_again
 
     answer = answer_of(study)

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.answer import Answer, figures_of
-from autotune.duel import Result
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.report.hot_spots import hot_spots_document
 from autotune.report.traffic import traffic_document
 from autotune.report.units import ABOUT_THE_SECOND
+from autotune.results.result import Answer, figures_of
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, exclusions, failures_by_reason
 from autotune.tuning.priors import Use
-from autotune.verify import Verification
+from autotune.verification.comparison import Result
+from autotune.verification.verify import Verification
 
 
 def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autotune import explain
 from autotune.config import Scalar
-from autotune.explain import Contrast, Explanation, Influence, Rival
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.report.goals import as_good_as
 from autotune.report.hot_spots import hot_spots_document, hot_spots_table
 from autotune.report.units import error, num_bytes, percent, seconds, times
+from autotune.results import explain
+from autotune.results.explain import Contrast, Explanation, Influence, Rival
 
 MAX_EFFECTS_SHOWN = 12
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.answer import Answer
 from autotune.report.goals import gain, shown
 from autotune.report.units import missed
+from autotune.results.result import Answer
 from autotune.study.records import TrialRecord, exclusions
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.answer import Answer
 from autotune.config import Config
 from autotune.report.units import percent
+from autotune.results.result import Answer
 from autotune.tuning.events import (
     CulpritSought,
     Event,

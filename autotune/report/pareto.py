@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from autotune.answer import Answer
 from autotune.report.goals import shown
+from autotune.results.result import Answer
 
 
 def front_table(answer: Answer) -> Table | None:

@@ -8,10 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autotune.answer import Answer
 from autotune.config import FRAMEWORK
 from autotune.doctor.findings import Finding, findings_of, ranked, with_profiled_cost
-from autotune.duel import Result
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
@@ -20,6 +18,7 @@ from autotune.report.findings import KINDS, one_line
 from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
 from autotune.report.learned import priors_summary, rules_summary
 from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
+from autotune.results.result import Answer
 from autotune.study.records import (
     DRIFTING,
     UNRELIABLE_DRIFT,
@@ -28,7 +27,8 @@ from autotune.study.records import (
     TrialRecord,
     failures_by_reason,
 )
-from autotune.verify import Verification
+from autotune.verification.comparison import Result
+from autotune.verification.verify import Verification
 
 MAX_BREAKS_SHOWN = 5
 

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autotune.answer import Answer
 from autotune.measure.measurement import Measurement, Replay
 from autotune.report.units import count, percent, seconds, times
+from autotune.results.result import Answer
 
 NUM_SHOWN = 12
 """Shapes in a table; of more, so many at equal distances."""

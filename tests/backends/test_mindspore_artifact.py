@@ -13,7 +13,7 @@ import yaml
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.sampling import SamplingPlan
-from autotune.prewarm import prewarm
+from autotune.results.export_cache import prewarm
 from autotune.trial.request import Shipped, TrialFolder, TrialRequest
 from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.answer import Answer, answer_of
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
 from autotune.measure.statistics import Comparison, Speedup, Verdict
+from autotune.results.result import Answer, answer_of
 from autotune.space.space import SearchSpace
 from autotune.study.importance import Importance, importances
 from autotune.study.knob_effects import pairs_of

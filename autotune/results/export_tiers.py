@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotune.answer import export
 from autotune.errors import InputError
 from autotune.measure.objective import UNITS
+from autotune.results.result import export
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study

@@ -14,7 +14,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.statistics import Speedup, Verdict, break_even_calls, verdict_of
-from autotune.prewarm import prewarm
+from autotune.results.export_cache import prewarm
 from autotune.space.combined import plain
 from autotune.study.budget import Budget
 from autotune.study.equivalence import are_one, simplest

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from autotune.duel import Duel, OnBlock, Result, duel_of, measure, sides_of
 from autotune.errors import HarnessError, InputError
 from autotune.measure.objective import LATENCY, Constraint, Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.budget import Budget
 from autotune.trial.runner.runner import Trials
 from autotune.tuned.tuned_config import TunedConfig
+from autotune.verification.comparison import Duel, OnBlock, Result, duel_of, measure, sides_of
 
 
 @dataclass(frozen=True)
