@@ -12,7 +12,7 @@ from rich.console import Console
 from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict
-from autotune.report.terminal import summary
+from autotune.report.summary import summary
 from autotune.results.result import answer_of, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget

@@ -8,8 +8,8 @@ import random
 import pytest
 from rich.console import Console
 
-from autotune.report.document import document
-from autotune.report.terminal import summary
+from autotune.report.json import document
+from autotune.report.summary import summary
 from autotune.results.result import answer_of
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget

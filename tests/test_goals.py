@@ -14,10 +14,10 @@ from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Samples
 from autotune.measure.objective import parse_objectives
 from autotune.measure.statistics import Verdict
-from autotune.report.document import comparison_document, document
+from autotune.report.json import comparison_document, document
 from autotune.report.live import LiveDisplay
 from autotune.report.pareto import front_table
-from autotune.report.terminal import comparison_lines, summary, trials_table, verification_lines
+from autotune.report.summary import comparison_lines, summary, trials_table, verification_lines
 from autotune.results.result import answer_of, export, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.report.document import document
-from autotune.report.learned import news_of, rule_lines, rules_summary
+from autotune.report.failure_rules import news_of, rule_lines, rules_summary
+from autotune.report.json import document
 from autotune.results.result import answer_of
 from autotune.study.study import list_studies, open_study
 from autotune.tuning.events import CulpritSought, RuleLearned, RulesRecalled, RulesUnavailable

@@ -8,8 +8,8 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import Verdict
-from autotune.report.document import document
-from autotune.report.learned import news_of, priors_summary
+from autotune.report.failure_rules import news_of, priors_summary
+from autotune.report.json import document
 from autotune.results.result import answer_of
 from autotune.study.records import Confirmation
 from autotune.study.study import open_study

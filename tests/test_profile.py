@@ -11,7 +11,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.profile import HotSpots, Profile
 from autotune.planning.manifest import make_workload
-from autotune.report.hot_spots import profile_lines
+from autotune.report.profile import profile_lines
 from autotune.trial.request import TrialFolder
 from autotune.trial.runner.runner import Runner
 

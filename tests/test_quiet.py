@@ -9,7 +9,7 @@ from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
-from autotune.report.terminal import summary, trials_table
+from autotune.report.summary import summary, trials_table
 from autotune.results.result import answer_of
 from autotune.study.budget import QuietPlan
 from autotune.trial.runner.deadline import Deadline

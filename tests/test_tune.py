@@ -11,7 +11,7 @@ from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
-from autotune.report.terminal import summary
+from autotune.report.summary import summary
 from autotune.results.result import answer_of, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.records import DRIFTING, NoiseFloor

@@ -13,8 +13,8 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
-from autotune.report.document import document
-from autotune.report.terminal import summary
+from autotune.report.json import document
+from autotune.report.summary import summary
 from autotune.results.result import answer_of, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget, duration_s

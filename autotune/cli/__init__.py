@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from autotune.cli.application import app
+from autotune.cli.app import app
 
 # In the order in which `--help` shows them.
 for _commands in ("tuning", "studies", "measuring", "diagnosing", "listings"):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.application import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly, print_line
+from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly, print_line
 
 
 @app.command()
@@ -66,7 +66,7 @@ def spaces(
 
 
 def _list_rules(studies_dir: Path, as_json: bool) -> None:
-    from autotune.report.learned import rule_lines
+    from autotune.report.failure_rules import rule_lines
     from autotune.tuning.failure_rules.rules import read_rules
 
     rules = read_rules(studies_dir)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.application import (
+from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
     StudiesDir,
@@ -35,10 +35,10 @@ def show(
 ) -> None:
     """Table of trials, best, failures by reason, verdict."""
     from autotune.report.console import console
-    from autotune.report.goals import ratio_footnote
-    from autotune.report.hot_spots import hot_spots_table
+    from autotune.report.objectives import ratio_footnote
     from autotune.report.pareto import front_table
-    from autotune.report.terminal import summary, trials_table
+    from autotune.report.profile import hot_spots_table
+    from autotune.report.summary import summary, trials_table
     from autotune.report.traffic import traffic_table
     from autotune.results.result import answer_of
     from autotune.study.study import open_study, studies_dir_flag
@@ -103,9 +103,9 @@ def run(
 ) -> int:
     """Run one trial again, alone, its output shown; the study's record stays as it is."""
     from autotune.measure.measurement import Measurement
-    from autotune.report.hot_spots import profile_lines
+    from autotune.report.format import seconds
+    from autotune.report.profile import profile_lines
     from autotune.report.traffic import pass_line
-    from autotune.report.units import seconds
     from autotune.study.study import open_study
     from autotune.tuning.rerun import run_again
 
@@ -166,7 +166,7 @@ def export(
 def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     """1 where no artifact is worth having; the YAML then stands without one."""
     from autotune.errors import InputError
-    from autotune.report.units import seconds
+    from autotune.report.format import seconds
     from autotune.results.result import export_artifact
     from autotune.trial.runner.runner import Runner
 

@@ -13,9 +13,9 @@ from rich.text import Text
 from autotune.config import Scalar
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
-from autotune.report.goals import as_good_as
-from autotune.report.hot_spots import hot_spots_document, hot_spots_table
-from autotune.report.units import error, num_bytes, percent, seconds, times
+from autotune.report.format import error, num_bytes, percent, seconds, times
+from autotune.report.objectives import as_good_as
+from autotune.report.profile import hot_spots_document, hot_spots_table
 from autotune.results import explain
 from autotune.results.explain import Contrast, Explanation, Influence, Rival
 

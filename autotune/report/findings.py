@@ -10,7 +10,7 @@ from autotune.doctor.diagnose import Checkup
 from autotune.doctor.findings import Cost, Finding, Kind
 from autotune.doctor.fixes import cure_of
 from autotune.measure.diagnosis import Ailment
-from autotune.report.units import count, seconds, times
+from autotune.report.format import count, seconds, times
 
 KINDS: dict[Kind, str] = {"graph_break": "graph break", "recompile": "recompile"}
 _WORDS: dict[Ailment, str] = {

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import LATENCY, Objective
-from autotune.report.feasibility import misses
-from autotune.report.goals import shown, stopped
-from autotune.report.learned import news_of
-from autotune.report.units import count, percent, promise, seconds, times
+from autotune.report.constraints import misses
+from autotune.report.failure_rules import news_of
+from autotune.report.format import count, percent, promise, seconds, times
+from autotune.report.objectives import shown, stopped
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
     BlockMeasured,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from autotune.report.goals import shown
+from autotune.report.objectives import shown
 from autotune.results.result import Answer
 
 

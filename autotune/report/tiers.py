@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from autotune.report.units import seconds
+from autotune.report.format import seconds
 from autotune.tuned.tier_file import Tiers
 
 

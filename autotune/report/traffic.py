@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.measure.measurement import Measurement, Replay
-from autotune.report.units import count, percent, seconds, times
+from autotune.report.format import count, percent, seconds, times
 from autotune.results.result import Answer
 
 NUM_SHOWN = 12

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.application import end_politely, print_line, say
-from autotune.cli.tuning import at_work, print_summary, profile_best, search
+from autotune.cli.app import end_politely, print_line, say
+from autotune.cli.tune import at_work, print_summary, profile_best, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
 
 
 def _verdict(tiers: Tiers) -> int:
-    from autotune.report.units import seconds
+    from autotune.report.format import seconds
 
     if any(tiers.fits(each) for each in tiers.tiers):
         return 0

@@ -8,9 +8,9 @@ from typing import Any
 
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
-from autotune.report.hot_spots import hot_spots_document
+from autotune.report.format import ABOUT_THE_SECOND
+from autotune.report.profile import hot_spots_document
 from autotune.report.traffic import traffic_document
-from autotune.report.units import ABOUT_THE_SECOND
 from autotune.results.result import Answer, figures_of
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, exclusions, failures_by_reason

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.application import (
+from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
     BudgetFlag,
@@ -176,7 +176,7 @@ def tune(
     )
     sources = [read_prior(text, studies_dir) for text in dict.fromkeys(prior or ())]
     if deadline is not None:
-        from autotune.cli.tiering import tune_tiers
+        from autotune.cli.tune_tiers import tune_tiers
 
         return tune_tiers(wish, deadline, wanted, studies_dir, as_json, begun, sources, profiled=profile)
     manifest = make_manifest(wish)
@@ -248,7 +248,7 @@ def _tune(
 
 def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source]) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
-    from autotune.report.terminal import failure_lines
+    from autotune.report.summary import failure_lines
     from autotune.results.result import answer_of
     from autotune.tuning.loop import Tuner
 
@@ -283,8 +283,8 @@ def at_work(study: Study) -> Iterator[tuple[Runners, LiveDisplay]]:
 def print_summary(answer: Answer, studies_dir: Path, *, profiled: bool, with_next: bool = True) -> None:
     """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
     from autotune.report.console import console
-    from autotune.report.hot_spots import hot_spots_table
-    from autotune.report.terminal import summary
+    from autotune.report.profile import hot_spots_table
+    from autotune.report.summary import summary
     from autotune.study.study import studies_dir_flag
 
     screen = console()

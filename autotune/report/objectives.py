@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup
-from autotune.report.units import amount, count, interval, num_bytes, seconds, times
+from autotune.report.format import amount, count, interval, num_bytes, seconds, times
 from autotune.study.records import StopReason, TrialRecord
 
 _RATIOS = {

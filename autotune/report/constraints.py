@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.report.goals import gain, shown
-from autotune.report.units import missed
+from autotune.report.format import missed
+from autotune.report.objectives import gain, shown
 from autotune.results.result import Answer
 from autotune.study.records import TrialRecord, exclusions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.config import Config
-from autotune.report.units import percent
+from autotune.report.format import percent
 from autotune.results.result import Answer
 from autotune.tuning.events import (
     CulpritSought,

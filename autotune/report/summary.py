@@ -13,11 +13,11 @@ from autotune.doctor.findings import Finding, findings_of, ranked, with_profiled
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
-from autotune.report.feasibility import constraint_lines, feasible, infeasible, misses
+from autotune.report.constraints import constraint_lines, feasible, infeasible, misses
+from autotune.report.failure_rules import priors_summary, rules_summary
 from autotune.report.findings import KINDS, one_line
-from autotune.report.goals import described, faster, gain, shown, stopped, to_be_better
-from autotune.report.learned import priors_summary, rules_summary
-from autotune.report.units import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
+from autotune.report.format import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
+from autotune.report.objectives import described, faster, gain, shown, stopped, to_be_better
 from autotune.results.result import Answer
 from autotune.study.records import (
     DRIFTING,

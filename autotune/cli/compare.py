@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.application import (
+from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
     BudgetFlag,
@@ -49,8 +49,8 @@ def verify(
 
     Exit status: 0 it holds, 1 regressed or wrong, 2 it cannot be measured, 3 too noisy to tell.
     """
-    from autotune.report.document import verification_document
-    from autotune.report.terminal import verification_lines
+    from autotune.report.json import verification_document
+    from autotune.report.summary import verification_lines
     from autotune.tuned.tuned_config import load_tuned
     from autotune.verification.verify import duel_with_untuned
     from autotune.verification.verify import verify as verify_tuned
@@ -78,8 +78,8 @@ def compare(
     as_json: AsJson = False,
 ) -> int:
     """Measure any two configs of a model side by side, as a verdict is made."""
-    from autotune.report.document import comparison_document
-    from autotune.report.terminal import comparison_lines
+    from autotune.report.json import comparison_document
+    from autotune.report.summary import comparison_lines
     from autotune.verification.comparison import measure
 
     with scratch() as folder:
@@ -145,8 +145,8 @@ def runners(variables: dict[str, str], folder: Path) -> Runners:
 
 def _say_block(objective: str, first: float, second: float) -> None:
     from autotune.measure.objective import Objective
-    from autotune.report.goals import shown
-    from autotune.report.units import times
+    from autotune.report.format import times
+    from autotune.report.objectives import shown
 
     one, other = (shown(Objective.parse(objective), value) for value in (first, second))
     say(f"  {one} / {other} = {times(first / second)}")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.measure.profile import HotSpots, OperatorTime, Profile
-from autotune.report.units import percent, seconds
+from autotune.report.format import percent, seconds
 
 NUM_SHOWN = 8
 _MAX_NAMED = 8

@@ -106,7 +106,7 @@ def budget_of(given: str | None, usual: Budget | None = None) -> Budget:
 
 def print_document(study: Study, answer: Answer) -> None:
     """All of a study as one JSON document on stdout."""
-    from autotune.report.document import document
+    from autotune.report.json import document
 
     print_line(json.dumps(document(study.manifest, answer), indent=2))
 

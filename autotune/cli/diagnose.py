@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.application import AsJson, app, plainly, print_line, say
-from autotune.cli.measuring import runners, scratch
+from autotune.cli.app import AsJson, app, plainly, print_line, say
+from autotune.cli.compare import runners, scratch
 
 
 @app.command()
