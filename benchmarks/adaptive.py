@@ -88,7 +88,7 @@ def answer(folder: Path) -> Path:
 
     from autotune import environment
     from autotune.backends.torch.backend import TorchBackend
-    from autotune.trial.worker.subject import structure_sha256
+    from autotune.measure.measurement import structure_sha256
 
     cold, warm = (child(["--first-call"], folder / "cache") for _ in range(2))
     model, x = decoding(FEWEST)
@@ -138,7 +138,7 @@ def way(name: str, model: Any, path: Path, background: bool) -> AbstractContextM
     import torch
 
     import autotune
-    from autotune.job.adaptive.ledger import Adaptive
+    from autotune.tuned.adaptive_policy import Adaptive
 
     if name == "eager":
         return nullcontext(model)

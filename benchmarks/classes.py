@@ -32,7 +32,8 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement, Stage
 from autotune.planning.manifest import make_workload
 from autotune.space.space import SearchSpace
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import Runner
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish, table
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Outcome
-from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits, TrialRequest
 from autotune.workload.workload import Workload
 
 

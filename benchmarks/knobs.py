@@ -32,9 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.config import Config, Scalar
 from autotune.files import parse_as, read_yaml, write_whole
-from autotune.measure.measurement import Failure, Measurement, Outcome, Record
+from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.planning.manifest import make_workload
-from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.schema import Record
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.runner import Runner, Trials
 from autotune.workload.workload import Workload
 from benchmarks.record import RESULTS, Conditions, table, with_section

@@ -32,8 +32,8 @@ from autotune import environment
 from autotune.backends.torch.backend import TorchBackend
 from autotune.backends.torch.frozen import FrozenWeights
 from autotune.job.load import Loaded
+from autotune.measure.measurement import structure_sha256
 from autotune.models.torch.vit import vit
-from autotune.trial.worker.subject import structure_sha256
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
 
 PLAIN_SHARE, FROZEN_SHARE = 0.1, 0.02

@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune import environment
-from autotune.backends.protocol import framework_version
+from autotune.backends.registry import framework_version
 from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import AutotuneError, HarnessError, InputError
@@ -39,7 +39,8 @@ from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import make_workload
 from autotune.space.space import Circumstances, SearchSpace, load_space
-from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.runner import Runner, Trials
 from autotune.workload.workload import Workload
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish

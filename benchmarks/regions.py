@@ -18,11 +18,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from autotune.backends.protocol import entry_of
+from autotune.backends.registry import entry_of
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.planning.manifest import make_workload
-from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from autotune.workload.regions import KNOB
 from benchmarks.cold_trials import cold_request, measurements

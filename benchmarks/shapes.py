@@ -28,7 +28,8 @@ from autotune.job.stats import Stats
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.objective import UNDER_TRAFFIC, total_s
 from autotune.planning.manifest import make_workload
-from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes

@@ -19,14 +19,16 @@ import numpy as np
 
 from autotune import environment
 from autotune.config import Config
-from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
+from autotune.measure.diagnosis import Diagnosis
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
 from autotune.measure.objective import Objective
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.records import Confirmation
 from autotune.study.study import create_study
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import StageCallback
 from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload
@@ -117,7 +119,7 @@ class SimulatedProcess:
 
 
 class SimulatedTrials:
-    """Stands in for `autotune.trial.runner.runner.Runner`; see `Trials`. Every process is fresh: each has a bias of its own, which
+    """Stands in for `Runner`; see `Trials`. Every process is fresh: each has a bias of its own, which
     may resemble that of the same contestant in the block before.
     """
 

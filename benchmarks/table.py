@@ -17,7 +17,7 @@ from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 from autotune.space.space import Preset, SearchSpace
 
 TABLES = Path(__file__).with_name("tables")

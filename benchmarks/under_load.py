@@ -31,7 +31,8 @@ from autotune.results.result import answer_of
 from autotune.study.budget import Budget, QuietPlan
 from autotune.study.manifest import Manifest
 from autotune.study.study import create_study
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.runner import LiveTrial, Runner, StageCallback
 from autotune.tuning.events import Event, TrialDisturbed

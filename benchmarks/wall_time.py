@@ -29,7 +29,8 @@ import yaml
 from autotune.config import Config
 from autotune.planning.manifest import make_workload
 from autotune.study.budget import Budget
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import Runner
 from benchmarks import overhead, plain_loop
 from benchmarks.product import Document, Product

@@ -24,7 +24,8 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import make_workload
 from autotune.results.export_cache import prewarm
-from autotune.trial.request import Shipped, TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Shipped, TrialRequest
 from autotune.trial.runner.runner import Runner
 from benchmarks.record import Conditions, Goal, Report, publish, table
 

@@ -25,7 +25,8 @@ from autotune.space.space import Circumstances, SearchSpace, load_space
 from autotune.study.budget import Budget, QuietPlan
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study, create_study
-from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload

@@ -14,10 +14,11 @@ import autotune
 from autotune.backends.fake import FakeBackend
 from autotune.backends.undo import Changes
 from autotune.errors import InputError
-from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Adaptive, Expected, Ledger
+from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Expected, Ledger
 from autotune.job.adaptive.model import Adaptation, Adapted
 from autotune.job.prometheus import expose
 from autotune.job.stats import Journal
+from autotune.tuned.adaptive_policy import Adaptive
 from autotune.workload.traffic import Load, Traffic
 from tests.conftest import REPOSITORY
 

@@ -1,4 +1,4 @@
-"""The house's plan as data: who may import whom, where foreign libraries live, and what an import costs."""
+"""The architecture as data: who may import whom, where foreign libraries live, and what an import costs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,108 +18,46 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "autotune"
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("printable",),
-    ("errors", "environment", "numerics", "changes", "ailment"),
-    ("config", "measurement", "cures", "files", "machine_load", "room"),
-    ("traffic", "profile", "grade", "adaptive"),
-    (
-        "shapes",
-        "finding",
-        "workload",
-        "regions",
-        "objective",
-        "outlook",
-        "timing",
-        "disturbance",
-        "statistics",
-        "lease",
-        "leftovers",
-        "artifact",
-        "buckets",
-    ),
-    ("space", "trial", "backends", "record", "passes"),
-    ("strategy", "shaped", "toolchain", "belongings"),
-    ("variants", "caches"),
-    (
-        "joint",
-        "declaration",
-        "memory",
-        "subject",
-        "check",
-        "surrogate",
-        "candidates",
-        "importance",
-        "tuned",
-        "tiers",
-        "backends.*",
-        "culprit",
-        "journal",
-        "ladder",
-        "warm_start",
-    ),
-    (
-        "replay",
-        "guard",
-        "adaptation",
-        "mismatch",
-        "manifest",
-        "forecast",
-        "classes",
-        "classmate",
-        "trial_rows",
-        "front",
-        "deadline",
-    ),
-    ("inference", "training"),
-    ("exercise", "sampler", "effects", "store"),
-    ("reference", "rules", "application", "prometheus"),
-    ("loaded",),
-    ("tiered",),
-    ("autotune", "worker", "study"),
-    ("supervisor", "postmortem", "probe"),
-    ("runner",),
-    ("contest", "doctor", "models", "prewarm", "checkup"),
-    ("budget", "breaker", "events", "reuse", "pace", "assignment", "prune"),
-    ("workbench",),
-    ("quiet",),
-    ("noise", "confirm", "again", "tail", "counterparts", "lessons", "priors", "second_try"),
-    ("timekeeper",),
-    ("tune", "plan", "answer"),
-    ("duel", "explain", "tiering"),
-    ("verify",),
+    ("errors", "printable", "config", "environment", "files", "schema"),
+    ("measure",),
+    ("workload", "models"),
+    ("space", "tuned", "backends"),
+    ("apply",),
+    ("trial", "job"),
+    ("autotune",),
+    ("study",),
+    ("planning",),
+    ("tuning", "doctor"),
+    ("verification", "results"),
     ("report",),
     ("cli",),
 )
-"""A module imports only from rows above its own. A package counts as one, and its own modules may import each other;
-`backends` is the contract and its table, `backends.*` the frameworks, each a module or several that share a first word;
-`autotune` is the package's front door."""
+"""A package imports from the rows above its own only, and packages of one row do not import each other. `autotune` is
+the front door, `autotune/__init__.py`. The modules of the first row may import each other."""
 
 HOMES: dict[str, tuple[str, ...]] = {
-    "torch": ("backends/torch_", "models/torch/"),
-    "torch_npu": ("backends/torch_compile.py", "models/torch/"),
-    "torchair": ("backends/torch_apply.py",),
+    "torch": ("backends/torch/", "models/torch/"),
+    "torch_npu": ("backends/torch/backend.py", "models/torch/"),
+    "torchair": ("backends/torch/apply.py",),
     "transformers": ("models/torch/",),
     "huggingface_hub": ("models/torch/",),
-    "triton": ("backends/torch_compile.py",),
-    "mindspore": ("backends/mindspore_", "models/mindspore/"),
-    "optuna": ("study.py", "sampler.py", "importance.py", "store.py", "trial_rows.py", "plan.py"),
-    "scipy": ("surrogate.py", "forecast.py"),
-    "sqlalchemy": ("store.py",),
-    "prometheus_client": ("prometheus.py",),
+    "triton": ("backends/torch/backend.py",),
+    "mindspore": ("backends/mindspore/", "models/mindspore/"),
+    "optuna": ("study/", "planning/"),
+    "scipy": ("study/sampler/",),
+    "sqlalchemy": ("study/storage.py",),
+    "prometheus_client": ("job/prometheus.py",),
     "yaml": ("files.py",),
     "typer": ("cli/",),
     "rich": ("report/", "cli/"),
 }
 """Foreign library -> the files, or folders, that may import it."""
 
-OPTUNA_OUTSIDE_THE_STUDY: dict[str, frozenset[str]] = {
-    "importance.py": frozenset({"create_study", "distributions", "importance", "trial"}),
-    "sampler.py": frozenset({"samplers", "distributions", "trial", "Study"}),
-    "store.py": frozenset({"storages", "exceptions", "logging", "trial"}),
-    "trial_rows.py": frozenset({"trial", "distributions"}),
-    "plan.py": frozenset({"__version__"}),
-}
-"""Making, loading, asking and telling a study is study.py's alone: here is what each other file may use."""
+MOST_LINES = 350
+MOST_FLOORS = 12
+MOST_PACKAGES = 18
+MOST_MODULES = 8
+"""Beside `__init__.py`, at the top of the package."""
 
 MEANINGLESS = frozenset({"util", "common", "helper", "manager", "base", "data", "info"})
 
@@ -137,9 +76,6 @@ def sources() -> list[Path]:
 
 def place(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
-
-
-each_source = pytest.mark.parametrize("path", sources(), ids=place)
 
 
 @cache
@@ -164,26 +100,29 @@ def is_module(dotted: str) -> bool:
     return where.with_suffix(".py").is_file() or (where / "__init__.py").is_file()
 
 
+def imported(path: Path, node: ast.AST) -> Iterator[Import]:
+    """The modules that one import statement loads."""
+    if isinstance(node, ast.Import):
+        yield from (Import(node.lineno, alias.name) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{path}:{node.lineno}: write the import in full, so that it can be checked"
+        for alias in node.names:
+            full = f"{node.module}.{alias.name}"
+            yield Import(node.lineno, full if is_module(full) else str(node.module))
+
+
 def imports_of(path: Path) -> Iterator[Import]:
     """Imports at the top, in functions, and by `import_module` with a name written out."""
     for node in at_run_time(parsed(path)):
-        if isinstance(node, ast.Import):
-            yield from (Import(node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: write the import in full, so that it can be checked"
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield Import(node.lineno, full if is_module(full) else str(node.module))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "__import__"):
+        yield from imported(path, node)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "__import__"):
             yield from (Import(node.lineno, str(arg.value)) for arg in node.args[:1] if isinstance(arg, ast.Constant))
 
 
 def unit_of(dotted: str) -> str:
     """The table's name for a module of this package."""
-    parts = dotted.split(".")[1:]
-    if not parts:
-        return "autotune"
-    return "backends.*" if parts[0] == "backends" and len(parts) > 1 else parts[0]
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 else "autotune"
 
 
 def dotted_name(path: Path) -> str:
@@ -195,72 +134,103 @@ def row_of(unit: str) -> int:
     return next(number for number, row in enumerate(ROWS) if unit in row)
 
 
+def own_imports(path: Path) -> list[Import]:
+    return [found for found in imports_of(path) if found.module.split(".")[0] == "autotune"]
+
+
+def floors(edges: Mapping[str, set[str]]) -> dict[str, int]:
+    """Name -> the length of the longest chain of imports below it. Raises CycleError."""
+    found: dict[str, int] = {}
+    for name in TopologicalSorter(edges).static_order():
+        found[name] = 1 + max((found[below] for below in edges.get(name, ())), default=0)
+    return found
+
+
+def package_edges() -> dict[str, set[str]]:
+    edges: dict[str, set[str]] = {}
+    for path in sources():
+        unit = unit_of(dotted_name(path))
+        edges.setdefault(unit, set()).update({unit_of(found.module) for found in own_imports(path)} - {unit})
+    return edges
+
+
+def file_edges() -> dict[str, set[str]]:
+    """Between files, for the imports that run when a module is loaded."""
+    edges: dict[str, set[str]] = {}
+    for path in sources():
+        nodes = [node for node in parsed(path).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        edges[dotted_name(path)] = {
+            found.module for node in nodes for found in imported(path, node) if found.module.startswith("autotune")
+        } - {dotted_name(path)}
+    return edges
+
+
 def test_the_table_and_the_files_agree() -> None:
-    """Every module has exactly one row, and no row names a module that is gone."""
+    """Every package has exactly one row, and no row names a package that is gone."""
     listed = [unit for row in ROWS for unit in row]
     assert sorted(listed) == sorted({unit_of(dotted_name(path)) for path in sources()})
 
 
-@each_source
-def test_imports_go_down_only(path: Path) -> None:
-    """A module imports from rows above its own only, wherever in the file the import stands."""
-    unit = unit_of(dotted_name(path))
-    is_package = unit == "backends.*" or (unit != "autotune" and (PACKAGE / unit).is_dir())
+def test_imports_go_down_only() -> None:
+    """A package imports from rows above its own only, wherever in a file the import stands."""
     wrong = [
-        f"{place(path)}:{each.line} ({unit}, row {row_of(unit)}) imports {each.module} (row {row_of(target)})"
-        for each in imports_of(path)
-        if each.module.split(".")[0] == "autotune"
-        and (target := unit_of(each.module))
-        and not (is_package and target == unit)
-        and row_of(target) >= row_of(unit)
+        f"{place(path)}:{found.line} ({unit}, row {row_of(unit)}) imports {found.module} (row {row_of(target)})"
+        for path in sources()
+        for unit in [unit_of(dotted_name(path))]
+        for found in own_imports(path)
+        for target in [unit_of(found.module)]
+        if unit != target and row_of(target) >= row_of(unit) and row_of(unit) > 0
     ]
-    assert not wrong
+    assert not wrong, "\n".join(wrong)
 
 
-@each_source
-def test_foreign_libraries_stay_at_home(path: Path) -> None:
-    """One foreign library, one file: a framework, the search engine or the terminal is imported nowhere else."""
+def test_there_is_no_cycle() -> None:
+    """Neither of packages nor of files, and at most twelve packages stand on each other."""
+    assert max(floors(package_edges()).values()) <= MOST_FLOORS
+    floors(file_edges())
+
+
+def test_the_listing_is_short() -> None:
+    """What `ls autotune` shows can be read at a glance."""
+    packages = [path for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()]
+    modules = [path for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]
+    assert len(packages) <= MOST_PACKAGES
+    assert len(modules) <= MOST_MODULES
+
+
+def test_no_file_is_long() -> None:
+    """A file that has grown past the limit holds more than one noun."""
+    long = {place(path): n for path in sources() if (n := len(path.read_text().splitlines())) > MOST_LINES}
+    assert not long
+
+
+def test_foreign_libraries_stay_at_home() -> None:
+    """A framework, the search engine or the terminal is imported in its own packages only."""
     wrong = [
-        f"{place(path)}:{each.line} imports {each.module}"
-        for each in imports_of(path)
-        if (homes := HOMES.get(each.module.split(".")[0])) and not place(path).startswith(homes)
+        f"{place(path)}:{found.line} imports {found.module}"
+        for path in sources()
+        for found in imports_of(path)
+        if (homes := HOMES.get(found.module.split(".")[0])) and not place(path).startswith(homes)
     ]
-    assert not wrong
-
-
-@pytest.mark.parametrize("file", OPTUNA_OUTSIDE_THE_STUDY)
-def test_the_search_engine_is_used_in_one_file(file: str) -> None:
-    """Beside study.py, optuna serves as a sampler in one file, as storage in one, and for its version in another."""
-    used: set[str] = set()
-    for node in at_run_time(parsed(PACKAGE / file)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "optuna":
-            used.add(node.attr)
-        elif isinstance(node, ast.Import):
-            used.update(alias.name.split(".")[1] for alias in node.names if alias.name.startswith("optuna."))
-            assert not any(alias.asname for alias in node.names if alias.name.startswith("optuna"))
-        elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "optuna":
-            parts = str(node.module).split(".")
-            used.update([parts[1]] if len(parts) > 1 else [alias.name for alias in node.names])
-    assert used
-    assert used <= OPTUNA_OUTSIDE_THE_STUDY[file]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_script_at_the_root_only_calls_the_command_line() -> None:
     """cli.py at the root holds no code of its own, so that an installed command and a checkout do the same."""
-    assert [each.module for each in imports_of(REPOSITORY / "cli.py")] == ["autotune.cli"]
+    assert [found.module for found in imports_of(REPOSITORY / "cli.py")] == ["autotune.cli"]
 
 
-@each_source
-def test_a_module_is_named_after_what_it_holds(path: Path) -> None:
+def test_a_module_is_named_after_what_it_holds() -> None:
     """No module is a drawer for everything: none is called util, common, helper, manager, base, data or info."""
-    words = {word for name in dotted_name(path).split(".") for word in (name, name.removesuffix("s"))}
+    words = {
+        word for path in sources() for part in dotted_name(path).split(".") for word in (part, part.removesuffix("s"))
+    }
     assert not words & MEANINGLESS
 
 
-@each_source
-def test_a_module_says_what_it_is(path: Path) -> None:
-    """Every file opens with a docstring."""
-    assert (ast.get_docstring(parsed(path)) or "").strip()
+def test_a_module_says_what_it_is() -> None:
+    """Every file opens with a docstring, and a package with its rule."""
+    assert not [place(path) for path in sources() if not (ast.get_docstring(parsed(path)) or "").strip()]
 
 
 def loaded_by(code: str, folder: Path) -> set[str]:

@@ -21,7 +21,7 @@ from autotune.results.result import export, tuned_config
 from autotune.space.combined import join
 from autotune.space.space import Circumstances, load_space
 from autotune.study.manifest import Target
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runners
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.loop import Tuner

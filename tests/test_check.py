@@ -11,7 +11,7 @@ import pytest
 from autotune.errors import AutotuneError
 from autotune.measure.accuracy import load_reference, save_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner, repeat_command
 from autotune.trial.worker.accuracy_check import OutputGate, WrongResultError, check
 

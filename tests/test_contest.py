@@ -12,7 +12,8 @@ import pytest
 
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import Speedup
-from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
 from autotune.trial.runner.blocks import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockPlan, Contest, Contestant
 from autotune.trial.runner.orphans import MARK_VARIABLE
 from autotune.trial.runner.runner import Runner

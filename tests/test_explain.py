@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from autotune.config import Config
-from autotune.measure.measurement import Diagnosis, Failure, Reason, Stage
+from autotune.measure.diagnosis import Diagnosis
+from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.report.explanation import explanation
 from autotune.results.explain import Figures, explain, influences

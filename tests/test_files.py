@@ -10,7 +10,7 @@ import pytest
 
 from autotune.errors import InputError, StoreError
 from autotune.files import parse_as, read_yaml, write_whole, write_yaml
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 
 
 def written(folder: Path, text: str | bytes) -> Path:

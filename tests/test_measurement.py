@@ -8,15 +8,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.environment import Environment
+from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import (
-    Diagnosis,
     Failure,
-    GraphBreak,
     Latency,
     Measurement,
     Outcome,
     Reason,
-    Recompile,
     Samples,
     Signature,
     Stage,

@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from autotune.errors import InputError
-from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Measurement, Recompile, Replay, Signature
+from autotune.measure.diagnosis import Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.measurement import Measurement, Replay, Signature
 from autotune.measure.objective import PAGE_BYTES, QUANTITIES, UNITS, Constraint, Objective, parse_objectives
 from tests.test_measurement import measured
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measure.measurement import Compilations, Measurement, Replay, Samples
+from autotune.measure.diagnosis import Compilations
+from autotune.measure.measurement import Measurement, Replay, Samples
 from autotune.measure.objective import Objective
 from autotune.measure.passes import take_cold_pass, take_passes, take_passes_in_turns
 from autotune.measure.sampling import SamplingPlan

@@ -18,7 +18,7 @@ from autotune.report.live import LiveDisplay
 from autotune.results.result import answer_of, tuned_config
 from autotune.space.space import Circumstances, load_space
 from autotune.study.study import open_study
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.tuning.loop import Tuner

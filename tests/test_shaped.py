@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.backends.protocol import load_backend, output_arrays
+from autotune.backends.outputs import output_arrays
+from autotune.backends.registry import load_backend
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.planning.manifest import make_workload

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from autotune.backends.protocol import entry_of
+from autotune.backends.registry import entry_of
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.files import read_yaml

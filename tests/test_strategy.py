@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from autotune.apply import compile_model
-from autotune.apply.shape_strategies import dimension_to_split, known_of, sizes_in
+from autotune.apply.shape_strategies import dimension_to_split, sizes_in
 from autotune.backends.fake import FakeBackend
 from autotune.backends.protocol import Varying
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
+from autotune.space.shape_knobs import known_of
 from autotune.workload.shapes import Axis, Shapes
 from autotune.workload.traffic import Load, Traffic
 

@@ -7,7 +7,8 @@ import pytest
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.planning.manifest import make_workload
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import Runner
 from autotune.workload.traffic import parse_shapes
 from tests.conftest import QUICK

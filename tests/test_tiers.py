@@ -465,8 +465,8 @@ class TestInTheJob:
 
 def write_real(folder: Path, framework: str, built: dict[str, object], config, untuned, device) -> Path:
     """Tiers of real models, one export for each, as if they had been tuned here."""
-    from autotune.backends.protocol import framework_version, load_backend
-    from autotune.trial.worker.subject import structure_sha256
+    from autotune.backends.registry import framework_version, load_backend
+    from autotune.measure.measurement import structure_sha256
 
     backend = load_backend(framework)
     here = environment.describe(device=device, variables={}).model_dump(mode="json")

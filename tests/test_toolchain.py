@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.backends.protocol import BACKENDS
+from autotune.backends.registry import BACKENDS
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from autotune.trial.toolchain import hand_over, is_whole
 from tests.conftest import REPOSITORY

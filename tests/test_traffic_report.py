@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from autotune.measure.measurement import Compilations, Replay, Samples
+from autotune.measure.diagnosis import Compilations
+from autotune.measure.measurement import Replay, Samples
 from autotune.measure.objective import Objective
 from autotune.report.traffic import NUM_SHOWN, pass_line, traffic_document, traffic_table
 from autotune.results.result import answer_of

@@ -19,7 +19,8 @@ from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.planning.manifest import bundled_space
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
-from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.training import NUM_STEPS, StepGate

@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.trial.request import Limits, TrialFolder, module_command
+from autotune.trial.command import module_command
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner, repeat_command
 from tests.conftest import QUICK_BUDGET, REPOSITORY
 

@@ -27,8 +27,8 @@ def fields(trials: list[FrozenTrial]) -> list[dict[str, object]]:
 
 
 def a_study(path: Path, directions: tuple[str, ...] = ("minimize",)) -> optuna.Study:
-    storage = storage.open_storage(path, create=True)
-    return optuna.create_study(storage=storage, study_name="s", directions=directions)
+    opened = storage.open_storage(path, create=True)
+    return optuna.create_study(storage=opened, study_name="s", directions=directions)
 
 
 def tell_all_kinds(study: optuna.Study) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.measure.objective import Constraint, Miss
-from autotune.report import format
+from autotune.report import format as formats
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from autotune.report import format
 )
 def test_seconds(value: float | None, expected: str) -> None:
     """Seconds are shown in us, ms, s or minutes, whichever fits, with three significant digits."""
-    assert format.seconds(value) == expected
+    assert formats.seconds(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ def test_seconds(value: float | None, expected: str) -> None:
 )
 def test_bytes(value: int | None, expected: str) -> None:
     """Bytes are shown in binary units, named as such, with three significant digits."""
-    assert format.num_bytes(value) == expected
+    assert formats.num_bytes(value) == expected
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        format.seconds(0.99996),
-        format.seconds(0.99951e-3),
-        format.num_bytes(1010 * 2**20),
-        format.num_bytes(1023 * 2**10),
+        formats.seconds(0.99996),
+        formats.seconds(0.99951e-3),
+        formats.num_bytes(1010 * 2**20),
+        formats.num_bytes(1023 * 2**10),
     ],
 )
 def test_no_exponents_for_people(text: str) -> None:
@@ -67,7 +67,7 @@ def test_no_exponents_for_people(text: str) -> None:
 @pytest.mark.parametrize(("value", "expected"), [(None, "-"), (0, "0"), (12, "12"), (1234567, "1,234,567")])
 def test_counts(value: int | None, expected: str) -> None:
     """Counts are whole and grouped by thousands; unknown is a dash, never 0."""
-    assert format.count(value) == expected
+    assert formats.count(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_counts(value: int | None, expected: str) -> None:
 )
 def test_ratios(value: float, expected: str) -> None:
     """A speed-up has two decimals, or two digits where it is small, and an x."""
-    assert format.times(value) == expected
+    assert formats.times(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_ratios(value: float, expected: str) -> None:
 )
 def test_errors(value: float | None, expected: str) -> None:
     """A relative error is shown by its magnitude; the reference, which has none, by a dash."""
-    assert format.error(value) == expected
+    assert formats.error(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_errors(value: float | None, expected: str) -> None:
 )  # fmt: skip
 def test_an_amount_has_its_unit(value: float | None, unit: str, expected: str) -> None:
     """Seconds, bytes, items a second, or a plain number."""
-    assert format.amount(value, unit) == expected
+    assert formats.amount(value, unit) == expected
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_an_amount_has_its_unit(value: float | None, unit: str, expected: str) -
 )
 def test_a_miss_says_what_was_measured_and_how_far_it_is(text: str, value: float | None, expected: str) -> None:
     """With units, and the bound in the operator's own words."""
-    assert format.missed(Miss(Constraint.parse(text), value)) == expected
+    assert formats.missed(Miss(Constraint.parse(text), value)) == expected

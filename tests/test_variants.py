@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.apply import compile_model
-from autotune.backends.protocol import load_backend
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfigError, MissingVariantError

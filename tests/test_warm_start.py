@@ -20,9 +20,11 @@ from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.job.stats import journal_of
-from autotune.measure.measurement import Diagnosis, Failure, Measurement, Reason
+from autotune.measure.diagnosis import Diagnosis
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.results.export_cache import prewarm
-from autotune.trial.request import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder
+from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
+from autotune.trial.request import Shipped
 from autotune.trial.runner.runner import Runner
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 from autotune.tuned.tuned_config import load_tuned

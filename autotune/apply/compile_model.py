@@ -23,10 +23,8 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.workload import regions
 from autotune.workload.shapes import Shapes
+from autotune.workload.variants import PREFIX
 from autotune.workload.workload import MODEL_FILE, Apply, Variants
-
-PREFIX = "variant."
-"""Of the knobs: `variant.attention` is the knob of the variant `attention`."""
 
 Places = Mapping[str, str | None]
 """Variant -> `package.module:function` of the value that a config has, for people to read; None: it has no name."""

@@ -19,14 +19,13 @@ from itertools import pairwise
 from typing import Any
 
 from autotune.apply.buckets import best_buckets, next_bucket, size_at
-from autotune.backends.protocol import Backend, Varying, flatten
+from autotune.backends.outputs import flatten
+from autotune.backends.protocol import Backend, Varying
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
-from autotune.space.space import Need
 from autotune.workload.shapes import Shapes
-from autotune.workload.traffic import Traffic
 from autotune.workload.workload import Arguments
 
 KNOB = "shapes"
@@ -63,21 +62,6 @@ def around(place: Place, config: Config) -> Step:
     """
     make = _AROUND.get(str(config.get(KNOB)))
     return place.step if make is None else make(place, config)
-
-
-def known_of(traffic: Traffic | None, padded: Iterable[str]) -> frozenset[Need]:
-    """What decides which strategies a search space offers. `padded` are the dimensions that may be padded, as the model
-    declares them. A dimension that varies and whose name begins with `batch` is taken for a batch: whether calls can be
-    split along it shows in a trial."""
-    if traffic is None:
-        return frozenset({"one shape"})
-    varying = [name for name in traffic.dimensions if len(traffic.sizes_of(name)) > 1]
-    known: set[Need] = {"traffic"}
-    if set(padded).intersection(varying):
-        known.add("padding")
-    if any(name.startswith("batch") for name in varying):
-        known.add("batch")
-    return frozenset(known)
 
 
 def sizes_in(leaves: Sequence[Any], axes: Iterable[Axis]) -> dict[str, int] | None:

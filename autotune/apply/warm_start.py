@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune import environment
-from autotune.backends.protocol import Backend, framework_version
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import framework_version
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import TensorSpec

@@ -29,8 +29,8 @@ from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
+from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.regions import Region, fitting
 from autotune.workload.workload import Arguments, Device

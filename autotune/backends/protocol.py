@@ -7,11 +7,9 @@ job that loads a tuned config), never in the parent. To add one: write the file,
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import random
-import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -20,16 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from packaging.version import Version
 
 from autotune.backends.undo import Changes
-from autotune.config import Config, Scalar
-from autotune.environment import package_version
-from autotune.errors import InputError, MissingFrameworkError
-from autotune.measure import accuracy
+from autotune.config import Config
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Reason, Recompile, TensorSpec
+from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.workload import Arguments, Device
 
@@ -296,137 +290,6 @@ class Backend(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class BackendEntry:
-    """A line of the table: everything that can be said of a framework without importing it."""
-
-    module: str
-    class_name: str
-    distribution: str | None
-    """Package whose presence and version stand for the framework; None: always there."""
-    oldest: str
-    """Oldest release that is supported."""
-    install: str
-    process_variables: dict[str, str]
-    """Variables that must stand before the framework is imported, for every process that uses it."""
-    cache_is_exact: bool
-    """Its compiler finds what it cached by what is compiled. False: it takes what lies there for whatever is compiled
-    next, so that the outputs of a first call from a cache have to be checked."""
-    untuned: dict[str, Scalar]
-    """The config that leaves a model as it is: what its search space calls so."""
-    preload: str | None
-    """Module that a fork server may import ahead of the trials; None: never preload."""
-    compiled: dict[str, Scalar]
-    """Settings under which modules can be compiled by themselves: where knob `region` means something."""
-    shares_compilations: bool
-    """Equal modules share one, so that the blocks of a deep model are worth compiling by themselves, unasked."""
-    reports: str | None = None
-    """Module that reads what the framework writes about graph breaks; it does not import the framework."""
-    capturable: tuple[Ailment, ...] = ()
-    """Kinds of graph breaks that can be taken out by a setting: see `Backend.capture_despite`."""
-    toolchain: str | None = None
-    """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
-    bundled_only_for_tests: bool = False
-
-
-BACKENDS: dict[str, BackendEntry] = {
-    "torch": BackendEntry(
-        module="autotune.backends.torch.backend",
-        class_name="TorchBackend",
-        distribution="torch",
-        oldest="2.6",
-        install="pip install 'autotune-compile[torch]'",
-        process_variables={},
-        cache_is_exact=True,
-        untuned={"execution": "eager"},
-        preload="torch",
-        compiled={"execution": "compile"},
-        shares_compilations=True,
-        reports="autotune.backends.torch.break_kinds",
-        capturable=(Ailment.SCALAR, Ailment.DATA_SHAPE, Ailment.PRINT),
-        toolchain="backends/torch_toolchain",
-    ),
-    "mindspore": BackendEntry(
-        module="autotune.backends.mindspore.backend",
-        class_name="MindSporeBackend",
-        distribution="mindspore",
-        oldest="2.3",
-        install="pip install 'autotune-compile[mindspore]'",
-        # Its log level can only be set before the import; 3 leaves errors and drops a flood of warnings.
-        process_variables={"GLOG_v": "3"},
-        cache_is_exact=False,
-        untuned={"execution": "pynative"},
-        preload="mindspore",
-        # Graph mode is the process's: it compiles whatever is called.
-        compiled={"execution": "jit"},
-        shares_compilations=False,
-        reports="autotune.backends.mindspore.break_kinds",
-    ),
-    "fake": BackendEntry(
-        module="autotune.backends.fake",
-        class_name="FakeBackend",
-        distribution=None,
-        oldest="0",
-        install="",
-        process_variables={},
-        cache_is_exact=True,
-        untuned={"execution": "eager"},
-        preload="numpy",
-        compiled={"execution": "compile"},
-        shares_compilations=True,
-        bundled_only_for_tests=True,
-    ),
-    # The same once more under another name, with a variable to tell its processes by: for studies of two frameworks.
-    "sham": BackendEntry(
-        module="autotune.backends.fake",
-        class_name="FakeBackend",
-        distribution=None,
-        oldest="0",
-        install="",
-        process_variables={"SHAM": "1"},
-        cache_is_exact=False,
-        untuned={"execution": "eager"},
-        preload="numpy",
-        compiled={"execution": "compile"},
-        shares_compilations=True,
-        bundled_only_for_tests=True,
-    ),
-}
-
-
-def framework_names() -> tuple[str, ...]:
-    """The frameworks that a user can choose."""
-    return tuple(name for name, entry in BACKENDS.items() if not entry.bundled_only_for_tests)
-
-
-def entry_of(framework: str) -> BackendEntry:
-    """The table's line for a framework. Raises InputError for an unknown name."""
-    try:
-        return BACKENDS[framework]
-    except KeyError:
-        raise InputError(
-            f"--framework {framework}: unknown", tip=f"choose one of: {', '.join(framework_names())}"
-        ) from None
-
-
-def framework_version(framework: str) -> str:
-    """The installed version, without importing the framework. Raises MissingFrameworkError, also if it is too old."""
-    entry = entry_of(framework)
-    if entry.distribution is None:
-        return "0"
-    version = package_version(entry.distribution)
-    if version is None:
-        raise MissingFrameworkError(
-            f"{framework} is not installed in this Python environment", tip=f"run: {entry.install}"
-        )
-    if Version(version) < Version(entry.oldest):
-        raise MissingFrameworkError(
-            f"{framework} {version} is too old: {entry.oldest} is the oldest that is supported",
-            tip=f"run: {entry.install}",
-        )
-    return version
-
-
 class Reports(Protocol):
     """What a framework writes to stderr about graph breaks, read in the parent. A module has this form."""
 
@@ -441,31 +304,6 @@ class Reports(Protocol):
 
     def refusal(self, text: str) -> GraphBreak | None:
         """The place that made the framework refuse to compile, from the traceback of the process."""
-
-
-def reports_of(framework: str) -> Reports | None:
-    """The reader of a framework's reports, without importing the framework; None where there is none."""
-    module = entry_of(framework).reports
-    found: Any = None if module is None else importlib.import_module(module)
-    return found  # type: ignore[no-any-return]
-
-
-def framework_of(model: Any) -> str | None:
-    """The framework of a job's model, among those that the job has imported; None for a model of none of them."""
-    imported = [name for name in framework_names() if BACKENDS[name].preload in sys.modules]
-    return next((name for name in imported if _can_compile(name, model)), None)
-
-
-def _can_compile(framework: str, model: Any) -> bool:
-    return load_backend(framework).check_model(model) is None
-
-
-def load_backend(framework: str) -> Backend:
-    """Import a framework and its backend. Raises MissingFrameworkError, InputError."""
-    entry = entry_of(framework)
-    framework_version(framework)
-    backend: Backend = getattr(importlib.import_module(entry.module), entry.class_name)()
-    return backend
 
 
 @contextmanager
@@ -485,38 +323,3 @@ def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
 def python_random_state() -> bytes:
     """The state of Python's and NumPy's global generators."""
     return pickle.dumps((random.getstate(), np.random.get_state()))
-
-
-def flatten(outputs: Any) -> list[Any]:
-    """The leaves of nested tuples, lists and mappings, in order: how outputs of two runs are paired."""
-    if isinstance(outputs, dict):
-        return [leaf for value in outputs.values() for leaf in flatten(value)]
-    if isinstance(outputs, (tuple, list)):
-        return [leaf for value in outputs for leaf in flatten(value)]
-    return [outputs]
-
-
-def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:
-    """Every tensor in `outputs` as an array; Python numbers as 0-d arrays; the rest is left out.
-
-    Copies: a model may return its input, or a buffer of its own that the next call overwrites.
-    """
-    arrays = []
-    for leaf in flatten(outputs):
-        array = backend.to_array(leaf)
-        if array is None and isinstance(leaf, (bool, int, float)):
-            array = np.asarray(leaf)
-        if array is not None:
-            arrays.append(array.copy())
-    return arrays
-
-
-def compared(backend: Backend, outputs: Any, reference: Callable[[], Any]) -> tuple[Any, float | None]:
-    """What `reference` gives, and the relative error of `outputs` against it; None where that call drew random numbers,
-    so that no two give the same."""
-    got = output_arrays(backend, outputs)
-    state = backend.random_state()
-    expected = reference()
-    if backend.random_state() != state:
-        return expected, None
-    return expected, accuracy.relative_error(output_arrays(backend, expected), got)

@@ -121,7 +121,7 @@ def scratch() -> Iterator[Path]:
     import shutil
     import tempfile
 
-    from autotune.trial.request import failed_trials
+    from autotune.trial.folder import failed_trials
 
     folder = Path(tempfile.mkdtemp(prefix="autotune-"))
     interrupted = False

@@ -29,8 +29,8 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Find graph breaks and recompiles of a model: place, reason, cost and cure, the dearest first."""
-    from autotune.doctor.diagnose import Examination
-    from autotune.planning.manifest import Wish, make_case
+    from autotune.doctor.diagnose import Examination, make_case
+    from autotune.planning.manifest import Wish
     from autotune.report.findings import checkup_document, checkup_lines
 
     wish = Wish(models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed)

@@ -7,18 +7,23 @@ of the compiled model, and one for each kind of graph break that the framework c
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.backends.protocol import Reports, entry_of, reports_of
-from autotune.config import Config
+from autotune.backends.protocol import Reports
+from autotune.backends.registry import entry_of, framework_version, reports_of
+from autotune.config import Config, Scalar
 from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
-from autotune.errors import HarnessError
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Diagnosis, Failure, Measurement, Outcome, Record
+from autotune.errors import HarnessError, InputError
+from autotune.measure.diagnosis import Ailment, Diagnosis
+from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.planning.manifest import Wish, bundled_space, choose_target, make_workload, typed_arguments
+from autotune.schema import Record
+from autotune.space.space import Circumstances, SearchSpace, load_space
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import Trials
 from autotune.workload.workload import Workload
 
@@ -188,3 +193,39 @@ def _with_cost(finding: Finding, findings: list[Finding], costs: dict[Ailment, C
     if num_places > 1:
         cost = cost.model_copy(update={"how": f"{cost.how}; of all {num_places} places of this kind together"})
     return finding.model_copy(update={"cost": cost})
+
+
+def make_case(wish: Wish, knobs: Iterable[str]) -> Case:
+    """The wish's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
+
+    Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
+    """
+    framework, device = choose_target(wish.framework, wish.device)
+    arguments = typed_arguments("--model-arg", wish.model_arguments)
+    # Every value that there is: what is examined need not be worth a search.
+    here = Circumstances(
+        version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
+    )
+    space = load_space(bundled_space(framework), framework=framework, circumstances=here)
+    return Case(
+        workload=make_workload(wish.models[0], arguments, framework, device, wish.seed),
+        untuned=space.untuned(),
+        config=_with_knobs(space, typed_arguments("--knob", knobs)),
+    )
+
+
+def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
+    default = space.default()
+
+    def choose(name: str, values: tuple[Scalar, ...]) -> Scalar:
+        wanted = settings.get(name, default.get(name))
+        return wanted if Config({name: wanted}).matches({name: values}) else values[0]
+
+    config = space.walk(choose)
+    if not config.matches(settings) or not space.holds(config):
+        named = " ".join(f"--knob {name}={value}" for name, value in settings.items())
+        raise InputError(
+            f"{named}: not in the search space for {space.framework} here",
+            tip=f"the default config is: {default}; `python cli.py spaces` lists knobs and values",
+        )
+    return config

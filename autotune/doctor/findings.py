@@ -9,9 +9,9 @@ import linecache
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Diagnosis, GraphBreak, Recompile, Record
+from autotune.measure.diagnosis import Ailment, Diagnosis, GraphBreak, Recompile
 from autotune.measure.profile import EVERYWHERE, Profile
+from autotune.schema import Record
 
 Kind = Literal["graph_break", "recompile"]
 _VAGUE = frozenset({Ailment.FOREIGN_CALL, Ailment.OTHER})

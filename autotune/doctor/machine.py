@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.backends.protocol import entry_of, framework_names
+from autotune.backends.registry import entry_of, framework_names
 from autotune.environment import num_usable_cores, package_version
 from autotune.errors import AutotuneError, MissingFrameworkError
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 from autotune.trial.runner.exit_status import MIN_FREE_BYTES
 from autotune.trial.runner.probe import find_devices
 

@@ -12,17 +12,19 @@ import psutil
 
 from autotune.apply.compile_model import compile_under, recalled, versions_under, without_variants
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
-from autotune.backends.protocol import Backend, entry_of, framework_of, load_backend
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import entry_of, framework_of, load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
-from autotune.job.adaptive.ledger import Adaptive, Expected, Ledger
+from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import Adaptation, Adapted
 from autotune.job.guard import Applied, Guard, MismatchError, Terms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.stats import CallTimes, Journal, keep_for
 from autotune.measure.accuracy import default_tolerance
-from autotune.trial.worker.subject import structure_sha256
+from autotune.measure.measurement import structure_sha256
+from autotune.tuned.adaptive_policy import Adaptive
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Apply, Arguments, Recipe, Variants
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from autotune.apply.warm_start import WarmStart
-from autotune.backends.protocol import Backend, compared
+from autotune.backends.outputs import compared
+from autotune.backends.protocol import Backend
 from autotune.backends.undo import Changes
 from autotune.errors import InputError, UnsuitableCallError, quoted
 from autotune.job.stats import Journal

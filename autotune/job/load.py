@@ -16,8 +16,8 @@ from os import PathLike, fspath
 from typing import Any, cast
 
 from autotune.errors import InputError
-from autotune.job.adaptive.ledger import Adaptive
 from autotune.job.apply import MARGIN, Answer, Application, OnMismatch, Policy
+from autotune.tuned.adaptive_policy import Adaptive
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.workload import Recipe, Variants
 

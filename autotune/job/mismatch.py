@@ -13,10 +13,10 @@ from typing import Any
 
 from autotune import environment
 from autotune.apply.shape_strategies import sizes_in
-from autotune.backends.protocol import Backend, framework_version
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import framework_version
 from autotune.environment import Environment
-from autotune.measure.measurement import TensorSpec
-from autotune.trial.worker.subject import structure_sha256
+from autotune.measure.measurement import TensorSpec, structure_sha256
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Arguments

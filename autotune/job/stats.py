@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from autotune.job.adaptive.ledger import AdaptiveStats
-from autotune.measure.measurement import Diagnosis, Latency
+from autotune.measure.diagnosis import Diagnosis
+from autotune.measure.measurement import Latency
 from autotune.printable import printable
 
 _log = logging.getLogger("autotune")

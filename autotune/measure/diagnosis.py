@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import NonNegativeInt
+
+from autotune.schema import Record
+
 
 class Ailment(StrEnum):
     """The kinds of graph breaks, then those of recompiles."""
@@ -52,3 +56,67 @@ class Ailment(StrEnum):
     """A value that came out of a graph break differs from call to call."""
 
     OTHER = "other"
+
+
+class GraphBreak(Record):
+    """A place where the compiler stopped capturing. `location` is the user's `file:line`, if known."""
+
+    reason: str
+    location: str | None = None
+    count: int = 1
+    ailment: Ailment | None = None
+    """None in records of older releases."""
+    hint: str | None = None
+    """The framework's own advice."""
+    gives_up: bool = False
+    """The whole function around it ran eagerly, for all that the compiler could have made of the rest."""
+
+
+class Recompile(Record):
+    """A compilation of code that had been compiled before, with the guard that failed."""
+
+    reason: str
+    location: str | None = None
+    ailment: Ailment | None = None
+    compile_s: float | None = None
+    """Seconds that this compilation took, by the framework's own clock."""
+
+
+class Diagnosis(Record):
+    """What the compiler says that it did. None means: this framework or release does not tell.
+
+    `compiled` is the proof that a compiled graph really ran: False for the untuned model, and False too where a
+    framework silently fell back to eager execution (`note` then says so).
+    """
+
+    compiled: bool | None
+    num_graphs: int | None = None
+    graph_breaks: tuple[GraphBreak, ...] | None = None
+    recompiles: tuple[Recompile, ...] | None = None
+    cache_hits: int | None = None
+    num_kernels: int | None = None
+    """Kernels of the compiled graphs: what the compiler generated, and what it calls from libraries if it tells."""
+    num_fused: int | None = None
+    """Operators of the captured graphs that do not show as kernels of their own: they were fused into others."""
+    fused: dict[str, int] | None = None
+    """Fused kernels that were formed -> the operators in each; None where the compiler does not tell."""
+    unfused: dict[str, int] | None = None
+    """Operators that are launched as kernels of their own beside fused ones -> how often; None likewise."""
+    note: str | None = None
+
+    @property
+    def num_graph_breaks(self) -> int | None:
+        return None if self.graph_breaks is None else sum(each.count for each in self.graph_breaks)
+
+    @property
+    def num_recompiles(self) -> int | None:
+        return None if self.recompiles is None else len(self.recompiles)
+
+
+class Compilations(Record):
+    """How often the compiler was at work in this process so far."""
+
+    num_graphs: NonNegativeInt
+    """Graphs that it compiled."""
+    num_given_up: NonNegativeInt | None
+    """Functions that it left to eager execution because they had been compiled too often; None: it does not tell."""

@@ -6,21 +6,18 @@ that a framework cannot give is None, never 0; nothing here knows a framework or
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.environment import Environment
-from autotune.measure.diagnosis import Ailment
-
-
-class Record(BaseModel):
-    """Immutable data with a JSON form; an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from autotune.measure.diagnosis import Compilations, Diagnosis
+from autotune.schema import Record
 
 
 class Stage(StrEnum):
@@ -50,61 +47,6 @@ class Reason(StrEnum):
     """The time of the whole run was up, which says nothing about the config: it is tried again in the next run."""
 
 
-class GraphBreak(Record):
-    """A place where the compiler stopped capturing. `location` is the user's `file:line`, if known."""
-
-    reason: str
-    location: str | None = None
-    count: int = 1
-    ailment: Ailment | None = None
-    """None in records of older releases."""
-    hint: str | None = None
-    """The framework's own advice."""
-    gives_up: bool = False
-    """The whole function around it ran eagerly, for all that the compiler could have made of the rest."""
-
-
-class Recompile(Record):
-    """A compilation of code that had been compiled before, with the guard that failed."""
-
-    reason: str
-    location: str | None = None
-    ailment: Ailment | None = None
-    compile_s: float | None = None
-    """Seconds that this compilation took, by the framework's own clock."""
-
-
-class Diagnosis(Record):
-    """What the compiler says that it did. None means: this framework or release does not tell.
-
-    `compiled` is the proof that a compiled graph really ran: False for the untuned model, and False too where a
-    framework silently fell back to eager execution (`note` then says so).
-    """
-
-    compiled: bool | None
-    num_graphs: int | None = None
-    graph_breaks: tuple[GraphBreak, ...] | None = None
-    recompiles: tuple[Recompile, ...] | None = None
-    cache_hits: int | None = None
-    num_kernels: int | None = None
-    """Kernels of the compiled graphs: what the compiler generated, and what it calls from libraries if it tells."""
-    num_fused: int | None = None
-    """Operators of the captured graphs that do not show as kernels of their own: they were fused into others."""
-    fused: dict[str, int] | None = None
-    """Fused kernels that were formed -> the operators in each; None where the compiler does not tell."""
-    unfused: dict[str, int] | None = None
-    """Operators that are launched as kernels of their own beside fused ones -> how often; None likewise."""
-    note: str | None = None
-
-    @property
-    def num_graph_breaks(self) -> int | None:
-        return None if self.graph_breaks is None else sum(each.count for each in self.graph_breaks)
-
-    @property
-    def num_recompiles(self) -> int | None:
-        return None if self.recompiles is None else len(self.recompiles)
-
-
 class TensorSpec(Record):
     """Shape and element type of one example input or output, as the framework names them."""
 
@@ -129,15 +71,6 @@ class Axis(Record):
     leaf: NonNegativeInt
     """Which argument of the call (`Arguments.leaves`), or which output tensor (`backends.output_arrays`)."""
     axis: NonNegativeInt
-
-
-class Compilations(Record):
-    """How often the compiler was at work in this process so far."""
-
-    num_graphs: NonNegativeInt
-    """Graphs that it compiled."""
-    num_given_up: NonNegativeInt | None
-    """Functions that it left to eager execution because they had been compiled too often; None: it does not tell."""
 
 
 class Replay(Record):
@@ -322,6 +255,13 @@ class Failure(Record):
     @property
     def blames_config(self) -> bool:
         return self.reason not in (Reason.HARNESS, Reason.OUT_OF_TIME)
+
+
+def structure_sha256(parameters: Sequence[tuple[str, TensorSpec]]) -> str:
+    """A digest of the names, shapes and element types of a model's parameters and buffers: the same for two models
+    that take the same checkpoint."""
+    structure = ";".join(f"{name}{spec.shape}{spec.dtype}" for name, spec in parameters)
+    return hashlib.sha256(structure.encode()).hexdigest()
 
 
 Outcome = Annotated[Measurement | Failure, Field(discriminator="kind")]

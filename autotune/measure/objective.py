@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import PositiveInt, model_validator
 
 from autotune.errors import InputError
-from autotune.measure.measurement import Measurement, Record
+from autotune.measure.measurement import Measurement
+from autotune.schema import Record
 
 Goal = Literal["latency", "p90", "p99", "throughput", "memory", "compile", "total"]
 Relation = Literal["<=", ">=", "=="]

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from autotune.measure.measurement import Compilations, Samples
+from autotune.measure.diagnosis import Compilations
+from autotune.measure.measurement import Samples
 from autotune.measure.sampling import Clock, SamplingPlan, Taken, is_clearly_slower, time_once
 
 FEWEST_PASSES = 2

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 
 EVERYWHERE = "everywhere"
 

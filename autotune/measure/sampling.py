@@ -17,7 +17,8 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from autotune.measure.machine_load import Meter
-from autotune.measure.measurement import Record, Samples, Usage
+from autotune.measure.measurement import Samples, Usage
+from autotune.schema import Record
 
 try:
     import resource

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 
 MARGIN = 0.01
 """A speed-up below this share is not worth a compile setting; `faster` needs the whole interval beyond it."""

@@ -1,7 +1,7 @@
 """Table of the bundled models: what they are, and which frameworks each one is written for.
 
 Every builder is a function `name(*, sizes..., seed=0) -> (model, example_inputs)`, or gives a dict with `model`,
-`inputs` and what else it declares (`variants`, `regions`, `tiers`, `padding`, `more_inputs`; see `autotune.workload.workload`):
+`inputs` and what else it declares (`variants`, `regions`, `tiers`, `padding`, `more_inputs`; see `workload`):
 the model is in evaluation mode and filled with seeded weights, and the inputs are a tuple of tensors to call it with.
 Where a model exists in two frameworks, both builders take the same sizes and give the same function of the same
 weights.

@@ -18,19 +18,18 @@ import optuna
 
 import autotune
 from autotune import models
-from autotune.apply.shape_strategies import known_of
-from autotune.backends.protocol import entry_of, framework_names, framework_version
-from autotune.config import Config, Scalar
-from autotune.doctor.diagnose import Case
+from autotune.backends.registry import entry_of, framework_names, framework_version
+from autotune.config import Scalar
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision
-from autotune.measure.measurement import Record
 from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
 from autotune.models import hub
 from autotune.planning.models import models_of, spaces_of
+from autotune.schema import Record
 from autotune.space.combined import join
 from autotune.space.declared import Declaration, with_declared
+from autotune.space.shape_knobs import known_of
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.study.manifest import Manifest, Target
 from autotune.study.study import check_name
@@ -161,42 +160,6 @@ def tier_wishes(wish: Wish) -> dict[str, Wish]:
     }
 
 
-def make_case(wish: Wish, knobs: Iterable[str]) -> Case:
-    """The wish's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
-
-    Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
-    """
-    framework, device = choose_target(wish.framework, wish.device)
-    arguments = _scalars("--model-arg", wish.model_arguments)
-    # Every value that there is: what is examined need not be worth a search.
-    here = Circumstances(
-        version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
-    )
-    space = load_space(bundled_space(framework), framework=framework, circumstances=here)
-    return Case(
-        workload=make_workload(wish.models[0], arguments, framework, device, wish.seed),
-        untuned=space.untuned(),
-        config=_with_knobs(space, _scalars("--knob", knobs)),
-    )
-
-
-def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
-    default = space.default()
-
-    def choose(name: str, values: tuple[Scalar, ...]) -> Scalar:
-        wanted = settings.get(name, default.get(name))
-        return wanted if Config({name: wanted}).matches({name: values}) else values[0]
-
-    config = space.walk(choose)
-    if not config.matches(settings) or not space.holds(config):
-        named = " ".join(f"--knob {name}={value}" for name, value in settings.items())
-        raise InputError(
-            f"{named}: not in the search space for {space.framework} here",
-            tip=f"the default config is: {default}; `python cli.py spaces` lists knobs and values",
-        )
-    return config
-
-
 def stream_calls(objectives: Iterable[Objective]) -> int:
     """Calls of the stream that a trial replays under traffic: no more than the job has that is to be made short."""
     return min([STREAM_CALLS, *(each.num_calls for each in objectives if each.num_calls is not None)])
@@ -237,7 +200,7 @@ def _require_fit_for(
 
 def _arguments_of(wish: Wish, traffic: Traffic | None) -> dict[str, Scalar]:
     """What the model's function is called with: each dimension of the traffic at its largest size."""
-    typed = _scalars("--model-arg", wish.model_arguments)
+    typed = typed_arguments("--model-arg", wish.model_arguments)
     arguments = {**typed, **wish.arguments}
     largest = {} if traffic is None else traffic.largest
     twice = next((name for name in largest if name in arguments), None)
@@ -570,7 +533,7 @@ def _pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def _scalars(flag: str, texts: Iterable[str]) -> dict[str, Scalar]:
+def typed_arguments(flag: str, texts: Iterable[str]) -> dict[str, Scalar]:
     """Values by name. Raises InputError for an infinity, which neither JSON nor a YAML file holds."""
     values = {name: _scalar(text) for name, text in _pairs(flag, texts).items()}
     for name, value in values.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune import models
-from autotune.backends.protocol import BACKENDS
+from autotune.backends.registry import BACKENDS
 from autotune.errors import InputError
 from autotune.space.space import read_space_file
 

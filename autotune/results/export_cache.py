@@ -9,11 +9,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from autotune.backends.protocol import entry_of
+from autotune.backends.registry import entry_of
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement
-from autotune.trial.request import KEPT_CACHES, KEY_FILE, Shipped, TrialFolder, TrialRequest
+from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
+from autotune.trial.request import Shipped, TrialRequest
 from autotune.trial.runner.runner import Trials
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 

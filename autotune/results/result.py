@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.apply.compile_model import asked
-from autotune.backends.protocol import entry_of
+from autotune.backends.registry import entry_of
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
@@ -34,7 +34,7 @@ from autotune.study.records import (
 )
 from autotune.study.sampler.early_stop import Outlook
 from autotune.study.study import Study
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Trials
 from autotune.tuned.cache_file import SUFFIX, Artifact
 from autotune.tuned.tuned_config import (

@@ -3,13 +3,13 @@ two become."""
 
 from __future__ import annotations
 
-from autotune.apply.compile_model import PREFIX
 from autotune.config import Scalar
 from autotune.errors import InputError
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 from autotune.space.space import Knob, Pattern, SearchSpace
 from autotune.workload.regions import KNOB, WHOLE
 from autotune.workload.tiers import Grade
+from autotune.workload.variants import PREFIX
 
 DOC = "docs/regions-and-variants.md"
 

@@ -22,7 +22,7 @@ from autotune.config import FRAMEWORK, Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 from autotune.workload.workload import Device, Task
 
 Pattern = dict[str, Scalar | list[Scalar]]

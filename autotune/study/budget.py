@@ -7,8 +7,8 @@ import re
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.errors import InputError
-from autotune.measure.measurement import Record
 from autotune.measure.sampling import SamplingPlan, TailPlan
+from autotune.schema import Record
 from autotune.trial.request import Limits
 from autotune.trial.runner.blocks import BlockPlan
 

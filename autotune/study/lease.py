@@ -8,7 +8,7 @@ import time
 import psutil
 
 from autotune import environment
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 
 
 class Lease(Record):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from autotune.errors import StoreError
-from autotune.trial.request import KEPT_CACHES, KEY_FILE, OUTCOME_FILE, PROFILE_FILE, REQUEST_FILE, TRACE_FILE
+from autotune.trial.folder import KEPT_CACHES, KEY_FILE, OUTCOME_FILE, PROFILE_FILE, REQUEST_FILE, TRACE_FILE
 
 LOCK = "lock"
 FILES = frozenset(

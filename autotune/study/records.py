@@ -18,9 +18,10 @@ from pydantic import AliasChoices, Field
 
 from autotune.config import Config
 from autotune.measure.disturbance import disturbance_of
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Record
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.objective import Miss
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
+from autotune.schema import Record
 
 DRIFTING = 0.05
 """The untuned model's latency changed by more than this share during the search: worth a warning."""

@@ -32,7 +32,7 @@ from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.records import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import Outlook
 from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler
-from autotune.trial.request import TrialFolder, parse_outcome
+from autotune.trial.folder import TrialFolder, parse_outcome
 from autotune.trial.runner.orphans import kill_marked
 
 MAX_HARNESS_FAILURES = 2
@@ -58,15 +58,15 @@ class Asked:
 class Study:
     """An open study. Writing needs `writing()`, which keeps other tuners out and reaps what died."""
 
-    def __init__(self, folder: Path, manifest: Manifest, storage: optuna.storages.RDBStorage) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, opened: optuna.storages.RDBStorage) -> None:
         self.folder = folder
         self.manifest = manifest
         self._database = folder / "study.db"
-        self._storage = storage
+        self._storage = opened
         with storage.storage_errors(self._database):
             try:
                 # `load_study` insists on a sampler of its own; the real one is set when this process writes.
-                self._optuna = optuna.load_study(study_name=manifest.name, storage=storage)
+                self._optuna = optuna.load_study(study_name=manifest.name, storage=opened)
             except KeyError:
                 raise StoreError(
                     f"{self._database} holds no study named {manifest.name!r}",
@@ -387,11 +387,11 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
             f"{folder} holds a study.db without a manifest.json: it is no study of ours, or half of one",
             tip="choose another with --study NAME, or move that folder away",
         )
-    storage = storage.open_storage(folder / "study.db", create=True)
+    opened = storage.open_storage(folder / "study.db", create=True)
     with storage.storage_errors(folder / "study.db"):
         directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
         try:
-            optuna.create_study(storage=storage, study_name=manifest.name, directions=directions)
+            optuna.create_study(storage=opened, study_name=manifest.name, directions=directions)
         except optuna.exceptions.DuplicatedStudyError:
             raise StoreError(f"{folder} is being made by another process", tip="run the same command again") from None
     # The manifest comes last: a folder without one is not yet a study.
@@ -399,7 +399,7 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
         manifest.write(folder / "manifest.json")
     except OSError as error:
         raise StoreError(f"cannot write in {folder}: {error.strerror}") from None
-    return Study(folder, manifest, storage)
+    return Study(folder, manifest, opened)
 
 
 def open_study(studies_dir: Path, name: str) -> Study:

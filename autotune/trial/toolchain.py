@@ -24,10 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from autotune import environment
-from autotune.trial.request import TrialFolder
+from autotune.backends.registry import MADE
+from autotune.trial.folder import TrialFolder
 
-MADE = "made"
-"""Folder, in that of the process that makes a toolchain, which holds it in the end."""
 MIN_FREE_BYTES = 2**30
 """On the disk of the user's caches; else each trial makes its own."""
 MAX_KEPT = 3

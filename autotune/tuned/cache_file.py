@@ -20,7 +20,8 @@ from typing import BinaryIO
 from pydantic import NonNegativeFloat, PositiveInt
 
 from autotune.errors import InputError
-from autotune.measure.measurement import Record, TensorSpec
+from autotune.measure.measurement import TensorSpec
+from autotune.schema import Record
 
 MAX_BYTES = 2 * 2**30
 """Of the file and of what is in it. One of inductor's for a ViT holds 2 MiB, with a C++ library for each kernel."""

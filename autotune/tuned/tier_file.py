@@ -10,8 +10,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from autotune.config import Scalar
 from autotune.files import parse_as, read_versioned, write_yaml
-from autotune.measure.measurement import Record
 from autotune.measure.statistics import Verdict
+from autotune.schema import Record
 from autotune.workload.workload import Device
 
 SCHEMA = 1

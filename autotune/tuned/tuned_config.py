@@ -13,11 +13,12 @@ from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_versioned, write_yaml
-from autotune.job.adaptive.ledger import Adaptive
 from autotune.measure.accuracy import ReferencePrecision
-from autotune.measure.measurement import Latency, Record, Signature
+from autotune.measure.measurement import Latency, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
+from autotune.schema import Record
+from autotune.tuned.adaptive_policy import Adaptive
 from autotune.tuned.cache_file import Artifact
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Device, Task

@@ -9,7 +9,8 @@ from autotune.environment import num_usable_cores
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.machine_load import taken_cores
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.tuning.events import MachineBusy, TrialDisturbed
 from autotune.tuning.session import Workbench
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.measure.measurement import Failure, Outcome, Reason
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.tuning.reuse import from_empty_caches
 
 FIRST_CRASH = "first_crash"

@@ -15,7 +15,8 @@ from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
 from autotune.study.records import Confirmation, Sentinel, StopReason, TrialRecord
 from autotune.study.study import Asked, Study
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runner import Trials
 from autotune.tuning import priors, pruning

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from autotune.config import Config, Scalar
 from autotune.errors import AutotuneError, InputError
-from autotune.measure.measurement import Measurement, Record
+from autotune.measure.measurement import Measurement
 from autotune.measure.statistics import Verdict
+from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.records import TrialRecord, fastest

@@ -7,7 +7,7 @@ from pathlib import Path
 from autotune.measure.measurement import Outcome
 from autotune.study.budget import Budget
 from autotune.study.study import Study
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner, repeat_command
 from autotune.tuning.reuse import without_reuse
 from autotune.tuning.session import trial_request

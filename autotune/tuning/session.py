@@ -14,7 +14,8 @@ from autotune.study.budget import Budget
 from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord, fastest
 from autotune.study.study import Study
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.blocks import BlockPlan, Contest, Contestant, attempt
 from autotune.trial.runner.deadline import NEVER, Deadline
 from autotune.trial.runner.runner import Trials

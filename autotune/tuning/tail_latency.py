@@ -13,7 +13,7 @@ from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
 from autotune.tuning.session import Workbench, trial_request
 

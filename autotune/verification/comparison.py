@@ -16,7 +16,8 @@ from autotune.measure.statistics import MARGIN, Comparison, Speedup, Verdict, is
 from autotune.planning.manifest import choose_target, make_workload, stream_calls
 from autotune.study.budget import Budget
 from autotune.study.study import Study
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.blocks import Contest, Contestant, attempt
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runner import Trials

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.measure.measurement import Axis, Record
+from autotune.measure.measurement import Axis
+from autotune.schema import Record
 from autotune.workload.traffic import Traffic
 
 __all__ = ["Axis", "Shapes"]

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, ValidationError
 
 from autotune.config import Scalar
 from autotune.errors import InputError
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 
 
 class Grade(Record):

@@ -22,7 +22,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from autotune.errors import InputError
 from autotune.files import read_file
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 
 Sizes = dict[str, PositiveInt]
 """Dimension -> size."""

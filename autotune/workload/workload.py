@@ -28,7 +28,7 @@ from pydantic import PositiveInt
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 from autotune.workload.tiers import Grades, grades_in
 from autotune.workload.traffic import Traffic
 

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from autotune.backends.protocol import BACKENDS, Backend, framework_names, framework_version
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import BACKENDS, framework_names, framework_version
 from autotune.errors import MissingFrameworkError
 from autotune.planning.manifest import bundled_space
 from autotune.space.space import Circumstances, load_space

@@ -27,7 +27,7 @@ from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.measurement import Reason
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
 
 ms = pytest.importorskip("mindspore")

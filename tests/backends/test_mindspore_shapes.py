@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mindspore
 SCRIPT = """
 import json, os, sys
 import numpy as np
-from autotune import variants
+from autotune.apply import compile_model
 from autotune.backends.protocol import load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config

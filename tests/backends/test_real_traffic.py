@@ -10,7 +10,8 @@ from autotune.config import Config
 from autotune.measure.measurement import Axis, Measurement
 from autotune.measure.objective import Constraint
 from autotune.measure.sampling import SamplingPlan
-from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.runner import Runner
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload

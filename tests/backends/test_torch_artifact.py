@@ -14,7 +14,8 @@ from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.results.export_cache import prewarm
-from autotune.trial.request import Shipped, TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Shipped, TrialRequest
 from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY

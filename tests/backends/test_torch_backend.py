@@ -12,7 +12,7 @@ from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
 from tests.conftest import REPOSITORY
 

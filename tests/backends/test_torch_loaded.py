@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from autotune.backends.torch import counters  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
-from autotune.trial.worker.subject import structure_sha256  # noqa: E402
+from autotune.measure.measurement import structure_sha256  # noqa: E402
 
 CAPTURED = {"execution": "compile", "backend": "eager"}
 """Captured by dynamo, and run as it is: no compiler is needed."""

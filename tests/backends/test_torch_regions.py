@@ -19,7 +19,7 @@ NET = """
 import sys
 import torch
 from torch import nn
-from autotune import variants
+from autotune.apply import compile_model
 from autotune.backends.protocol import load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
@@ -160,7 +160,7 @@ class TestRefused:
 def test_variants_and_a_region_together(tmp_path):
     """The variants are in what is compiled, the outputs stay right, and undone the model is its author's."""
     code = """
-from autotune import variants
+from autotune.apply import compile_model
 from autotune.models.torch.swiglu import swiglu, swish
 built = swiglu(length=8, dim=32, depth=2, heads=2, hidden=48)
 model, inputs = built["model"], built["inputs"]

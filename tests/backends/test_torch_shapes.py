@@ -10,10 +10,10 @@ import yaml
 import autotune
 from autotune import environment
 from autotune.apply import compile_model
-from autotune.backends.protocol import load_backend
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
-from autotune.trial.worker.subject import structure_sha256
+from autotune.measure.measurement import structure_sha256
 from autotune.workload.shapes import Axis, Shapes
 from autotune.workload.traffic import Load, Traffic
 from tests.conftest import REPOSITORY

@@ -9,7 +9,8 @@ import pytest
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
-from autotune.trial.request import Limits, TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 

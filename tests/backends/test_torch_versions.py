@@ -13,9 +13,10 @@ from autotune.backends.torch import counters  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.undo import Changes  # noqa: E402
 from autotune.config import Config  # noqa: E402
-from autotune.job.adaptive.ledger import Adaptive, Expected, Ledger  # noqa: E402
+from autotune.job.adaptive.ledger import Expected, Ledger  # noqa: E402
 from autotune.job.adaptive.model import Adaptation, Adapted  # noqa: E402
 from autotune.job.stats import Journal  # noqa: E402
+from autotune.tuned.adaptive_policy import Adaptive  # noqa: E402
 
 AOT = {"execution": "compile", "backend": "aot_eager"}
 

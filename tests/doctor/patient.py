@@ -11,7 +11,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from autotune.backends.protocol import load_backend, output_arrays
+from autotune.backends.outputs import output_arrays
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
 

@@ -9,8 +9,7 @@ import pytest
 
 from autotune.doctor.diagnose import differ_in
 from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import Ailment, Diagnosis, GraphBreak, Recompile
 from autotune.measure.profile import EVERYWHERE, Profile
 from tests.conftest import REPOSITORY
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.backends.mindspore import break_kinds
-from autotune.backends.torch import break_kinds
+from autotune.backends.mindspore import break_kinds as mindspore_break_kinds
+from autotune.backends.torch import break_kinds as torch_break_kinds
 from autotune.doctor.fixes import cure_of
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Diagnosis, Recompile
+from autotune.measure.diagnosis import Ailment, Diagnosis, Recompile
 from tests.conftest import REPOSITORY
 
 HERE = Path(__file__).parent
@@ -47,7 +46,7 @@ def torch_told(tmp_path_factory):
 def mindspore_told(tmp_path_factory):
     pytest.importorskip("mindspore")
     return {
-        capture: run_patient(tmp_path_factory.mktemp(capture), "mindspore", capture, **break_kinds.VARIABLES)
+        capture: run_patient(tmp_path_factory.mktemp(capture), "mindspore", capture, **mindspore_break_kinds.VARIABLES)
         for capture in ("ast", "bytecode")
     }
 
@@ -84,7 +83,7 @@ def test_torch_breaks_are_found_named_and_cured(torch_told, name):
     expected = table("torch")[name]
     told = torch_told[f"{name} broken"]
     broken = Diagnosis.model_validate(told["said"])
-    refused = break_kinds.refusal(told["refusal"] or "")
+    refused = torch_break_kinds.refusal(told["refusal"] or "")
     each_found = (*broken.graph_breaks, *broken.recompiles, *([refused] if refused else []))
     found = {(each.location, each.ailment) for each in each_found}
     assert (marked_line("torch", name), expected) in found
@@ -104,8 +103,8 @@ def test_mindspore_breaks_are_found_named_and_cured(mindspore_told, capture, nam
 
     def found(cured: bool) -> set:
         text = texts[f"{name} {cured}"] + "\n"
-        refused = break_kinds.refusal(text)
-        each_found = (*break_kinds.breaks(text), *break_kinds.recompiles(text))
+        refused = mindspore_break_kinds.refusal(text)
+        each_found = (*mindspore_break_kinds.breaks(text), *mindspore_break_kinds.recompiles(text))
         if capture == "ast" and told[f"{name} {'cured' if cured else 'broken'}"]["num_graphs"] > 1:
             # The only sign of it, and what a diagnosis makes of it.
             each_found = (*each_found, Recompile(reason="", ailment=Ailment.CHANGING_INPUT))

@@ -227,12 +227,12 @@ class TestWhatIsTyped:
     def test_a_deep_argument_is_text(self) -> None:
         """What Python's own parser gives up on is a text like any other."""
         from autotune.planning.manifest import (
-            _scalars,
-            make_manifest,  # noqa: F401 (loads what `_scalars` belongs to)
+            make_manifest,  # noqa: F401 (loads what `typed_arguments` belongs to)
+            typed_arguments,
         )
 
         for text in ("(" * 100_000, "-" * 100_000 + "1"):
-            assert _scalars("--model-arg", [f"a={text}"]) == {"a": text}
+            assert typed_arguments("--model-arg", [f"a={text}"]) == {"a": text}
 
 
 class TestEscapeSequences:

@@ -19,13 +19,14 @@ import optuna
 import psutil
 import pytest
 
-from autotune.backends.protocol import BACKENDS
+from autotune.backends.registry import BACKENDS
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.study.storage import exclusive
 from autotune.study.study import create_study, open_study
 from autotune.trial import room
-from autotune.trial.request import Limits, TrialFolder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
 from autotune.trial.runner import runner
 from autotune.trial.runner.orphans import MARK_VARIABLE
 from autotune.trial.runner.runner import Runner
@@ -357,14 +358,15 @@ import os, subprocess
 def refuse(*args, **kwargs):
     raise BlockingIOError(11, os.strerror(11))
 os.fork = subprocess.Popen = refuse
-from autotune import room, supervisor
+from autotune.trial import room
+from autotune.trial.runner import supervisor
 room.PATIENCE_S, room._PAUSE_S = 0.05, 0.01
 supervisor.main(["numpy"])
 """
 
 _UNKILLABLE = """
 import psutil, subprocess, sys
-from autotune import supervisor
+from autotune.trial.runner import supervisor
 supervisor._REAPED_WITHIN_S = 0.2
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 kill, psutil.Process.kill = psutil.Process.kill, lambda self: None

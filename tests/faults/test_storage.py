@@ -23,7 +23,7 @@ from autotune.study import own_files, storage
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study, create_study, open_or_create, open_study
-from autotune.trial.request import REQUEST_FILE
+from autotune.trial.folder import REQUEST_FILE
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
-from autotune.trial.worker.subject import structure_sha256  # noqa: E402
+from autotune.measure.measurement import structure_sha256  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune import models
-from autotune.backends.protocol import load_backend
+from autotune.backends.registry import load_backend
 from autotune.models import weights
 
 os.environ.setdefault("GLOG_v", "3")  # MindSpore reads its log level once, when it is imported

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.backends.protocol import output_arrays
+from autotune.backends.outputs import output_arrays
 from autotune.config import Config
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measure.measurement import Measurement
 from autotune.models import hub
 from autotune.planning.manifest import make_workload
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.workload import workload
 

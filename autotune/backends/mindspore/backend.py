@@ -40,8 +40,8 @@ from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Compilations, Diagnosis, Reason, TensorSpec
+from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis
+from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.regions import Region
 from autotune.workload.workload import Arguments, Device

@@ -12,8 +12,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import GraphBreak, Recompile
+from autotune.measure.diagnosis import Ailment, GraphBreak, Recompile
 
 VARIABLES = {"MS_DEV_FALLBACK_DUMP_NODE": "1", "MS_JIT_BYTECODE_LOGS": "graph_break,recompiles"}
 """They must stand when the process starts."""

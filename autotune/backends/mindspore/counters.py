@@ -15,8 +15,7 @@ from autotune.backends.mindspore.kernel_dump import kernel_graphs
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.regions import compiled_paths, modules
 from autotune.config import Config
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis, GraphBreak, Recompile
 
 _JIT_EXECUTOR = first("mindspore._c_expression:JitExecutor_")
 _GRAPH_EXECUTOR = first("mindspore._c_expression:GraphExecutor_")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import GraphBreak, Recompile
+from autotune.measure.diagnosis import Ailment, GraphBreak, Recompile
 
 _BY_TYPE: dict[str, Ailment] = {
     "Data-dependent branching": Ailment.BRANCH,

@@ -14,8 +14,7 @@ from typing import Any
 
 from autotune.backends.torch.break_kinds import ailment_of, ailment_of_guard, guard_of, hint_of
 from autotune.backends.torch.emitted_code import calls_device_from_cpp, emitted_code, num_launches
-from autotune.measure.diagnosis import Ailment
-from autotune.measure.measurement import Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis, GraphBreak, Recompile
 
 _STACK_LINE = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
 _RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_(\d+)")

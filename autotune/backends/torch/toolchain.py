@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autotune.trial.toolchain import MADE
+from autotune.backends.registry import MADE
 
 
 def main(folder: Path) -> None:

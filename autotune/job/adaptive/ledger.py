@@ -13,11 +13,9 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, PositiveInt
-
-from autotune.measure.measurement import Record
+from autotune.tuned.adaptive_policy import Adaptive
 
 NUM_TIMED = 5
 """Calls that a shape's figures are medians of: the latest timed eager ones, and the first compiled ones after the
@@ -32,21 +30,6 @@ _NUM_KEPT = 16
 """Versions, the latest, that expectations go by."""
 
 Standing = Literal["eager", "compiling", "compiled", "slower", "failed"]
-
-
-class Adaptive(Record):
-    """How a job decides. Off where a tuned config has none of these, and the caller gives none."""
-
-    max_versions: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Compiled versions at a time; past it the one that was called longest ago is evicted."""
-    max_memory_bytes: PositiveInt | None = None
-    """Once compiled versions took so many, no more are compiled. See `docs/adaptive.md` for what is counted."""
-    max_failures: PositiveInt = 3
-    """After so many in a row nothing more is compiled."""
-    trust: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Share of the break-even that is waited for where recent calls say that it will be reached; 1: the whole."""
-    background: bool = False
-    """Compile in a thread of its own, while calls go on eagerly, where nothing is known to speak against it."""
 
 
 @dataclass(frozen=True)

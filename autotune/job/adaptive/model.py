@@ -17,7 +17,8 @@ from typing import Any
 
 import psutil
 
-from autotune.backends.protocol import Backend, Versions, compared
+from autotune.backends.outputs import compared
+from autotune.backends.protocol import Backend, Versions
 from autotune.backends.undo import Changes
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Account, AdaptiveStats, Ledger

@@ -21,7 +21,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from autotune.backends.protocol import Backend, framework_of, load_backend
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import framework_of, load_backend
 from autotune.errors import AutotuneError, InputError
 from autotune.job.load import load
 from autotune.job.stats import Journal, journal_of, keep_for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.measure.measurement import Record
+from autotune.schema import Record
 
 FEWEST_TRIALS = 12
 """Before so many are recorded nothing is concluded."""

@@ -16,10 +16,12 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Record, Stage
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Comparison, Speedup
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.schema import Record
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import NEVER, Deadline
 from autotune.trial.runner.runner import LiveTrial, Trials
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
-from autotune.trial.request import TrialFolder
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.orphans import kill_marked
 
 MIN_FREE_BYTES = 200 * 2**20

@@ -16,10 +16,11 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.apply.compile_model import place_of
-from autotune.backends.protocol import Found, entry_of, framework_version, load_backend
+from autotune.backends.protocol import Found
+from autotune.backends.registry import entry_of, framework_version, load_backend
 from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.space.declared import Declaration
-from autotune.trial.request import module_command, package_path
+from autotune.trial.command import module_command, package_path
 from autotune.trial.room import when_there_is_room
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload, build
@@ -72,7 +73,7 @@ def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subpr
     with tempfile.TemporaryDirectory(prefix="autotune-probe-") as folder:
         return when_there_is_room(
             lambda: subprocess.run(
-                module_command("probe", *arguments),
+                module_command("trial.runner.probe", *arguments),
                 env=environment if "TMPDIR" in variables else {**environment, "TMPDIR": folder},
                 cwd=folder,
                 capture_output=True,

@@ -20,10 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol
 
-from autotune.backends.protocol import entry_of, framework_version
+from autotune.backends.registry import entry_of, framework_version
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
-from autotune.trial.request import Limits, TrialFolder, TrialRequest, module_command, package_path
+from autotune.trial.command import module_command, package_path
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.room import when_there_is_room
 from autotune.trial.runner.exit_status import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
 from autotune.trial.toolchain import ready_toolchain
@@ -245,7 +247,7 @@ class Runner:
         stderr = None if self._log is None else self._log.open("ab")
         try:
             return subprocess.Popen(
-                module_command("supervisor", self._module),
+                module_command("trial.runner.supervisor", self._module),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -386,7 +388,7 @@ def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
         "PYTHONPATH": package_path(request.variables.get("PYTHONPATH")),
     }
     settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return " ".join([*settings, shlex.join(module_command("worker", str(folder.path)))])
+    return " ".join([*settings, shlex.join(module_command("trial.worker.main", str(folder.path)))])
 
 
 def _require_disk(path: Path) -> None:

@@ -36,10 +36,11 @@ import psutil
 
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
-from autotune.trial.request import TrialFolder, module_command
+from autotune.trial.command import module_command
+from autotune.trial.folder import TrialFolder
 from autotune.trial.room import when_there_is_room
 from autotune.trial.runner.orphans import MARK_VARIABLE, kill_marked, mark_of
-from autotune.trial.worker import main
+from autotune.trial.worker import main as worker
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -191,9 +192,9 @@ class Supervisor:
         folder = TrialFolder(Path(order["folder"]))
         stages, told = os.pipe()
         turn, turns = os.pipe() if order["live"] else (None, None)
-        for_child = {main.STAGE_FD_VARIABLE: told}
+        for_child = {worker.STAGE_FD_VARIABLE: told}
         if turn is not None:
-            for_child[main.TURN_FD_VARIABLE] = turn
+            for_child[worker.TURN_FD_VARIABLE] = turn
         ours = [each for each in (stages, turns) if each is not None]
         try:
             if self._preloaded and not order["fresh"]:
@@ -261,9 +262,9 @@ def _fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, in
         for name, pipe in pipes.items():
             os.environ[name] = str(pipe)
             os.set_inheritable(pipe, True)  # The worker may start its Python anew.
-        code = main.main([str(folder.path)])
+        code = worker.main([str(folder.path)])
     finally:
-        main.leave(code)
+        worker.leave(code)
 
 
 def _spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int]) -> int:
@@ -389,7 +390,7 @@ def main(arguments: list[str]) -> None:
         # With other threads about, neither forking nor preparing a new child is safe: begin again without.
         print(f"trials start from a fresh Python each: {why_not}", file=sys.stderr)
         os.dup2(events, 1)
-        os.execv(sys.executable, module_command("supervisor"))
+        os.execv(sys.executable, module_command("trial.runner.supervisor"))
     Supervisor(orders=0, events=events, preloaded=True).serve()
 
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from autotune.apply.compile_model import compile_under, declared
-from autotune.backends.protocol import Backend, output_arrays
+from autotune.backends.outputs import output_arrays
+from autotune.backends.protocol import Backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.trial.worker.accuracy_check import Gate, OutputGate

@@ -25,14 +25,17 @@ import psutil
 from autotune import environment
 from autotune.apply import compile_model
 from autotune.apply.warm_start import key_here, warm_start
-from autotune.backends.protocol import Backend, load_backend
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import Changes
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Replay, Samples, Stage
 from autotune.measure.passes import take_passes, take_passes_in_turns
 from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
-from autotune.trial.request import KEPT_CACHES, KEY_FILE, TrialFolder, TrialRequest, module_command
+from autotune.trial.command import module_command
+from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.room import is_without_room
 from autotune.trial.toolchain import hand_over
 from autotune.trial.worker import reference
@@ -301,7 +304,7 @@ def _stand_on_variables(request: TrialRequest, folder: TrialFolder) -> None:
     # PYTHONPATH stands as far as it can: this package must come first. And once only: Python changes some itself.
     missing = {n: v for n, v in request.variables.items() if os.environ.get(n) != v and n != "PYTHONPATH"}
     if missing and os.environ.pop(_STARTED_ANEW, None) is None:
-        command = module_command("worker", str(folder.path))
+        command = module_command("trial.worker.main", str(folder.path))
         os.execve(sys.executable, command, {**os.environ, **missing, _STARTED_ANEW: "1"})
 
 

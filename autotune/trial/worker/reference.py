@@ -21,7 +21,9 @@ from autotune.backends.undo import Changes
 from autotune.errors import HarnessError, InputError
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
-from autotune.trial.request import TrialFolder, TrialRequest, module_command
+from autotune.trial.command import module_command
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import write_reference
 from autotune.trial.worker.subject import Subject, put_on_device, widened
 from autotune.trial.worker.task import Exercise, exercise_for
@@ -41,7 +43,7 @@ def let_another_process_write(folder: TrialFolder) -> int:
     If that worker is killed, this process dies in the same way, so that the crash is seen for what it is.
     """
     print("the untuned model is run for --reference first", file=sys.stderr, flush=True)
-    status = subprocess.run(module_command("worker", str(folder.path), ONLY), check=False).returncode
+    status = subprocess.run(module_command("trial.worker.main", str(folder.path), ONLY), check=False).returncode
     if status < 0:
         os.kill(os.getpid(), -status)
     return status

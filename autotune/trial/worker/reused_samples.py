@@ -12,7 +12,8 @@ from pathlib import Path
 from autotune.environment import Environment
 from autotune.measure.measurement import Measurement, Samples
 from autotune.measure.sampling import is_clearly_slower
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 
 
 @dataclass(frozen=True)

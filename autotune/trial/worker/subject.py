@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError
 from autotune.measure import accuracy
 from autotune.measure.accuracy import WideType
-from autotune.measure.measurement import Signature, TensorSpec
+from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.trial.worker.traffic_inputs import Stream, find_shapes
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Arguments, Recipe, Variants, Workload, build
@@ -144,13 +143,6 @@ def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     return inputs.with_leaves(
         [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
     )
-
-
-def structure_sha256(parameters: Sequence[tuple[str, TensorSpec]]) -> str:
-    """A digest of the names, shapes and element types of a model's parameters and buffers: the same for two models
-    that take the same checkpoint."""
-    structure = ";".join(f"{name}{spec.shape}{spec.dtype}" for name, spec in parameters)
-    return hashlib.sha256(structure.encode()).hexdigest()
 
 
 def _signature(model: Any, parameters: list[tuple[str, TensorSpec]], inputs: tuple[TensorSpec, ...]) -> Signature:

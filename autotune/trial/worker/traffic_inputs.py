@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.backends.protocol import Backend, output_arrays
+from autotune.backends.outputs import output_arrays
+from autotune.backends.protocol import Backend
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.workload.shapes import Shapes

@@ -7,7 +7,8 @@ from typing import Any
 
 from autotune.backends.protocol import Backend
 from autotune.config import Config
-from autotune.measure.measurement import Compilations, Replay
+from autotune.measure.diagnosis import Compilations
+from autotune.measure.measurement import Replay
 from autotune.measure.passes import take_cold_pass
 from autotune.trial.worker.subject import Subject
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.backends.protocol import Backend, output_arrays
+from autotune.backends.outputs import output_arrays
+from autotune.backends.protocol import Backend
 from autotune.backends.undo import Changes
 from autotune.config import Config
 from autotune.errors import AutotuneError

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from autotune.config import Config, Scalar
-from autotune.measure.measurement import Failure, Reason, Record
+from autotune.measure.measurement import Failure, Reason
+from autotune.schema import Record
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.records import TrialRecord
 

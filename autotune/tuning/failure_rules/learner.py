@@ -15,7 +15,8 @@ from typing import NamedTuple
 from autotune.config import Config, Scalar
 from autotune.environment import Environment
 from autotune.errors import AutotuneError
-from autotune.measure.measurement import Failure, Measurement, Reason, Record
+from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.schema import Record
 from autotune.study.records import TrialRecord
 from autotune.study.study import Study
 from autotune.tuning.events import CulpritSought, Notify, RuleLearned, RulesRecalled, RulesUnavailable

@@ -19,7 +19,8 @@ from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml, write_yaml
 from autotune.measure.accuracy import ReferencePrecision
-from autotune.measure.measurement import Reason, Record, Stage
+from autotune.measure.measurement import Reason, Stage
+from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.manifest import Manifest
 from autotune.study.storage import in_turn

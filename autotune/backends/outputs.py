@@ -1,0 +1,47 @@
+"""What a model returns, as arrays that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.backends.protocol import Backend
+from autotune.measure import accuracy
+
+
+def flatten(outputs: Any) -> list[Any]:
+    """The leaves of nested tuples, lists and mappings, in order: how outputs of two runs are paired."""
+    if isinstance(outputs, dict):
+        return [leaf for value in outputs.values() for leaf in flatten(value)]
+    if isinstance(outputs, (tuple, list)):
+        return [leaf for value in outputs for leaf in flatten(value)]
+    return [outputs]
+
+
+def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:
+    """Every tensor in `outputs` as an array; Python numbers as 0-d arrays; the rest is left out.
+
+    Copies: a model may return its input, or a buffer of its own that the next call overwrites.
+    """
+    arrays = []
+    for leaf in flatten(outputs):
+        array = backend.to_array(leaf)
+        if array is None and isinstance(leaf, (bool, int, float)):
+            array = np.asarray(leaf)
+        if array is not None:
+            arrays.append(array.copy())
+    return arrays
+
+
+def compared(backend: Backend, outputs: Any, reference: Callable[[], Any]) -> tuple[Any, float | None]:
+    """What `reference` gives, and the relative error of `outputs` against it; None where that call drew random numbers,
+    so that no two give the same."""
+    got = output_arrays(backend, outputs)
+    state = backend.random_state()
+    expected = reference()
+    if backend.random_state() != state:
+        return expected, None
+    return expected, accuracy.relative_error(output_arrays(backend, expected), got)

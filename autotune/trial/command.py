@@ -1,0 +1,24 @@
+"""The command line and the import path of a program of this package that runs in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def module_command(name: str, *arguments: str) -> list[str]:
+    """The command line that runs a module of the package (`trial.worker.main`) as a program.
+
+    As a file and not with `-m`: MindSpore's capture `trace` reads the source line of every frame on the stack, and
+    `-m` puts one there that has none. `-P`, or the package's own modules would hide Python's of the same names.
+    """
+    return [sys.executable, "-P", str(_PACKAGE.joinpath(*name.split(".")).with_suffix(".py")), *arguments]
+
+
+def package_path(declared: str | None = None) -> str:
+    """PYTHONPATH for a child: it must import this very package, then what was declared or stands already."""
+    home = str(_PACKAGE.parent)
+    return os.pathsep.join(filter(None, [home, declared or os.environ.get("PYTHONPATH")]))

@@ -1,0 +1,142 @@
+"""`TrialFolder`: a trial on disk: `request.json` in, `outcome.json` out, logs and caches beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from autotune.files import write_whole
+from autotune.measure.measurement import Measurement, Outcome, Stage
+from autotune.measure.profile import Profile
+from autotune.trial.request import TrialRequest
+
+REQUEST_FILE = "request.json"
+OUTCOME_FILE = "outcome.json"
+PROFILE_FILE = "profile.json"
+TRACE_FILE = "trace.json"
+KEPT_CACHES = "caches"
+KEY_FILE = "key.json"
+MAX_TEMPORARY_CHARS = 70
+"""Of the path of a temporary folder. The path of a socket has 107 at most, and what programs add takes up to 36."""
+_OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+
+
+@dataclass(frozen=True)
+class TrialFolder:
+    """Paths and files of one trial. Writing goes through a temporary name: a file is there whole or not at all."""
+
+    path: Path
+
+    @property
+    def stdout(self) -> Path:
+        return self.path / "stdout.txt"
+
+    @property
+    def stderr(self) -> Path:
+        return self.path / "stderr.txt"
+
+    @property
+    def scratch(self) -> Path:
+        """The child's working folder: frameworks drop files where they stand."""
+        return self.path / "scratch"
+
+    @property
+    def temporary(self) -> Path:
+        """The child's folder for temporary files: what a killed compiler leaves there goes with the trial.
+
+        In the trial's folder; where that path is too long for a socket, in the system's temporary folder.
+        """
+        inside = self.path.resolve() / "tmp"
+        if len(os.fsencode(inside)) <= MAX_TEMPORARY_CHARS:
+            return inside
+        digest = hashlib.sha256(os.fsencode(inside)).hexdigest()[:12]
+        return Path(tempfile.gettempdir(), f"autotune-{os.getuid()}-{digest}")
+
+    @property
+    def outcome_file(self) -> Path:
+        return self.path / OUTCOME_FILE
+
+    @property
+    def trace_file(self) -> Path:
+        """What the profiler saw, for chrome://tracing or Perfetto."""
+        return self.path / TRACE_FILE
+
+    def write_profile(self, profile: Profile) -> None:
+        write_whole(self._profile, profile.model_dump_json(indent=2))
+
+    def read_profile(self) -> Profile | None:
+        """None if the trial was not profiled."""
+        try:
+            return Profile.model_validate_json(self._profile.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write_request(self, request: TrialRequest) -> None:
+        """Start (again) from an empty record: an outcome of an earlier run must not be taken for this one's."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for stale in (self.outcome_file, self._stage, self.stdout, self.stderr, self._profile, self.trace_file):
+            stale.unlink(missing_ok=True)
+        self.drop_temporary()
+        write_whole(self._request, request.model_dump_json(by_alias=True, indent=2))
+
+    def read_request(self) -> TrialRequest:
+        """Raises OSError, or ValueError where the file is no request of this version."""
+        return TrialRequest.model_validate_json(self._request.read_text(encoding="utf-8"))
+
+    def write_outcome(self, outcome: Outcome) -> None:
+        write_whole(self.outcome_file, outcome.model_dump_json(indent=2))
+
+    def read_outcome(self) -> Outcome | None:
+        """None if the child left no outcome, or not a whole one."""
+        try:
+            return _OUTCOME.validate_json(self.outcome_file.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write_stage(self, stage: Stage) -> None:
+        self._stage.write_text(stage.value, encoding="utf-8")
+
+    def read_stage(self) -> Stage:
+        try:
+            return Stage(self._stage.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return Stage.START
+
+    def drop_leftovers(self) -> None:
+        """Remove temporary files, the scratch folder and the caches that lie inside the folder; the record stays."""
+        self.drop_temporary()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        shutil.rmtree(self.path / "cache", ignore_errors=True)
+
+    def drop_temporary(self) -> None:
+        """Remove the folder for temporary files."""
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+    @property
+    def _request(self) -> Path:
+        return self.path / REQUEST_FILE
+
+    @property
+    def _profile(self) -> Path:
+        return self.path / PROFILE_FILE
+
+    @property
+    def _stage(self) -> Path:
+        return self.path / "stage"
+
+
+def failed_trials(folder: Path) -> list[TrialFolder]:
+    """Trials anywhere below a folder that left a failure, or nothing."""
+    trials = [TrialFolder(path.parent) for path in folder.rglob(REQUEST_FILE)]
+    return [each for each in trials if not isinstance(each.read_outcome(), Measurement)]
+
+
+def parse_outcome(content: object) -> Outcome:
+    """An outcome from its stored JSON form. Raises ValueError."""
+    return _OUTCOME.validate_python(content)
