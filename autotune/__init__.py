@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from autotune.job.stats import Stats
     from autotune.job.tiers.model import LoadedTiers, TieredModel
     from autotune.job.tiers.selector import TieredStats
+    from autotune.tuned.adaptive_policy import AdaptivePolicy
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "expose", "load", "load_tiers", "stats"]
+__all__ = ["AdaptivePolicy", "__version__", "expose", "load", "load_tiers", "stats"]
 
 
 def load(path: str | PathLike[str]) -> Loaded:
@@ -48,9 +49,9 @@ def stats(model: TieredModel) -> TieredStats: ...
 def stats(model: Any) -> Stats | None: ...
 def stats(model: Any) -> Any:
     """What a model that `apply` gave has done until now, in its tiers if it has any; None for any other object."""
-    from autotune.job.stats import journal_of
+    from autotune.job.stats import recorder_of
 
-    journal = journal_of(model)
+    journal = recorder_of(model)
     return None if journal is None else journal.stats()
 
 
@@ -68,3 +69,12 @@ def expose(model: Any, name: str) -> None:
             "Prometheus needs the package prometheus-client", tip="run: pip install 'autotune-compile[prometheus]'"
         ) from None
     register(model, name)
+
+
+def __getattr__(name: str) -> Any:
+    """`AdaptivePolicy` is imported where it is asked for: pydantic comes with it."""
+    if name == "AdaptivePolicy":
+        from autotune.tuned.adaptive_policy import AdaptivePolicy
+
+        return AdaptivePolicy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

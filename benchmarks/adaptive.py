@@ -138,7 +138,7 @@ def way(name: str, model: Any, path: Path, background: bool) -> AbstractContextM
     import torch
 
     import autotune
-    from autotune.tuned.adaptive_policy import Adaptive
+    from autotune.tuned.adaptive_policy import AdaptivePolicy
 
     if name == "eager":
         return nullcontext(model)
@@ -146,7 +146,7 @@ def way(name: str, model: Any, path: Path, background: bool) -> AbstractContextM
         torch._dynamo.config.recompile_limit = 10_000
         torch._dynamo.config.accumulated_recompile_limit = 10_000
         return nullcontext(torch.compile(model, dynamic=False))
-    bounds = Adaptive(max_versions=64, background=background)
+    bounds = AdaptivePolicy(max_versions=64, background=background)
     return autotune.load(path).applied(model, on_mismatch="raise", margin=None, adaptive=bounds)
 
 

@@ -23,7 +23,7 @@ SEEDS = (0, 1)
 
 
 @dataclass(frozen=True)
-class Answer:
+class StudyResult:
     """What one study said to do."""
 
     verdict: str
@@ -31,7 +31,7 @@ class Answer:
     speedup: float | None
 
     @classmethod
-    def of(cls, document: Document) -> Answer:
+    def of(cls, document: Document) -> StudyResult:
         speedup = document["speedup"]
         return cls(document["verdict"], document["best"]["config"], None if speedup is None else speedup["median"])
 
@@ -47,7 +47,7 @@ class Twice:
     """Two answers about one model. `compared`: the product's verdict on the two configs, None where they are one."""
 
     model: str
-    answers: tuple[Answer, Answer]
+    answers: tuple[StudyResult, StudyResult]
     compared: str | None
 
     @property
@@ -67,12 +67,12 @@ def ask_twice(product: Product, model: str, trials: int | None, folder: Path) ->
     return twice
 
 
-def ask(product: Product, model: str, seed: int, trials: int | None, folder: Path) -> Answer:
+def ask(product: Product, model: str, seed: int, trials: int | None, folder: Path) -> StudyResult:
     """One study; its export goes to `folder`."""
     study = f"{model}-{seed}"
     document = product.tune(model, "torch", study=study, trials=trials, seed=seed)
     product.export(study, export_in(folder, model, seed))
-    return Answer.of(document)
+    return StudyResult.of(document)
 
 
 def compare(product: Product, model: str, folder: Path) -> str:

@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.measure.measurement import Stage
 from autotune.measure.sampling import SamplingPlan
-from autotune.planning.manifest import Wish, make_manifest
-from autotune.results.result import answer_of
-from autotune.study.budget import Budget, QuietPlan
+from autotune.planning.manifest import TuneRequest, make_manifest
+from autotune.results.result import result_of
+from autotune.study.budget import Budget, BusyMachinePlan
 from autotune.study.manifest import Manifest
 from autotune.study.study import create_study
 from autotune.trial.folder import TrialFolder
@@ -49,7 +49,7 @@ BUDGET = Budget(
     sentinel=SamplingPlan(min_samples=10, max_sampling_s=0.5, max_warmup_s=0.5),
     trials_per_sentinel=2,
     confirmation=BlockPlan(num_rounds=4, max_sampling_s=4, first_look=4, num_looks=2, max_s=20),
-    quiet=QuietPlan(max_wait_s=2),
+    quiet=BusyMachinePlan(max_wait_s=2),
 )
 NEIGHBOUR = """
 import time
@@ -105,7 +105,7 @@ def run_study(manifest: Manifest, studies: Path, runner: Runner, row: Row, *, ha
     begun = time.monotonic()
     verdict = Tuner(study, BUDGET, runner, notify).run().verdict.value
     row.seconds.append(time.monotonic() - begun)
-    answer = answer_of(study)
+    answer = result_of(study)
     best = None if answer.best is None else answer.best.config.get("variant.work")
     result = judged(verdict, best, has_gain=has_gain)
     row.verdicts[result] += 1
@@ -136,7 +136,7 @@ def run_row(machine: str, num_studies: int, manifests: dict[bool, Manifest]) -> 
 def question(*, has_gain: bool) -> Manifest:
     """That of a study with or without a planted gain."""
     return make_manifest(
-        Wish(
+        TuneRequest(
             models=(f"{HERE / 'models' / 'repeated_torch.py'}:repeated",),
             model_arguments=(f"gain={int(has_gain)}",),
             framework="torch",

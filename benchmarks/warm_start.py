@@ -25,7 +25,7 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import make_workload
 from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
-from autotune.trial.request import Shipped, TrialRequest
+from autotune.trial.request import ShippedCache, TrialRequest
 from autotune.trial.runner.runner import Runner
 from benchmarks.record import Conditions, Goal, Report, publish, table
 
@@ -126,7 +126,7 @@ class Bench:
         ways: dict[str, dict[str, Any]] = {
             "cold": {},
             "warm": {"cold": False},
-            "artifact": {"shipped": Shipped(artifact=artifact, home=str(self._folder))},
+            "artifact": {"shipped": ShippedCache(artifact=artifact, home=str(self._folder))},
         }
         self._run("warm", **ways["warm"])  # Fills the caches.
         for _ in range(num_processes):

@@ -22,7 +22,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
 from autotune.measure.objective import Constraint, Objective
 from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.space.space import Circumstances, SearchSpace, load_space
-from autotune.study.budget import Budget, QuietPlan
+from autotune.study.budget import Budget, BusyMachinePlan
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study, create_study
 from autotune.trial.folder import TrialFolder
@@ -68,7 +68,7 @@ QUICK_BUDGET = Budget(
     # Four: over two blocks an interval is so wide that a busy machine would decide.
     confirmation=QUICK_BLOCKS.model_copy(update={"first_look": 4}),
     tail=TailPlan(num_processes=2, num_samples=10),
-    quiet=QuietPlan(look_s=0.02, max_wait_s=0.1),
+    quiet=BusyMachinePlan(look_s=0.02, max_wait_s=0.1),
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from autotune.apply import shape_strategies
 from autotune.apply.shape_strategies import Place, Step
 from autotune.backends.protocol import Backend, Versions
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.workload import regions
@@ -46,7 +46,7 @@ def compile_under(
     model: Any,
     config: Config,
     variants: Iterable[Apply],
-    changes: Changes,
+    changes: UndoLog,
     *,
     shapes: Shapes | None = None,
 ) -> Callable[..., Any]:
@@ -61,7 +61,7 @@ def compile_under(
 
 
 def versions_under(
-    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
+    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: UndoLog
 ) -> Versions | None:
     """The same, to be compiled for one shape at a time: without a shape strategy. See `Backend.versions`."""
     one_shape = Config({name: value for name, value in config.root.items() if name not in shape_strategies.KNOBS})
@@ -128,7 +128,7 @@ def place_of(function: Apply | None) -> str | None:
 
 
 def _rewritten(
-    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: Changes
+    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: UndoLog
 ) -> tuple[Any, Callable[[Step], Step]]:
     """What is compiled in place of the model, with its variants; and what has to stand around the compiled step."""
     functions = list(variants)

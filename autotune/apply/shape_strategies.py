@@ -21,7 +21,7 @@ from typing import Any
 from autotune.apply.buckets import best_buckets, next_bucket, size_at
 from autotune.backends.outputs import flatten
 from autotune.backends.protocol import Backend, Varying
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
@@ -44,7 +44,7 @@ class Place:
     backend: Backend
     model: Any
     step: Step
-    changes: Changes
+    changes: UndoLog
     shapes: Shapes | None
 
     @property

@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.protocol import Found, ModelCopy, Varying, Versions, python_random_state, variables_set
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingDeviceError
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.regions import Region, fitting
@@ -85,7 +85,7 @@ class FakeBackend:
     def place(self, value: Any) -> Any:
         return value
 
-    def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
+    def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         behaviour = str(config.get("behaviour", "right"))
         if behaviour not in _BEHAVIOURS:
             raise InvalidConfigError(f"behaviour {behaviour!r} is unknown to the fake framework")
@@ -117,14 +117,14 @@ class FakeBackend:
     def original(self, model: Any) -> Any:
         return model
 
-    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+    def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
         """None for a config with a `region`."""
         return None if "region" in config.root else FakeVersions(self, model, config)
 
-    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+    def capture_despite(self, ailment: BreakKind, changes: UndoLog) -> None:
         pass
 
-    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+    def marker(self, model: Any, varying: Sequence[Varying], changes: UndoLog) -> Callable[[Arguments], None]:
         """Notes what it is told, so that a test can see it."""
 
         def mark(arguments: Arguments) -> None:
@@ -154,7 +154,7 @@ class FakeBackend:
         called: Callable[..., Any] = step
         return called
 
-    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
+    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
         return call
 
     def inference(self) -> AbstractContextManager[Any]:
@@ -167,7 +167,7 @@ class FakeBackend:
         model.training = True
 
     def training_step(
-        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
     ) -> Callable[..., Any]:
         """The optimizer has `weights`, a list of arrays; `gradients_of(loss)`, a list too, of any way of computing the
         loss anew; `gradients`, the last ones; and `step()`."""
@@ -314,7 +314,7 @@ class FakeVersions:
         return tuple((each.shape, str(each.dtype)) for each in (*args, *kwargs.values()))
 
     def new(self) -> Callable[..., Any]:
-        version = self._backend.compile(self._model, self._config, Changes())
+        version = self._backend.compile(self._model, self._config, UndoLog())
         self._versions.append(version)
         return version
 

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.workload import Arguments, Device
@@ -138,7 +138,7 @@ class Backend(Protocol):
     def place(self, value: Any) -> Any:
         """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
 
-    def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
+    def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         """The model under `config`, ready to be called like the model itself; lazily compiled is fine.
 
         Sets what a config sets in the process (contexts, global switches), and notes in `changes` how that is undone. A
@@ -157,15 +157,15 @@ class Backend(Protocol):
     def original(self, model: Any) -> Any:
         """The model behind what `stand_in` gave for it; the very same object for any other."""
 
-    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+    def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
         """The same, with what is compiled for one shape kept apart from what is compiled for another. None where this
         config's compiled code cannot be: nothing was set then."""
 
-    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+    def capture_despite(self, ailment: BreakKind, changes: UndoLog) -> None:
         """Before `compile`: let the compiler capture code of this kind, which it breaks at by default. Nothing happens
         where the framework has no safe way (`BackendEntry.capturable` lists those that have one)."""
 
-    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+    def marker(self, model: Any, varying: Sequence[Varying], changes: UndoLog) -> Callable[[Arguments], None]:
         """What is called before each call of what `compile` gave for `model`: from the first one on the compiler takes
         these sizes as open. A size that it cannot take so, such as a 1, it may still take as fixed."""
 
@@ -184,7 +184,7 @@ class Backend(Protocol):
     def direct(self, step: Any) -> Callable[..., Any]:
         """Calls what `compile` gave, or the model, also once a job's calls of it go elsewhere: see `stand_in`."""
 
-    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
+    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
         """What a job holds in place of `model`: a model of the same class, with the same parameters under the same
         names, whose calls go to `call`. `step` is what `compile` gave for the model, or the model."""
 
@@ -198,7 +198,7 @@ class Backend(Protocol):
         """Put a model that is in evaluation mode as a whole into training mode; one that is not is left as it is."""
 
     def training_step(
-        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
     ) -> Callable[..., Any]:
         """A function that takes one training step under `config` and returns the loss, a scalar tensor.
 

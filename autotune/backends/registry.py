@@ -13,7 +13,7 @@ from autotune.backends.protocol import Backend, Reports
 from autotune.config import Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
-from autotune.measure.diagnosis import Ailment
+from autotune.measure.diagnosis import BreakKind
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class BackendEntry:
     """Equal modules share one, so that the blocks of a deep model are worth compiling by themselves, unasked."""
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
-    capturable: tuple[Ailment, ...] = ()
+    capturable: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that can be taken out by a setting: see `Backend.capture_despite`."""
     toolchain: str | None = None
     """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
@@ -63,7 +63,7 @@ BACKENDS: dict[str, BackendEntry] = {
         compiled={"execution": "compile"},
         shares_compilations=True,
         reports="autotune.backends.torch.break_kinds",
-        capturable=(Ailment.SCALAR, Ailment.DATA_SHAPE, Ailment.PRINT),
+        capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
         toolchain="backends.torch.toolchain",
     ),
     "mindspore": BackendEntry(

@@ -1,4 +1,4 @@
-"""`Changes`: what applying a config changes outside the compiled code, so that it can be undone, and done again.
+"""`UndoLog`: what applying a config changes outside the compiled code, so that it can be undone, and done again.
 
 Rule of this file: a change is a pair of functions that put one thing into its new and its old state; both may be
 called any number of times, always in turn.
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class Changes:
-    """Changes in the order in which they were made. All of them stand, or none does."""
+class UndoLog:
+    """UndoLog in the order in which they were made. All of them stand, or none does."""
 
     def __init__(self) -> None:
         self._made: list[tuple[Callable[[], object], Callable[[], object]]] = []

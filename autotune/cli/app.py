@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError
 from autotune.printable import printable_lines
 
 if TYPE_CHECKING:
-    from autotune.results.result import Answer
+    from autotune.results.result import StudyResult
     from autotune.study.budget import Budget
     from autotune.study.study import Study
 
@@ -104,7 +104,7 @@ def budget_of(given: str | None, usual: Budget | None = None) -> Budget:
     return parse_as(Budget, read_yaml(Path(given)), Path(given))
 
 
-def print_document(study: Study, answer: Answer) -> None:
+def print_document(study: Study, answer: StudyResult) -> None:
     """All of a study as one JSON document on stdout."""
     from autotune.report.json import document
 

@@ -26,7 +26,7 @@ from autotune.cli.app import (
 
 if TYPE_CHECKING:
     from autotune.trial.runner.runner import Runners
-    from autotune.verification.comparison import Duel
+    from autotune.verification.comparison import PairedRun
 
 
 @app.command()
@@ -52,12 +52,12 @@ def verify(
     from autotune.report.json import verification_document
     from autotune.report.summary import verification_lines
     from autotune.tuned.tuned_config import load_tuned
-    from autotune.verification.verify import duel_with_untuned
+    from autotune.verification.verify import paired_run_with_untuned
     from autotune.verification.verify import verify as verify_tuned
 
     tuned = load_tuned(file)
     with scratch() as folder:
-        duel = duel_with_untuned(tuned, folder)
+        duel = paired_run_with_untuned(tuned, folder)
         with runners(tuned.environment.variables, folder) as trials:
             say_block = partial(_say_block, tuned.workload.objective)
             verification = verify_tuned(tuned, duel, trials, budget_of(budget), say_block, max_loss=max_loss)
@@ -96,20 +96,20 @@ def compare(
     return 1 if result.blames_config else 2
 
 
-def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[Duel, tuple[str, str]]:
+def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[PairedRun, tuple[str, str]]:
     """What `compare` was asked to compare, and what to call the two."""
     from autotune.errors import InputError
     from autotune.study.study import open_study
     from autotune.tuned.tuned_config import load_tuned
-    from autotune.verification.comparison import duel_of_trials
-    from autotune.verification.verify import duel_of_answers
+    from autotune.verification.comparison import paired_run_of_trials
+    from autotune.verification.verify import paired_run_of_configs
 
     match things:
         case [study, first, second] if first.isdecimal() and second.isdecimal():
             opened = open_study(studies_dir, study)
-            return duel_of_trials(opened, int(first), int(second), folder), (f"trial {first}", f"trial {second}")
+            return paired_run_of_trials(opened, int(first), int(second), folder), (f"trial {first}", f"trial {second}")
         case [first, second]:
-            return duel_of_answers(load_tuned(first), load_tuned(second), folder), (first, second)
+            return paired_run_of_configs(load_tuned(first), load_tuned(second), folder), (first, second)
     raise InputError(
         f"compare {' '.join(things)}: not understood", tip="compare STUDY 3 7, or compare first.yaml second.yaml"
     )

@@ -29,16 +29,18 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Find graph breaks and recompiles of a model: place, reason, cost and cure, the dearest first."""
-    from autotune.doctor.diagnose import Examination, make_case
-    from autotune.planning.manifest import Wish
-    from autotune.report.findings import checkup_document, checkup_lines
+    from autotune.doctor.diagnose import Examiner, make_case
+    from autotune.planning.manifest import TuneRequest
+    from autotune.report.findings import diagnosis_document, diagnosis_lines
 
-    wish = Wish(models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed)
+    wish = TuneRequest(
+        models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed
+    )
     case = make_case(wish, knob or ())
     with scratch() as folder, runners({}, folder) as trials:
-        checkup = Examination(case, trials, folder, lambda what: say(f"  measuring {what} ...")).run()
+        checkup = Examiner(case, trials, folder, lambda what: say(f"  measuring {what} ...")).run()
     if as_json:
-        print_line(json.dumps(checkup_document(checkup), indent=2))
+        print_line(json.dumps(diagnosis_document(checkup), indent=2))
         return
-    for line in checkup_lines(checkup):
+    for line in diagnosis_lines(checkup):
         print_line(line)

@@ -40,11 +40,11 @@ def show(
     from autotune.report.profile import hot_spots_table
     from autotune.report.summary import summary, trials_table
     from autotune.report.traffic import traffic_table
-    from autotune.results.result import answer_of
+    from autotune.results.result import result_of
     from autotune.study.study import open_study, studies_dir_flag
 
     opened = open_study(studies_dir, study)
-    result = answer_of(opened)
+    result = result_of(opened)
     if as_json:
         print_document(opened, result)
         return

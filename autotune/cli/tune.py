@@ -28,7 +28,7 @@ from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
     from autotune.report.live import LiveDisplay
-    from autotune.results.result import Answer
+    from autotune.results.result import StudyResult
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
@@ -146,12 +146,12 @@ def tune(
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
     begun = time.monotonic()  # A time budget is that of the whole command.
-    from autotune.planning.manifest import Wish, make_manifest
+    from autotune.planning.manifest import TuneRequest, make_manifest
     from autotune.space.space import PRESETS
     from autotune.study.study import open_or_create
     from autotune.tuning.priors import read_prior
 
-    wish = Wish(
+    wish = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),
         framework=framework,
@@ -220,7 +220,7 @@ def _tune(
     profiled: bool = False,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
-    from autotune.results.result import answer_of
+    from autotune.results.result import result_of
     from autotune.trial.runner.deadline import Deadline
 
     end_politely()
@@ -233,11 +233,11 @@ def _tune(
         return 130
     except AutotuneError:
         if as_json:
-            print_document(study, answer_of(study))
+            print_document(study, result_of(study))
         raise
     if profiled:
         profile_best(study)
-    answer = answer_of(study)
+    answer = result_of(study)
     if as_json:
         print_document(study, answer)
     else:
@@ -249,14 +249,14 @@ def _tune(
 def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source]) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
     from autotune.report.summary import failure_lines
-    from autotune.results.result import answer_of
+    from autotune.results.result import result_of
     from autotune.tuning.loop import Tuner
 
     try:
         with at_work(study) as (trials, display):
             Tuner(study, budget, trials, display, deadline=deadline, sources=sources).run()
     except AutotuneError:
-        for line in failure_lines(answer_of(study)):
+        for line in failure_lines(result_of(study)):
             say(line)
         raise
 
@@ -280,7 +280,7 @@ def at_work(study: Study) -> Iterator[tuple[Runners, LiveDisplay]]:
         yield trials, display
 
 
-def print_summary(answer: Answer, studies_dir: Path, *, profiled: bool, with_next: bool = True) -> None:
+def print_summary(answer: StudyResult, studies_dir: Path, *, profiled: bool, with_next: bool = True) -> None:
     """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
     from autotune.report.console import console
     from autotune.report.profile import hot_spots_table
@@ -296,10 +296,10 @@ def print_summary(answer: Answer, studies_dir: Path, *, profiled: bool, with_nex
 def profile_best(study: Study) -> None:
     """The untuned model and the best config once more, each alone and then under the framework's profiler."""
     from autotune.measure.measurement import Failure
-    from autotune.results.result import answer_of
+    from autotune.results.result import result_of
     from autotune.tuning.rerun import run_again
 
-    answer = answer_of(study)
+    answer = result_of(study)
     compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
     for number in dict.fromkeys(compared):
         outcome, _ = run_again(study, number, profiled=True, log=study.folder / "supervisor.log")

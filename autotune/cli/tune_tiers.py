@@ -13,7 +13,7 @@ from autotune.cli.tune import at_work, print_summary, profile_best, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
-    from autotune.planning.manifest import Wish
+    from autotune.planning.manifest import TuneRequest
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def tune_tiers(
-    wish: Wish,
+    wish: TuneRequest,
     deadline: str,
     budget: Budget,
     studies_dir: Path,
@@ -33,13 +33,13 @@ def tune_tiers(
     profiled: bool,
 ) -> int:
     """Tune one tier after the other, the best first. 1 where none keeps the deadline."""
-    from autotune.planning.manifest import make_manifest, tier_wishes
+    from autotune.planning.manifest import make_manifest, tier_requests
     from autotune.results.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.study.study import open_or_create
     from autotune.trial.runner.deadline import Deadline
 
     limit_s = deadline_s(deadline)
-    manifests = {name: make_manifest(each) for name, each in tier_wishes(wish).items()}
+    manifests = {name: make_manifest(each) for name, each in tier_requests(wish).items()}
     folder = folder_of(studies_dir, manifests)
     time = Deadline.after(budget.wall_s, begun)
     end_politely()
@@ -75,22 +75,22 @@ def tune_tiers(
 
 def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
     """Raises NoUsableTrialError."""
-    from autotune.results.result import answer_of
-    from autotune.tuning.session import Workbench
+    from autotune.results.result import result_of
+    from autotune.tuning.session import Session
     from autotune.tuning.tail_latency import confirm_tail
 
-    best = answer_of(study).best
+    best = result_of(study).best
     if best is None:
         raise NoUsableTrialError("no config keeps every constraint", tip=f"look at: {study.command('show')}")
     with at_work(study) as (trials, display):
-        return confirm_tail(Workbench(study, budget, trials, display, deadline), best)
+        return confirm_tail(Session(study, budget, trials, display, deadline), best)
 
 
 def _print_one(name: str, study: Study, studies_dir: Path, *, profiled: bool) -> None:
-    from autotune.results.result import answer_of
+    from autotune.results.result import result_of
 
     print_line(f"tier {name}")
-    print_summary(answer_of(study), studies_dir, profiled=profiled, with_next=False)
+    print_summary(result_of(study), studies_dir, profiled=profiled, with_next=False)
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:

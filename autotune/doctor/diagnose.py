@@ -16,10 +16,10 @@ from autotune.backends.registry import entry_of, framework_version, reports_of
 from autotune.config import Config, Scalar
 from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
 from autotune.errors import HarnessError, InputError
-from autotune.measure.diagnosis import Ailment, Diagnosis
+from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
-from autotune.planning.manifest import Wish, bundled_space, choose_target, make_workload, typed_arguments
+from autotune.planning.manifest import TuneRequest, bundled_space, choose_target, make_workload, typed_arguments
 from autotune.schema import Record
 from autotune.space.space import Circumstances, SearchSpace, load_space
 from autotune.trial.folder import TrialFolder
@@ -33,7 +33,7 @@ NOTABLE = 0.03
 """A difference below this share of a call is within what two processes of one config differ by."""
 
 
-class Checkup(Record):
+class ModelDiagnosis(Record):
     """What was found. `untuned_s` and `compiled_s` are medians of a call; None where the model did not run."""
 
     model: str
@@ -61,7 +61,7 @@ class Case:
     config: Config
 
 
-class Examination:
+class Examiner:
     """Of one case. `folder` takes the trials, `tell` hears what is being measured."""
 
     def __init__(self, case: Case, trials: Trials, folder: Path, tell: Callable[[str], None]) -> None:
@@ -72,7 +72,7 @@ class Examination:
         self._folder = folder
         self._tell = tell
 
-    def run(self) -> Checkup:
+    def run(self) -> ModelDiagnosis:
         """Measure and judge. Raises HarnessError for a model that does not even run untuned."""
         self._tell("the untuned model")
         untuned = self._attempt("untuned", self._untuned)
@@ -86,7 +86,7 @@ class Examination:
             costs = {ailment: self._cost(ailment, compiled) for ailment in self._capturable(findings)}
             findings = [_with_cost(each, findings, costs) for each in findings]
             findings = with_profiled_cost(findings, TrialFolder(self._folder / "compiled").read_profile())
-        return Checkup(
+        return ModelDiagnosis(
             model=self._workload.model,
             framework=self._workload.framework,
             config=self._config,
@@ -105,7 +105,7 @@ class Examination:
         )
 
     def _attempt(
-        self, name: str, config: Config, without: tuple[Ailment, ...] = (), *, profiled: bool = False
+        self, name: str, config: Config, without: tuple[BreakKind, ...] = (), *, profiled: bool = False
     ) -> Outcome:
         folder = TrialFolder((self._folder / name).resolve())
         reports = self._reports
@@ -146,11 +146,11 @@ class Examination:
             }
         )
 
-    def _capturable(self, findings: list[Finding]) -> list[Ailment]:
+    def _capturable(self, findings: list[Finding]) -> list[BreakKind]:
         found = {each.ailment for each in findings if each.kind == "graph_break"}
         return [each for each in entry_of(self._workload.framework).capturable if each in found]
 
-    def _cost(self, ailment: Ailment, compiled: Measurement) -> Cost | None:
+    def _cost(self, ailment: BreakKind, compiled: Measurement) -> Cost | None:
         """Of all breaks of one kind, by a run in which they are captured; None unless that is all that differs."""
         self._tell(f"compiled without breaks of kind {ailment.value}")
         without = self._attempt(f"without-{ailment.value}", self._config, without=(ailment,))
@@ -174,7 +174,7 @@ class Examination:
         return reports_of(self._workload.framework)
 
 
-def differ_in(ailment: Ailment, compiled: Diagnosis, without: Diagnosis) -> bool:
+def differ_in(ailment: BreakKind, compiled: Diagnosis, without: Diagnosis) -> bool:
     """The breaks of this kind are gone, and nothing else broke for it: a number that is captured can break what it is
     handed to, and then the two runs do not differ by the number alone."""
     before, after = (
@@ -184,7 +184,7 @@ def differ_in(ailment: Ailment, compiled: Diagnosis, without: Diagnosis) -> bool
     return after <= before and not any(kind is ailment for _, kind, _ in after)
 
 
-def _with_cost(finding: Finding, findings: list[Finding], costs: dict[Ailment, Cost | None]) -> Finding:
+def _with_cost(finding: Finding, findings: list[Finding], costs: dict[BreakKind, Cost | None]) -> Finding:
     """The cost of a kind stands at each of its places; where there are several, it says that it is that of all."""
     cost = costs.get(finding.ailment)
     if finding.kind != "graph_break" or cost is None:
@@ -195,7 +195,7 @@ def _with_cost(finding: Finding, findings: list[Finding], costs: dict[Ailment, C
     return finding.model_copy(update={"cost": cost})
 
 
-def make_case(wish: Wish, knobs: Iterable[str]) -> Case:
+def make_case(wish: TuneRequest, knobs: Iterable[str]) -> Case:
     """The wish's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
 
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.

@@ -9,12 +9,12 @@ import linecache
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from autotune.measure.diagnosis import Ailment, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
 from autotune.measure.profile import EVERYWHERE, Profile
 from autotune.schema import Record
 
 Kind = Literal["graph_break", "recompile"]
-_VAGUE = frozenset({Ailment.FOREIGN_CALL, Ailment.OTHER})
+_VAGUE = frozenset({BreakKind.FOREIGN_CALL, BreakKind.OTHER})
 """They give way to a better name for the same place."""
 
 
@@ -33,7 +33,7 @@ class Finding(Record):
     """`source` is the line itself; `cost` None: not measured."""
 
     kind: Kind
-    ailment: Ailment
+    ailment: BreakKind
     location: str | None
     source: str | None
     reason: str
@@ -95,7 +95,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
             group = 3
         else:
             group = 0 if each.cost.kind == "per_call" else 1
-        return group, -seconds, not each.gives_up, each.ailment is Ailment.AFTER_BREAK, -each.count
+        return group, -seconds, not each.gives_up, each.ailment is BreakKind.AFTER_BREAK, -each.count
 
     return sorted(findings, key=place)
 
@@ -109,7 +109,7 @@ def source_line(location: str | None) -> str | None:
 def _of_break(each: GraphBreak) -> Finding:
     return Finding(
         kind="graph_break",
-        ailment=each.ailment or Ailment.OTHER,
+        ailment=each.ailment or BreakKind.OTHER,
         location=each.location,
         source=source_line(each.location),
         reason=each.reason,
@@ -125,7 +125,7 @@ def _of_recompile(each: Recompile) -> Finding:
         paid = Cost(kind="once", seconds=each.compile_s, how="by the compiler's own clock")
     return Finding(
         kind="recompile",
-        ailment=each.ailment or Ailment.OTHER,
+        ailment=each.ailment or BreakKind.OTHER,
         location=each.location,
         source=source_line(each.location),
         reason=each.reason,
@@ -134,7 +134,7 @@ def _of_recompile(each: Recompile) -> Finding:
 
 
 def _merged(findings: Iterable[Finding]) -> Sequence[Finding]:
-    seen: dict[tuple[str | None, Ailment], Finding] = {}
+    seen: dict[tuple[str | None, BreakKind], Finding] = {}
     for each in findings:
         known = seen.get((each.location, each.ailment))
         seen[each.location, each.ailment] = each if known is None else _together(known, each)

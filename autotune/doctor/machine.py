@@ -15,7 +15,7 @@ from autotune.trial.runner.exit_status import MIN_FREE_BYTES
 from autotune.trial.runner.probe import find_devices
 
 
-class Finding(Record):
+class MachineFinding(Record):
     """One thing looked at: there or not, what was found, what to do about it."""
 
     what: str
@@ -25,44 +25,46 @@ class Finding(Record):
     is_framework: bool = False
 
 
-def examine(studies_dir: Path) -> list[Finding]:
+def examine(studies_dir: Path) -> list[MachineFinding]:
     """Look at everything. Never raises for what is missing: that is the finding."""
     findings = [each for name in framework_names() for each in _examine_framework(name)]
     return [*findings, _numpy(), _cores(), _disk(studies_dir)]
 
 
-def _examine_framework(framework: str) -> list[Finding]:
+def _examine_framework(framework: str) -> list[MachineFinding]:
     try:
         found = find_devices(framework)
     except MissingFrameworkError as error:
-        return [Finding(what=framework, ok=False, found="not installed", cure=error.tip, is_framework=True)]
+        return [MachineFinding(what=framework, ok=False, found="not installed", cure=error.tip, is_framework=True)]
     except AutotuneError as error:
-        return [Finding(what=framework, ok=False, found=str(error), cure=error.tip, is_framework=True)]
-    findings = [Finding(what=framework, ok=True, found=found.version, is_framework=True)]
+        return [MachineFinding(what=framework, ok=False, found=str(error), cure=error.tip, is_framework=True)]
+    findings = [MachineFinding(what=framework, ok=True, found=found.version, is_framework=True)]
     for device, name in found.devices.items():
-        findings.append(Finding(what=f"{framework} on {device}", ok=True, found=name))
+        findings.append(MachineFinding(what=f"{framework} on {device}", ok=True, found=name))
     for note in found.notes:
         absent, _, cure = note.partition(":")
-        findings.append(Finding(what=f"{framework} on {absent}", ok=False, found="not usable", cure=cure.strip()))
+        findings.append(
+            MachineFinding(what=f"{framework} on {absent}", ok=False, found="not usable", cure=cure.strip())
+        )
     for name, place in found.compilers.items():
-        findings.append(Finding(what=f"{name} for {framework}", ok=not place.startswith("missing"), found=place))
+        findings.append(MachineFinding(what=f"{name} for {framework}", ok=not place.startswith("missing"), found=place))
     return findings
 
 
-def _numpy() -> Finding:
+def _numpy() -> MachineFinding:
     broken = package_version("mindspore") is not None and int(np.__version__.split(".")[0]) >= 2
     cure = f"MindSpore is built against NumPy 1: pip install 'numpy<2' (or {entry_of('mindspore').install})"
-    return Finding(what="numpy", ok=not broken, found=np.__version__, cure=cure if broken else None)
+    return MachineFinding(what="numpy", ok=not broken, found=np.__version__, cure=cure if broken else None)
 
 
-def _cores() -> Finding:
-    return Finding(what="cores", ok=True, found=str(num_usable_cores()))
+def _cores() -> MachineFinding:
+    return MachineFinding(what="cores", ok=True, found=str(num_usable_cores()))
 
 
-def _disk(studies_dir: Path) -> Finding:
+def _disk(studies_dir: Path) -> MachineFinding:
     place = studies_dir.resolve()
     existing = next(each for each in (place, *place.parents) if each.exists())
     free = shutil.disk_usage(existing).free
     enough = free >= MIN_FREE_BYTES
     cure = f"a trial needs {MIN_FREE_BYTES / 2**20:.0f} MiB" if not enough else None
-    return Finding(what=f"disk of {studies_dir}/", ok=enough, found=f"{free / 2**30:.1f} GiB free", cure=cure)
+    return MachineFinding(what=f"disk of {studies_dir}/", ok=enough, found=f"{free / 2**30:.1f} GiB free", cure=cure)

@@ -14,17 +14,17 @@ from autotune.apply.compile_model import compile_under, recalled, versions_under
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of, framework_of, load_backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
-from autotune.job.adaptive.model import Adaptation, Adapted
+from autotune.job.adaptive.model import AdaptiveModel, Compilation
 from autotune.job.guard import Applied, Guard, MismatchError, Terms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
-from autotune.job.stats import CallTimes, Journal, keep_for
+from autotune.job.stats import CallTimes, StatsRecorder, keep_for
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.measurement import structure_sha256
-from autotune.tuned.adaptive_policy import Adaptive
+from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Apply, Arguments, Recipe, Variants
 
@@ -42,7 +42,7 @@ class Policy:
     margin: float | None = MARGIN
     monitor: bool = False
     variants: Variants = field(default_factory=dict)
-    adaptive: Adaptive | bool | None = None
+    adaptive: AdaptivePolicy | bool | None = None
     """None: as the file says; False: not even then; True: with the file's bounds, or the usual ones."""
     process_settings: bool = False
     """What a config sets for the whole process may be set."""
@@ -52,15 +52,15 @@ class Policy:
             raise InputError(
                 f"on_mismatch={self.on_mismatch!r}: unknown", tip=f"choose one of: {', '.join(get_args(OnMismatch))}"
             )
-        if not isinstance(self.adaptive, (Adaptive, bool, type(None))):
+        if not isinstance(self.adaptive, (AdaptivePolicy, bool, type(None))):
             raise InputError(
-                f"adaptive={self.adaptive!r}: is neither a truth value nor an Adaptive",
-                tip="give it as autotune.job.adaptive.ledger.Adaptive(max_versions=8)",
+                f"adaptive={self.adaptive!r}: is neither a truth value nor an AdaptivePolicy",
+                tip="give it as autotune.AdaptivePolicy(max_versions=8)",
             )
 
 
 @dataclass(frozen=True)
-class Answer:
+class LoadedFile:
     """What is in a file. `answer` is None where the file cannot be used; `problem` then says why."""
 
     path: str
@@ -71,14 +71,14 @@ class Answer:
 class Application:
     """One model, or one training step, under one policy."""
 
-    def __init__(self, loaded: Answer, model: Any, policy: Policy, recipe: Recipe | None = None) -> None:
+    def __init__(self, loaded: LoadedFile, model: Any, policy: Policy, recipe: Recipe | None = None) -> None:
         """`recipe`: what is applied is a training step of the model; None: the model's calls."""
         self._loaded = loaded
         self._model = model
         self._policy = policy
         self._recipe = recipe
-        self._journal = Journal()
-        self._changes = Changes()
+        self._journal = StatsRecorder()
+        self._changes = UndoLog()
         self._backend: Backend | None = None
 
     def given(self) -> tuple[Any, Callable[[], None]]:
@@ -149,7 +149,7 @@ class Application:
     ) -> tuple[Any, Callable[[], None]]:
         """What the job holds for a `call` that stands in front of the model."""
         self._journal.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
-        holding = Changes()
+        holding = UndoLog()
         monitored = self._monitored(call)
         given = monitored if self._recipe else backend.stand_in(self._model, step, monitored, holding)
 
@@ -166,7 +166,7 @@ class Application:
         variants: list[Apply],
         untuned: Callable[..., Any],
         terms: Terms,
-    ) -> Adaptation | None:
+    ) -> AdaptiveModel | None:
         """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
         limits = self._limits(tuned)
         if limits is None or self._recipe is not None:
@@ -174,13 +174,13 @@ class Application:
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
             self._changes.undo()
-            self._changes = Changes()
+            self._changes = UndoLog()
             why = "what this config compiles cannot be kept apart by shape"
             self._journal.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
             return None
         ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
-        adaptation = Adaptation(
-            Adapted(backend, versions, untuned, self._changes),
+        adaptation = AdaptiveModel(
+            Compilation(backend, versions, untuned, self._changes),
             ledger,
             self._journal,
             tolerance=terms.tolerance if self._policy.check else None,
@@ -189,13 +189,13 @@ class Application:
         self._journal.adaptive = adaptation.stats
         return adaptation
 
-    def _limits(self, tuned: TunedConfig) -> Adaptive | None:
+    def _limits(self, tuned: TunedConfig) -> AdaptivePolicy | None:
         asked = self._policy.adaptive
         if asked is False or (asked is None and tuned.adaptive is None):
             return None
-        return asked if isinstance(asked, Adaptive) else tuned.adaptive or Adaptive()
+        return asked if isinstance(asked, AdaptivePolicy) else tuned.adaptive or AdaptivePolicy()
 
-    def _step(self, backend: Backend, config: Config, variants: list[Apply], changes: Changes) -> Any:
+    def _step(self, backend: Backend, config: Config, variants: list[Apply], changes: UndoLog) -> Any:
         if self._recipe is None:
             shapes = None if self._loaded.answer is None else self._loaded.answer.shapes
             return compile_under(backend, self._model, config, variants, changes, shapes=shapes)
@@ -204,7 +204,7 @@ class Application:
     def _untuned_call(self, backend: Backend, framework: str) -> Callable[..., Any]:
         if self._recipe is None:
             return backend.direct(self._model)
-        step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), [], Changes())
+        step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), [], UndoLog())
         return step
 
     def _meet(self, tuned: TunedConfig, differing: list[str]) -> None:
@@ -262,7 +262,7 @@ class Application:
             return self._untouched_step(), lambda: None
         if not self._policy.monitor or self._backend is None:
             return self._model, lambda: None
-        holding = Changes()
+        holding = UndoLog()
         call = self._monitored(self._backend.direct(self._model))
         return self._backend.stand_in(self._model, self._model, call, holding), holding.undo
 

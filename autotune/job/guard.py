@@ -23,9 +23,9 @@ from typing import Any, Literal
 from autotune.apply.warm_start import WarmStart
 from autotune.backends.outputs import compared
 from autotune.backends.protocol import Backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.errors import InputError, UnsuitableCallError, quoted
-from autotune.job.stats import Journal
+from autotune.job.stats import StatsRecorder
 from autotune.workload.workload import Arguments
 
 NUM_TIMED = 10
@@ -62,7 +62,7 @@ class Applied:
     backend: Backend
     tuned: Callable[..., Any]
     untuned: Callable[..., Any]
-    changes: Changes
+    changes: UndoLog
     warm_start: WarmStart | None = None
     """Caches for the first tuned call."""
 
@@ -70,7 +70,7 @@ class Applied:
 class Guard:
     """A callable: what the job's calls go to."""
 
-    def __init__(self, applied: Applied, terms: Terms, journal: Journal) -> None:
+    def __init__(self, applied: Applied, terms: Terms, journal: StatsRecorder) -> None:
         self._applied = applied
         self._tuned = applied.tuned if applied.warm_start is None else self._from_artifact
         self._untuned = applied.untuned

@@ -16,14 +16,14 @@ from os import PathLike, fspath
 from typing import Any, cast
 
 from autotune.errors import InputError
-from autotune.job.apply import MARGIN, Answer, Application, OnMismatch, Policy
-from autotune.tuned.adaptive_policy import Adaptive
+from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
+from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.workload import Recipe, Variants
 
 
 @dataclass(frozen=True)
-class Loaded(Answer):
+class Loaded(LoadedFile):
     """The answer in a file, and its use."""
 
     def apply(
@@ -35,7 +35,7 @@ class Loaded(Answer):
         margin: float | None = MARGIN,
         monitor: bool = False,
         variants: Variants | None = None,
-        adaptive: Adaptive | bool | None = None,
+        adaptive: AdaptivePolicy | bool | None = None,
         process_settings: bool = False,
     ) -> Any:
         """The model compiled as it was measured; the very same model if nothing was faster than leaving it.

@@ -13,7 +13,7 @@ from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from autotune.errors import InputError
 from autotune.job.adaptive.ledger import AdaptiveStats
-from autotune.job.stats import Stats, Told, journal_of
+from autotune.job.stats import Stats, Told, recorder_of
 from autotune.job.tiers.selector import TieredStats
 
 _LABELS = ("model",)
@@ -25,7 +25,7 @@ def expose(model: Any, name: str, registry: CollectorRegistry = REGISTRY) -> Col
 
     The collector that is returned is what `registry.unregister` takes. Raises InputError for any other model.
     """
-    journal = journal_of(model)
+    journal = recorder_of(model)
     if journal is None:
         raise InputError(f"{name}: a {type(model).__name__} that autotune's apply() did not give has no statistics")
     collector = _StatsCollector(journal, name)

@@ -1,4 +1,4 @@
-"""`Journal`: what happened to a loaded model, for whoever asks later: `autotune.stats(model)`.
+"""`StatsRecorder`: what happened to a loaded model, for whoever asks later: `autotune.stats(model)`.
 
 Events are always kept, there are few. Calls are counted and timed only where the job asked for it.
 """
@@ -66,7 +66,7 @@ class Stats:
 
 
 @dataclass
-class Journal:
+class StatsRecorder:
     """One for each model that `apply` gave or was given."""
 
     state: Literal["settling", "tuned", "untuned", "adaptive"] = "untuned"
@@ -150,7 +150,7 @@ class CallTimes:
 
 
 class Told(Protocol):
-    """Whatever keeps statistics of a model: a `Journal`, or that of several tiers."""
+    """Whatever keeps statistics of a model: a `StatsRecorder`, or that of several tiers."""
 
     def stats(self) -> Any:
         """Of the model until now."""
@@ -167,7 +167,7 @@ def keep_for(model: Any, journal: Told) -> None:
         _log.debug("autotune: no statistics for a %s", type(model).__name__)
 
 
-def journal_of(model: Any) -> Told | None:
+def recorder_of(model: Any) -> Told | None:
     """The journal of a model that `apply` gave; None for any other object."""
     try:
         return _JOURNALS.get(model)

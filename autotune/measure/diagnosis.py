@@ -1,4 +1,4 @@
-"""`Ailment`: what kind of code breaks a graph, or has it compiled again; the same names for every framework.
+"""`BreakKind`: what kind of code breaks a graph, or has it compiled again; the same names for every framework.
 
 Rule of this file: a kind is told by what its cure is. Two breaks that are mended alike are one ailment.
 """
@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt
 from autotune.schema import Record
 
 
-class Ailment(StrEnum):
+class BreakKind(StrEnum):
     """The kinds of graph breaks, then those of recompiles."""
 
     BRANCH = "tensor_branch"
@@ -64,7 +64,7 @@ class GraphBreak(Record):
     reason: str
     location: str | None = None
     count: int = 1
-    ailment: Ailment | None = None
+    ailment: BreakKind | None = None
     """None in records of older releases."""
     hint: str | None = None
     """The framework's own advice."""
@@ -77,7 +77,7 @@ class Recompile(Record):
 
     reason: str
     location: str | None = None
-    ailment: Ailment | None = None
+    ailment: BreakKind | None = None
     compile_s: float | None = None
     """Seconds that this compilation took, by the framework's own clock."""
 

@@ -34,7 +34,7 @@ from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.study.manifest import Manifest, Target
 from autotune.study.study import check_name
 from autotune.trial.runner.probe import find_devices, read_declaration
-from autotune.workload.tiers import Grade
+from autotune.workload.tiers import TierSpec
 from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
 from autotune.workload.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
@@ -48,7 +48,7 @@ BOTH = "both"
 """`--framework both`: every framework, in one study; the preferred one's untuned model is what all is compared with."""
 
 
-class Wish(Record):
+class TuneRequest(Record):
     """What the user asked for, as typed; None where left out."""
 
     models: tuple[str, ...]
@@ -75,7 +75,7 @@ class Wish(Record):
     """Of a tier: they count more than `model_arguments`."""
 
 
-def make_manifest(wish: Wish) -> Manifest:
+def make_manifest(wish: TuneRequest) -> Manifest:
     """The question that the wish comes to on this machine. Raises an AutotuneError with a sentence."""
     _require_text(wish)
     frameworks, device = choose_targets(wish.framework, wish.device)
@@ -114,7 +114,7 @@ def make_manifest(wish: Wish) -> Manifest:
     )
 
 
-def _require_text(wish: Wish) -> None:
+def _require_text(wish: TuneRequest) -> None:
     """Before anything takes time: the study's name is one, and what is written down can be written down."""
     if wish.study is not None:
         check_name(wish.study)
@@ -127,7 +127,7 @@ def _require_text(wish: Wish) -> None:
                 raise InputError(f"{flag} {text}: is not text (UTF-8)") from None
 
 
-def tier_wishes(wish: Wish) -> dict[str, Wish]:
+def tier_requests(wish: TuneRequest) -> dict[str, TuneRequest]:
     """Tier -> the wish of its study, the best tier first. A model that declares no tiers is one, `full`.
 
     What is minimised is the 99th percentile, unless the user wants something else. Raises an AutotuneError.
@@ -156,7 +156,7 @@ def tier_wishes(wish: Wish) -> dict[str, Wish]:
                 "objectives": wish.objectives or ("p99",),
             }
         )
-        for tier, grade in (declared.tiers or {"full": Grade()}).items()
+        for tier, grade in (declared.tiers or {"full": TierSpec()}).items()
     }
 
 
@@ -165,7 +165,7 @@ def stream_calls(objectives: Iterable[Objective]) -> int:
     return min([STREAM_CALLS, *(each.num_calls for each in objectives if each.num_calls is not None)])
 
 
-def _traffic_of(wish: Wish) -> Traffic | None:
+def _traffic_of(wish: TuneRequest) -> Traffic | None:
     """None: the model is called with one shape. Raises InputError."""
     if wish.shapes and wish.traffic is not None:
         raise InputError("--shapes and --traffic: give one of them", tip="a file has the shapes in it")
@@ -198,7 +198,7 @@ def _require_fit_for(
         )
 
 
-def _arguments_of(wish: Wish, traffic: Traffic | None) -> dict[str, Scalar]:
+def _arguments_of(wish: TuneRequest, traffic: Traffic | None) -> dict[str, Scalar]:
     """What the model's function is called with: each dimension of the traffic at its largest size."""
     typed = typed_arguments("--model-arg", wish.model_arguments)
     arguments = {**typed, **wish.arguments}
@@ -210,7 +210,7 @@ def _arguments_of(wish: Wish, traffic: Traffic | None) -> dict[str, Scalar]:
 
 
 def _targets(
-    wish: Wish, frameworks: tuple[str, ...], device: Device, traffic: Traffic | None, num_calls: int
+    wish: TuneRequest, frameworks: tuple[str, ...], device: Device, traffic: Traffic | None, num_calls: int
 ) -> list[Target]:
     """The model in each framework. All take the same arguments, the same seed and the same traffic."""
     arguments = _arguments_of(wish, traffic)
@@ -237,7 +237,7 @@ def _declaration_of(workload: Workload, variables: dict[str, str]) -> Declaratio
     return read_declaration(workload, variables)
 
 
-def _space_of(target: Target, wish: Wish, declared: Declaration) -> SearchSpace:
+def _space_of(target: Target, wish: TuneRequest, declared: Declaration) -> SearchSpace:
     """The space of one framework as it holds here, with the knobs of what the model declares."""
     workload = target.workload
     circumstances = _circumstances(wish, target, declared)
@@ -248,7 +248,7 @@ def _space_of(target: Target, wish: Wish, declared: Declaration) -> SearchSpace:
     return with_declared(space, declared, dict(entry.compiled), found_too=found_too)
 
 
-def _circumstances(wish: Wish, target: Target, declared: Declaration) -> Circumstances:
+def _circumstances(wish: TuneRequest, target: Target, declared: Declaration) -> Circumstances:
     """Without `--tolerance` a model is taken for a float32 one, which no half-precision setting leaves as right."""
     tolerance = wish.tolerance or DEFAULT_TOLERANCES["float32"]
     return Circumstances(
@@ -503,7 +503,7 @@ def _digest(module: str, search_path: Path) -> str | None:
     return hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin and Path(origin).is_file() else None
 
 
-def _study_name(wish: Wish, frameworks: tuple[str, ...], device: Device) -> str:
+def _study_name(wish: TuneRequest, frameworks: tuple[str, ...], device: Device) -> str:
     """What the user calls it, else after the model (in the first framework), task, frameworks and device."""
     if wish.study is not None:
         return wish.study
@@ -511,7 +511,7 @@ def _study_name(wish: Wish, frameworks: tuple[str, ...], device: Device) -> str:
     return "-".join([_short_name(model), *_named_kind(wish), *frameworks, device])
 
 
-def _named_kind(wish: Wish) -> list[str]:
+def _named_kind(wish: TuneRequest) -> list[str]:
     """What the task and the traffic add to a study's name: inference and one shape go without saying."""
     return [*([] if wish.task == "infer" else [wish.task]), *(["traffic"] if wish.shapes or wish.traffic else [])]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from autotune.report.format import missed
 from autotune.report.objectives import gain, shown
-from autotune.results.result import Answer
+from autotune.results.result import StudyResult
 from autotune.study.records import TrialRecord, exclusions
 
 
-def feasible(answer: Answer) -> str:
+def feasible(answer: StudyResult) -> str:
     """The headline where the untuned model is out of the question, so that the best of the others is the answer."""
     assert answer.best is not None
     compared = f"; {gain(answer.objective, answer.speedup)} against it" if answer.speedup else ""
     return f"feasible: trial {answer.best.number} keeps every constraint, the untuned model does not{compared}"
 
 
-def infeasible(answer: Answer) -> str:
+def infeasible(answer: StudyResult) -> str:
     """The headline where nothing can be used: the trial that comes closest to what was asked for."""
     closest = answer.closest_miss
     if closest is None:
@@ -28,7 +28,7 @@ def misses(record: TrialRecord) -> str:
     return ", ".join(map(missed, record.violations.values()))
 
 
-def constraint_lines(answer: Answer) -> list[str]:
+def constraint_lines(answer: StudyResult) -> list[str]:
     """What the constraints exclude, and what they cost."""
     lines = []
     if answer.untuned is not None and answer.untuned.violations:

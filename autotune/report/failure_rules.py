@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autotune.config import Config
 from autotune.report.format import percent
-from autotune.results.result import Answer
+from autotune.results.result import StudyResult
 from autotune.tuning.events import (
-    CulpritSought,
     Event,
+    IsolationStarted,
     PriorsGiven,
     PriorsOffered,
     RuleLearned,
@@ -30,7 +30,7 @@ def news_of(event: Event) -> list[str]:
             return [_offer(event.studies)]
         case RulesRecalled():
             return _recalled(event)
-        case RuleLearned() | CulpritSought():
+        case RuleLearned() | IsolationStarted():
             return [_found(event)]
         case RulesUnavailable():
             return [f"going on without the rules of other studies: {event.why}"]
@@ -51,8 +51,8 @@ def _recalled(event: RulesRecalled) -> list[str]:
     return lines
 
 
-def _found(event: RuleLearned | CulpritSought) -> str:
-    if isinstance(event, CulpritSought):
+def _found(event: RuleLearned | IsolationStarted) -> str:
+    if isinstance(event, IsolationStarted):
         suspects = ", ".join(event.question.suspects)
         return f"why trial {event.question.failure} failed: the next config tells more about {suspects}"
     many = "" if event.num_excluded is None else f"; {event.num_excluded} configs have that and are not tried"
@@ -83,7 +83,7 @@ def _shown_by(evidence: RuleEvidence) -> str:
     return f"{failed} and none of {len(evidence.worked)} without it; by chance {percent(evidence.chance or 0)}; {spent}"
 
 
-def rules_summary(answer: Answer) -> list[str]:
+def rules_summary(answer: StudyResult) -> list[str]:
     """What is not tried, and why."""
     rules, problem = answer.learned
     lines = [f"rule        {each.id}: {rule_in_words(each)}" for each in rules[:MAX_RULES_SHOWN]]
@@ -92,7 +92,7 @@ def rules_summary(answer: Answer) -> list[str]:
     return lines + ([] if problem is None else [f"note        the rules of other studies are not used: {problem}"])
 
 
-def priors_summary(answer: Answer) -> list[str]:
+def priors_summary(answer: StudyResult) -> list[str]:
     """What the priors were good for, in trial numbers."""
     lines = [f"prior       {each.prior.name} ({each.prior.origin}): {_use(each, answer)}" for each in answer.priors]
     if lines and answer.near_best_after is not None:
@@ -102,7 +102,7 @@ def priors_summary(answer: Answer) -> list[str]:
     return lines
 
 
-def _use(use: Use, answer: Answer) -> str:
+def _use(use: Use, answer: StudyResult) -> str:
     if not use.prior.configs:
         return "no config that is new here"
     if not use.trials:

@@ -1,4 +1,4 @@
-"""A `Checkup`, or the findings of a study's trial, in a terminal and as a document."""
+"""A `ModelDiagnosis`, or the findings of a study's trial, in a terminal and as a document."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.doctor.diagnose import Checkup
+from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.doctor.findings import Cost, Finding, Kind
-from autotune.doctor.fixes import cure_of
-from autotune.measure.diagnosis import Ailment
+from autotune.doctor.fixes import fix_of
+from autotune.measure.diagnosis import BreakKind
 from autotune.report.format import count, seconds, times
 
 KINDS: dict[Kind, str] = {"graph_break": "graph break", "recompile": "recompile"}
-_WORDS: dict[Ailment, str] = {
-    Ailment.BRANCH: "branch on a tensor's values",
-    Ailment.SCALAR: "number taken out of a tensor",
-    Ailment.PRINT: "printing or logging",
-    Ailment.NUMPY: "NumPy call",
-    Ailment.CLOCK_OR_RANDOM: "clock or random number of Python's",
-    Ailment.FOREIGN_CALL: "call of other code",
-    Ailment.CONTAINER: "Python container or object",
-    Ailment.DATA_SHAPE: "shape that depends on values",
-    Ailment.OPERATOR: "operator that is not supported",
-    Ailment.CUSTOM_OP: "operator of your own that is not described",
-    Ailment.CONTEXT: "context manager",
-    Ailment.GENERATOR: "generator",
-    Ailment.EXCEPTION: "exception handling",
-    Ailment.DISABLED: "kept from the compiler on purpose",
-    Ailment.CHANGING_SHAPE: "shape that changes",
-    Ailment.CHANGING_VALUE: "Python value that changes",
-    Ailment.CHANGING_CONTAINER: "container that changes",
-    Ailment.CHANGING_TYPE: "element type, device or mode that changes",
-    Ailment.CHANGING_INPUT: "input that changes",
-    Ailment.AFTER_BREAK: "value out of a graph break",
-    Ailment.OTHER: "of no kind that is known here",
+_WORDS: dict[BreakKind, str] = {
+    BreakKind.BRANCH: "branch on a tensor's values",
+    BreakKind.SCALAR: "number taken out of a tensor",
+    BreakKind.PRINT: "printing or logging",
+    BreakKind.NUMPY: "NumPy call",
+    BreakKind.CLOCK_OR_RANDOM: "clock or random number of Python's",
+    BreakKind.FOREIGN_CALL: "call of other code",
+    BreakKind.CONTAINER: "Python container or object",
+    BreakKind.DATA_SHAPE: "shape that depends on values",
+    BreakKind.OPERATOR: "operator that is not supported",
+    BreakKind.CUSTOM_OP: "operator of your own that is not described",
+    BreakKind.CONTEXT: "context manager",
+    BreakKind.GENERATOR: "generator",
+    BreakKind.EXCEPTION: "exception handling",
+    BreakKind.DISABLED: "kept from the compiler on purpose",
+    BreakKind.CHANGING_SHAPE: "shape that changes",
+    BreakKind.CHANGING_VALUE: "Python value that changes",
+    BreakKind.CHANGING_CONTAINER: "container that changes",
+    BreakKind.CHANGING_TYPE: "element type, device or mode that changes",
+    BreakKind.CHANGING_INPUT: "input that changes",
+    BreakKind.AFTER_BREAK: "value out of a graph break",
+    BreakKind.OTHER: "of no kind that is known here",
 }
 
 
-def checkup_lines(checkup: Checkup) -> list[str]:
+def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
     """Headline, then each finding with its line, its cost and its cure."""
     lines = [_headline(checkup)]
     if checkup.refusal is not None:
@@ -67,7 +67,7 @@ def finding_lines(finding: Finding, framework: str) -> list[str]:
 
 def one_line(finding: Finding) -> str:
     """Place, kind and line of a finding, and what it costs if that is known, for a study's report."""
-    said = finding.reason if finding.ailment is Ailment.OTHER else _WORDS[finding.ailment]
+    said = finding.reason if finding.ailment is BreakKind.OTHER else _WORDS[finding.ailment]
     cost = "" if finding.cost is None else f"; {seconds(finding.cost.seconds)} {_PAID[finding.cost.kind]}"
     return f"{finding.location or 'place unknown'}: {(finding.source or said)[:80]}  ({said[:110]}{cost})"
 
@@ -88,20 +88,20 @@ def cost_words(cost: Cost | None) -> str:
     return f"{amount} ({cost.how}{graphs})"
 
 
-def checkup_document(checkup: Checkup) -> dict[str, Any]:
+def diagnosis_document(checkup: ModelDiagnosis) -> dict[str, Any]:
     """Plain data; the keys are documented in docs/json.md."""
     return {"schema": 1, **checkup.model_dump(mode="json"), "findings": _findings_document(checkup)}
 
 
-def _findings_document(checkup: Checkup) -> list[dict[str, Any]]:
+def _findings_document(checkup: ModelDiagnosis) -> list[dict[str, Any]]:
     found = []
     for each in checkup.findings:
-        cure = cure_of(checkup.framework, each.ailment)
+        cure = fix_of(checkup.framework, each.ailment)
         found.append({**each.model_dump(mode="json"), "cure": None if cure is None else asdict(cure)})
     return found
 
 
-def _headline(checkup: Checkup) -> str:
+def _headline(checkup: ModelDiagnosis) -> str:
     num_breaks = sum(each.kind == "graph_break" for each in checkup.findings)
     num_again = len(checkup.findings) - num_breaks
     found = f"{num_breaks} places that break the graph, {num_again} that have it compiled again"
@@ -112,7 +112,7 @@ def _headline(checkup: Checkup) -> str:
 
 
 def _cure_lines(finding: Finding, framework: str) -> list[str]:
-    cure = cure_of(framework, finding.ailment)
+    cure = fix_of(framework, finding.ailment)
     if cure is None:
         return [f"  hint    {finding.hint}"] if finding.hint else []
     lines = [f"  cure    {cure.words}"]
@@ -125,7 +125,7 @@ def _numbered(number: int, lines: Sequence[str]) -> list[str]:
     return [f"{number}. {lines[0]}", *(f"   {line}" for line in lines[1:])]
 
 
-def _fusion(checkup: Checkup) -> list[str]:
+def _fusion(checkup: ModelDiagnosis) -> list[str]:
     """What the compiler made of the operators, where it tells."""
     if checkup.num_kernels is None:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.measure.objective import Miss
 from autotune.measure.statistics import Speedup, Verdict
-from autotune.study.sampler.early_stop import NOTABLE, Outlook
+from autotune.study.sampler.early_stop import NOTABLE, ExpectedGain
 
 ABOUT_THE_SECOND = {
     Verdict.FASTER: "faster",
@@ -62,7 +62,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def promise(outlook: Outlook) -> str:
+def promise(outlook: ExpectedGain) -> str:
     """What further trials promised when a search stopped early, as the reason why."""
     untried = "all untried configs" if outlook.num_untried is None else f"{count(outlook.num_untried)} untried configs"
     return (

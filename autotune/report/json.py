@@ -11,7 +11,7 @@ from autotune.measure.objective import Objective
 from autotune.report.format import ABOUT_THE_SECOND
 from autotune.report.profile import hot_spots_document
 from autotune.report.traffic import traffic_document
-from autotune.results.result import Answer, figures_of
+from autotune.results.result import StudyResult, figures_of
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, exclusions, failures_by_reason
 from autotune.tuning.priors import Use
@@ -19,7 +19,7 @@ from autotune.verification.comparison import Result
 from autotune.verification.verify import Verification
 
 
-def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
+def document(manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
     """Plain data, ready for `json.dumps`. What is unknown is null."""
     confirmation = answer.confirmation
     return {
@@ -61,7 +61,7 @@ def document(manifest: Manifest, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _prior(use: Use, answer: Answer) -> dict[str, Any]:
+def _prior(use: Use, answer: StudyResult) -> dict[str, Any]:
     prior = use.prior
     return {
         "name": prior.name,

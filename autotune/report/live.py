@@ -23,6 +23,8 @@ from autotune.tuning.events import (
     BlockMeasured,
     ConfigProbed,
     ConfirmationStarted,
+    DriftChecked,
+    DriftCheckStarted,
     Event,
     MachineBusy,
     ModelChecked,
@@ -30,8 +32,6 @@ from autotune.tuning.events import (
     NoiseFloorStarted,
     SearchEnded,
     SearchStarted,
-    SentinelRead,
-    SentinelStarted,
     StageEntered,
     TrialDisturbed,
     TrialEnded,
@@ -151,7 +151,7 @@ def _doing(event: Event) -> str | None:
             return "the untuned model against the reference"
         case NoiseFloorStarted():
             return "noise floor, the untuned model against itself"
-        case SentinelStarted():
+        case DriftCheckStarted():
             return "sentinel, the untuned model once more"
         case ConfigProbed():
             return f"the same error again and again: trial {event.record.number} once more"
@@ -171,7 +171,7 @@ def _told(event: Event) -> list[str]:
         case NoiseFloorMeasured():
             spread = percent(event.noise_floor.spread)
             return [f"noise floor {spread}: what two processes of the untuned model differ by here"]
-        case SentinelRead():
+        case DriftChecked():
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
             return [f"sentinel    {seconds(now_s)}, {change:+.1%} since the start"]
         case SearchEnded():

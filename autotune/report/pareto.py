@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.table import Table
 
 from autotune.report.objectives import shown
-from autotune.results.result import Answer
+from autotune.results.result import StudyResult
 
 
-def front_table(answer: Answer) -> Table | None:
+def front_table(answer: StudyResult) -> Table | None:
     """The trials that no other one beats in each objective, the best of each marked; None for a single objective."""
     if len(answer.objectives) < 2 or not answer.front:
         return None

@@ -18,7 +18,7 @@ from autotune.report.failure_rules import priors_summary, rules_summary
 from autotune.report.findings import KINDS, one_line
 from autotune.report.format import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
 from autotune.report.objectives import described, faster, gain, shown, stopped, to_be_better
-from autotune.results.result import Answer
+from autotune.results.result import StudyResult
 from autotune.study.records import (
     DRIFTING,
     UNRELIABLE_DRIFT,
@@ -33,7 +33,7 @@ from autotune.verification.verify import Verification
 MAX_BREAKS_SHOWN = 5
 
 
-def trials_table(answer: Answer) -> Table:
+def trials_table(answer: StudyResult) -> Table:
     """Every trial with its figures, the best marked; failures with their reason."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in _COLUMNS:
@@ -44,7 +44,7 @@ def trials_table(answer: Answer) -> Table:
     return table
 
 
-def summary(answer: Answer, studies_dir_flag: str = "", *, with_next: bool = True) -> RenderableType:
+def summary(answer: StudyResult, studies_dir_flag: str = "", *, with_next: bool = True) -> RenderableType:
     """Verdict, figures, what stands in the way, and what to do next."""
     lines = [Text(_headline(answer), style="bold")]
     lines += [Text(f"  {line}") for line in (*_figures(answer), *priors_summary(answer), *_obstacles(answer))]
@@ -53,7 +53,7 @@ def summary(answer: Answer, studies_dir_flag: str = "", *, with_next: bool = Tru
     return Group(*lines)
 
 
-def failure_lines(answer: Answer) -> list[str]:
+def failure_lines(answer: StudyResult) -> list[str]:
     """Failures counted by reason, each with the first error of its kind."""
     lines = []
     for reason, number in failures_by_reason(answer.records).items():
@@ -107,7 +107,7 @@ _TEXTS = ("state", "config")
 _STYLES = {"failed": "dim", "lost": "dim", "infeasible": "yellow"}
 
 
-def _row(record: TrialRecord, answer: Answer) -> list[str]:
+def _row(record: TrialRecord, answer: StudyResult) -> list[str]:
     outcome = record.outcome
     config = str(record.config)
     if not isinstance(outcome, Measurement):
@@ -140,7 +140,7 @@ def _state(record: TrialRecord) -> str:
     return alias if record.state == "measured" else f"{record.state} ({alias})"
 
 
-def _ratio(outcome: Measurement, answer: Answer) -> str:
+def _ratio(outcome: Measurement, answer: StudyResult) -> str:
     """How much less of the objective than the untuned model's."""
     if answer.untuned is None:
         return "-"
@@ -148,7 +148,7 @@ def _ratio(outcome: Measurement, answer: Answer) -> str:
     return times(answer.objective.value(answer.untuned.measurement) / value) if math.isfinite(value) else "-"
 
 
-def _headline(answer: Answer) -> str:
+def _headline(answer: StudyResult) -> str:
     if answer.verdict is None:
         return "no verdict yet: the winner was not confirmed in fresh processes"
     if answer.verdict is Verdict.INFEASIBLE:
@@ -160,7 +160,7 @@ def _headline(answer: Answer) -> str:
     return _why_untuned(answer)
 
 
-def _why_untuned(answer: Answer) -> str:
+def _why_untuned(answer: StudyResult) -> str:
     objective, confirmation = answer.objective, answer.confirmation
     if answer.verdict is Verdict.TIE:
         better = to_be_better(objective, f"{confirmation.margin if confirmation else MARGIN:.1%}")
@@ -178,7 +178,7 @@ def _why_untuned(answer: Answer) -> str:
 _TOO_NOISY = "this machine is too noisy to tell"
 
 
-def _figures(answer: Answer) -> list[str]:
+def _figures(answer: StudyResult) -> list[str]:
     lines = []
     if answer.best is not None:
         lines.append(f"config      trial {answer.best.number}: {answer.best.config}")
@@ -197,7 +197,7 @@ def _figures(answer: Answer) -> list[str]:
     )
 
 
-def _search(answer: Answer) -> list[str]:
+def _search(answer: StudyResult) -> list[str]:
     """How far the search went, and why no further."""
     if answer.stop_reason is None:
         return []
@@ -208,7 +208,7 @@ def _search(answer: Answer) -> list[str]:
     return [f"searched    {num_tried}{of_all} configs: {why}{more}"]
 
 
-def _others(answer: Answer) -> list[str]:
+def _others(answer: StudyResult) -> list[str]:
     """Who else was compared with the untuned model."""
     if answer.confirmation is None:
         return []
@@ -220,13 +220,13 @@ def _others(answer: Answer) -> list[str]:
     ]
 
 
-def _idle_knobs(answer: Answer) -> list[str]:
+def _idle_knobs(answer: StudyResult) -> list[str]:
     """Knobs that were turned and changed nothing in what ran."""
     idle = [each.knob for each in answer.effects if each.verdict == "no effect"]
     return [f"no effect   here: {', '.join(idle)} (the same program ran whatever they were set to)"] if idle else []
 
 
-def _frameworks(answer: Answer) -> list[str]:
+def _frameworks(answer: StudyResult) -> list[str]:
     """In a study of several frameworks the fastest trial of each one that the answer does not use."""
     if answer.best is None:
         return []
@@ -244,7 +244,7 @@ def _median_s(record: TrialRecord) -> float:
     return record.measurement.latency.p50
 
 
-def _noise(answer: Answer) -> list[str]:
+def _noise(answer: StudyResult) -> list[str]:
     """How far the machine can be trusted."""
     lines = []
     if answer.noise_floor is not None:
@@ -260,7 +260,7 @@ def _noise(answer: Answer) -> list[str]:
     return lines
 
 
-def _confirmed_figures(answer: Answer, confirmation: Confirmation) -> list[str]:
+def _confirmed_figures(answer: StudyResult, confirmation: Confirmation) -> list[str]:
     """The objective's values in the confirmation's fresh processes; the rest as the search's trial measured it."""
     untuned, tuned = confirmation.values
     lines = []
@@ -276,7 +276,7 @@ def _confirmed_figures(answer: Answer, confirmation: Confirmation) -> list[str]:
     return lines
 
 
-def _obstacles(answer: Answer) -> list[str]:
+def _obstacles(answer: StudyResult) -> list[str]:
     """Graph breaks and recompiles of the best compiled trial, failures, notes."""
     lines = []
     for each in _findings(answer)[:MAX_BREAKS_SHOWN]:
@@ -292,7 +292,7 @@ def _obstacles(answer: Answer) -> list[str]:
     return lines
 
 
-def _findings(answer: Answer) -> list[Finding]:
+def _findings(answer: StudyResult) -> list[Finding]:
     """Of the winner, or where that is the untuned model of the framework's default compile."""
     compiled = (answer.best, *answer.records)
     for record in compiled:
@@ -306,7 +306,7 @@ def _findings(answer: Answer) -> list[Finding]:
     return []
 
 
-def _next_steps(answer: Answer, studies_dir_flag: str) -> list[str]:
+def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:
     command = "python cli.py"
     if answer.verdict is None:
         return [f"{command} resume {answer.study}{studies_dir_flag}"]

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from autotune.measure.measurement import Measurement, Replay
 from autotune.report.format import count, percent, seconds, times
-from autotune.results.result import Answer
+from autotune.results.result import StudyResult
 
 NUM_SHOWN = 12
 """Shapes in a table; of more, so many at equal distances."""
 
 
-def traffic_table(answer: Answer) -> RenderableType | None:
+def traffic_table(answer: StudyResult) -> RenderableType | None:
     """The shapes that were called, of which a long list is thinned out; None without traffic, or before a trial."""
     compared = _compared(answer)
     if answer.traffic is None or not compared:
@@ -47,7 +47,7 @@ def pass_line(measurement: Measurement) -> str:
     return "; ".join(told)
 
 
-def traffic_document(answer: Answer) -> dict[str, Any] | None:
+def traffic_document(answer: StudyResult) -> dict[str, Any] | None:
     """Plain data; the keys are documented in docs/json.md."""
     if answer.traffic is None:
         return None
@@ -61,7 +61,7 @@ def traffic_document(answer: Answer) -> dict[str, Any] | None:
     }
 
 
-def _compared(answer: Answer) -> dict[str, Measurement]:
+def _compared(answer: StudyResult) -> dict[str, Measurement]:
     """The untuned model and the answer, as far as there are two."""
     records = {"untuned": answer.untuned, "tuned": None if answer.best == answer.untuned else answer.best}
     return {
@@ -76,7 +76,7 @@ def _replay(measurement: Measurement) -> Replay:
     return measurement.replay
 
 
-def _row(shape: int, answer: Answer, compared: dict[str, Measurement]) -> list[str]:
+def _row(shape: int, answer: StudyResult, compared: dict[str, Measurement]) -> list[str]:
     told = _shape(shape, answer, compared)
     latencies_s = [each.shape_s(shape) for each in compared.values()]
     return [
@@ -89,7 +89,7 @@ def _row(shape: int, answer: Answer, compared: dict[str, Measurement]) -> list[s
     ]
 
 
-def _shape(shape: int, answer: Answer, compared: dict[str, Measurement]) -> dict[str, Any]:
+def _shape(shape: int, answer: StudyResult, compared: dict[str, Measurement]) -> dict[str, Any]:
     assert answer.traffic is not None
     first = _replay(next(iter(compared.values())))
     sizes = first.sizes[shape]

@@ -18,7 +18,7 @@ from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
 from autotune.measure.statistics import Comparison, Speedup, Verdict
-from autotune.results.result import Answer, answer_of
+from autotune.results.result import StudyResult, result_of
 from autotune.space.space import SearchSpace
 from autotune.study.importance import Importance, importances
 from autotune.study.knob_effects import pairs_of
@@ -113,7 +113,7 @@ class Explanation:
 
 def explain(study: Study) -> Explanation | None:
     """None as long as there is nothing to explain: no trial that keeps every constraint."""
-    answer = answer_of(study)
+    answer = result_of(study)
     winner = answer.best
     if winner is None:
         return None
@@ -148,7 +148,7 @@ class Figures:
     """Share by which two processes of one config may differ in the search."""
 
     @classmethod
-    def of(cls, study: Study, answer: Answer) -> Figures:
+    def of(cls, study: Study, answer: StudyResult) -> Figures:
         untuned = answer.untuned
         noise = 0.0 if untuned is None else uncertainty_of(study, untuned)
         return cls(study.manifest.objective.value, untuned, answer.confirmation, noise)
@@ -243,7 +243,7 @@ def _group(knob: str, trials: list[TrialRecord], known: Figures) -> Group:
     )
 
 
-def _rivals(answer: Answer, space: SearchSpace, winner: TrialRecord, known: Figures) -> Iterator[Rival]:
+def _rivals(answer: StudyResult, space: SearchSpace, winner: TrialRecord, known: Figures) -> Iterator[Rival]:
     for name, config in (("the untuned model", space.untuned()), ("the default compile", space.default())):
         record = next((each for each in answer.records if each.config == config), None)
         if record is None or record.config == winner.config or not isinstance(record.outcome, Measurement):

@@ -14,7 +14,7 @@ from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
-from autotune.trial.request import Shipped, TrialRequest
+from autotune.trial.request import ShippedCache, TrialRequest
 from autotune.trial.runner.runner import Trials
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 
@@ -51,7 +51,7 @@ class _Making:
         content = pack(kept / KEPT_CACHES)
         write_whole(kept / target.name, content)
         file = self._described(target.name, content, kept / KEY_FILE)
-        shipped = self._measured("shipped", shipped=Shipped(artifact=file, home=str(kept)))
+        shipped = self._measured("shipped", shipped=ShippedCache(artifact=file, home=str(kept)))
         _refuse_if_useless(cold.compile_s, shipped.compile_s)
         try:
             write_whole(target, content)

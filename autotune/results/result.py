@@ -1,4 +1,4 @@
-"""`Answer`: what a study says so far, derived from its records. Reports and exports read it, nothing else stores it."""
+"""`StudyResult`: what a study says so far, derived from its records and never stored."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from autotune.study.own_files import clear_runs
 from autotune.study.pareto import front
 from autotune.study.records import (
     Confirmation,
+    DriftCheck,
     NoiseFloor,
-    Sentinel,
     StopReason,
     TrialRecord,
     closest_miss,
     drift,
     fastest,
 )
-from autotune.study.sampler.early_stop import Outlook
+from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Trials
@@ -47,14 +47,14 @@ from autotune.tuned.tuned_config import (
     TunedWorkload,
 )
 from autotune.tuning import priors
-from autotune.tuning.failure_rules.learner import InForce, rules_in_force
+from autotune.tuning.failure_rules.learner import RulesInForce, rules_in_force
 from autotune.tuning.session import trial_request
 from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Traffic
 
 
 @dataclass(frozen=True)
-class Answer:
+class StudyResult:
     """The verdict with what it rests on. `verdict` is None as long as no confirmation was made."""
 
     study: str
@@ -68,7 +68,7 @@ class Answer:
     confirmation: Confirmation | None
     break_even_calls: int | None
     noise_floor: NoiseFloor | None
-    sentinels: list[Sentinel]
+    sentinels: list[DriftCheck]
     effects: list[Effect]
     """What the programs of the trials say about each knob."""
     front: list[TrialRecord]
@@ -77,9 +77,9 @@ class Answer:
     """Why the search ended."""
     num_configs: int | None
     """Of the space; None: too many to count."""
-    early_stop: Outlook | None = None
+    early_stop: ExpectedGain | None = None
     """What made the search stop before its budget was used; None if nothing did."""
-    learned: InForce = field(default_factory=lambda: InForce([], None))
+    learned: RulesInForce = field(default_factory=lambda: RulesInForce([], None))
     """The rules that the study goes by."""
     priors: list[priors.Use] = field(default_factory=list)
     artifact: Artifact | None = None
@@ -129,7 +129,7 @@ class Answer:
         return confirmation is not None and confirmation.num_trials != sum(each.counts for each in self.records)
 
 
-def answer_of(study: Study) -> Answer:
+def result_of(study: Study) -> StudyResult:
     """Read a study's answer."""
     records = study.records()
     measured = [each for each in records if isinstance(each.outcome, Measurement)]
@@ -144,7 +144,7 @@ def answer_of(study: Study) -> Answer:
         Verdict.FEASIBLE: candidate,
         Verdict.INFEASIBLE: None,
     }.get(verdict, untuned)
-    return Answer(
+    return StudyResult(
         study=study.name,
         objectives=manifest.objectives,
         records=records,
@@ -188,7 +188,7 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
 
     Raises InputError while there is no verdict, or nothing usable.
     """
-    answer = answer_of(study)
+    answer = result_of(study)
     confirmation = answer.confirmation
     if answer.verdict is None or confirmation is None:
         raise InputError(f"study {study.name!r} has no verdict yet", tip=f"run: {study.command('resume')}")
@@ -227,7 +227,7 @@ def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
     return _Exported(record, verdict, speedup, confirmation.pairs_of(trial))
 
 
-def _tuned(study: Study, answer: Answer, exported: _Exported) -> TunedConfig:
+def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfig:
     manifest = study.manifest
     confirmation, record = answer.confirmation, exported.record
     target, config = manifest.target_of(record.config)

@@ -8,7 +8,7 @@ from autotune.errors import InputError
 from autotune.schema import Record
 from autotune.space.space import Knob, Pattern, SearchSpace
 from autotune.workload.regions import KNOB, WHOLE
-from autotune.workload.tiers import Grade
+from autotune.workload.tiers import TierSpec
 from autotune.workload.variants import PREFIX
 
 DOC = "docs/regions-and-variants.md"
@@ -24,7 +24,7 @@ class Declaration(Record):
     variants: dict[str, dict[str, str | None]] = {}
     """Variant -> its values, the model as it is first -> `package.module:function` that makes it (None: none, or not to
     be imported by that name)."""
-    tiers: dict[str, Grade] = {}
+    tiers: dict[str, TierSpec] = {}
     """Its grades of quality by name, the best first."""
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""

@@ -173,7 +173,7 @@ class SearchSpace(Record):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a knob, value, order, condition or rule changes; not with links or the words of a reason."""
+        """UndoLog when a knob, value, order, condition or rule changes; not with links or the words of a reason."""
         content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}, "forbid": True})
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

@@ -16,7 +16,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|sec|m|min|h)?")
 _SECONDS = {None: 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
-class QuietPlan(Record):
+class BusyMachinePlan(Record):
     """What is done about other programs that run on this machine meanwhile."""
 
     look_s: PositiveFloat = 0.5
@@ -46,7 +46,7 @@ class Budget(Record):
     sentinel: SamplingPlan = SamplingPlan(min_samples=10, max_sampling_s=1.0, max_warmup_s=2.0)
     """Of the untuned model when it is timed again between trials."""
     trials_per_sentinel: PositiveInt = 4
-    quiet: QuietPlan = QuietPlan()
+    quiet: BusyMachinePlan = BusyMachinePlan()
     confirmation: BlockPlan = BlockPlan()
     tail: TailPlan = TailPlan()
     """Of the answer's 99th percentile, where there is a deadline."""

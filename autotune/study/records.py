@@ -57,7 +57,7 @@ class NoiseFloor(Record):
     """What a fresh process of the model took until it could compile: importing the framework, building the model."""
 
 
-class Sentinel(Record):
+class DriftCheck(Record):
     """The untuned model, timed again between trials, to notice a machine that drifts."""
 
     after: int
@@ -182,7 +182,7 @@ class TrialRecord:
         return sum(each.share for each in self.violations.values())
 
 
-def drift(untuned: TrialRecord, sentinels: Sequence[Sentinel]) -> float | None:
+def drift(untuned: TrialRecord, sentinels: Sequence[DriftCheck]) -> float | None:
     """Share by which the untuned model's median changed during the search; None as long as there is no sentinel."""
     if not sentinels:
         return None
@@ -190,7 +190,7 @@ def drift(untuned: TrialRecord, sentinels: Sequence[Sentinel]) -> float | None:
     return max(medians_s) / min(medians_s) - 1
 
 
-def why_unreliable(untuned: TrialRecord, records: Iterable[TrialRecord], sentinels: Sequence[Sentinel]) -> str | None:
+def why_unreliable(untuned: TrialRecord, records: Iterable[TrialRecord], sentinels: Sequence[DriftCheck]) -> str | None:
     """Why latencies of the search do not tell which configs are the fastest, in a sentence; None: they do."""
     drifted = drift(untuned, sentinels)
     if drifted is not None and drifted > UNRELIABLE_DRIFT:

@@ -29,8 +29,8 @@ from autotune.measure.objective import Constraint
 from autotune.study import own_files, storage
 from autotune.study.lease import Lease
 from autotune.study.manifest import Manifest, read_manifest
-from autotune.study.records import Confirmation, NoiseFloor, Sentinel, StopReason, TrialRecord
-from autotune.study.sampler.early_stop import Outlook
+from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord
+from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler
 from autotune.trial.folder import TrialFolder, parse_outcome
 from autotune.trial.runner.orphans import kill_marked
@@ -175,7 +175,7 @@ class Study:
         with storage.storage_errors(self._database):
             return None if self._is_excluded(config) else self._ask_once(config, longest_s)
 
-    def outlook(self) -> Outlook | None:
+    def outlook(self) -> ExpectedGain | None:
         """What the next trial promises; None where there is no forecast (see `EnumSampler.outlook`)."""
         with storage.storage_errors(self._database):
             return self._sampler.outlook(self._survey())
@@ -223,11 +223,11 @@ class Study:
         self._keep(_NOISE_FLOOR, noise_floor.model_dump(mode="json"))
 
     @property
-    def sentinels(self) -> list[Sentinel]:
+    def sentinels(self) -> list[DriftCheck]:
         """Readings of the untuned model between the trials, in the order taken."""
-        return [Sentinel.model_validate(each) for each in self._kept(_SENTINELS) or []]
+        return [DriftCheck.model_validate(each) for each in self._kept(_SENTINELS) or []]
 
-    def add_sentinel(self, sentinel: Sentinel) -> None:
+    def add_sentinel(self, sentinel: DriftCheck) -> None:
         self._keep(_SENTINELS, [each.model_dump(mode="json") for each in (*self.sentinels, sentinel)])
 
     @property
@@ -240,12 +240,12 @@ class Study:
         self._keep(_STOP, reason)
 
     @property
-    def early_stop(self) -> Outlook | None:
+    def early_stop(self) -> ExpectedGain | None:
         """What the search looked like when it stopped before its budget was used; None if it did not."""
         stored = self._kept(_EARLY_STOP)
-        return None if stored is None else Outlook.model_validate(stored)
+        return None if stored is None else ExpectedGain.model_validate(stored)
 
-    def remember_early_stop(self, outlook: Outlook | None) -> None:
+    def remember_early_stop(self, outlook: ExpectedGain | None) -> None:
         self._keep(_EARLY_STOP, None if outlook is None else outlook.model_dump(mode="json"))
 
     @property

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, Positi
 
 from autotune.config import Config
 from autotune.measure.accuracy import ReferencePrecision, default_tolerance
-from autotune.measure.diagnosis import Ailment
+from autotune.measure.diagnosis import BreakKind
 from autotune.measure.sampling import SamplingPlan
 from autotune.schema import Record
 from autotune.tuned.cache_file import CacheFile
@@ -42,7 +42,7 @@ class ColdCompile(Record):
     peak_memory_bytes: NonNegativeInt | None
 
 
-class Shipped(Record):
+class ShippedCache(Record):
     """An artifact, and the folder that its file lies in, absolute."""
 
     artifact: CacheFile
@@ -73,12 +73,12 @@ class TrialRequest(Record):
     """Whose compile the caches hold, where they are a copy: its cold figures are the ones to record."""
     keep_cache_in: str | None = None
     """Folder, absolute: what the first call compiles stays there, in `KEPT_CACHES`, beside its key, `KEY_FILE`."""
-    shipped: Shipped | None = None
+    shipped: ShippedCache | None = None
     """The first call starts from these caches, or the trial fails."""
     known_programs: dict[str, str] = {}
     """Program -> absolute path of the outcome.json of the trial that measured it: its samples serve again."""
     sampling: SamplingPlan = SamplingPlan()
-    without: tuple[Ailment, ...] = ()
+    without: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that the compiler is told to capture after all, as far as the framework can: what do they
     cost?"""
     judged: bool = True

@@ -1,4 +1,4 @@
-"""`Adaptive`: when a job compiles a shape that the study did not foresee."""
+"""`AdaptivePolicy`: when a job compiles a shape that the study did not foresee."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt
 from autotune.schema import Record
 
 
-class Adaptive(Record):
+class AdaptivePolicy(Record):
     """How a job decides. Off where a tuned config has none of these, and the caller gives none."""
 
     max_versions: Annotated[int, Field(ge=1, le=1024)] = 8

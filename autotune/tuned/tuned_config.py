@@ -18,7 +18,7 @@ from autotune.measure.measurement import Latency, Signature
 from autotune.measure.objective import GOAL_PATTERN
 from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.schema import Record
-from autotune.tuned.adaptive_policy import Adaptive
+from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.cache_file import Artifact
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Device, Task
@@ -118,7 +118,7 @@ class TunedConfig(Record):
     """What traffic it was tuned for; None: one shape."""
     artifact: Artifact | None = None
     """The config's compile cache in a file beside this one; None: the first call compiles."""
-    adaptive: Adaptive | None = None
+    adaptive: AdaptivePolicy | None = None
     """To be written by hand: a job decides for each shape on its own. None: it does not, unless it asks for that."""
 
     @property

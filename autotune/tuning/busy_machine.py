@@ -1,4 +1,4 @@
-"""`Quiet`: trials on a machine that other programs use too. It says so, waits within bounds, and repeats."""
+"""`BusyMachine`: trials on a machine that other programs use too. It says so, waits within bounds, and repeats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.events import MachineBusy, TrialDisturbed
-from autotune.tuning.session import Workbench
+from autotune.tuning.session import Session
 
 BUSY = 0.2
 """Cores that others use: below it is what any system does by itself."""
@@ -20,10 +20,10 @@ WAIT_SHARE = 0.05
 """Of the time that a run with a time budget has left, the most that one wait may take."""
 
 
-class Quiet:
+class BusyMachine:
     """Counts over one run what was repeated, and whether waiting helped."""
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Session) -> None:
         self._bench = bench
         self._plan = bench.budget.quiet
         self._repeats_left = self._plan.max_repeats
@@ -37,7 +37,7 @@ class Quiet:
             self._bench.notify(MachineBusy(taken, num_usable_cores(), load_1m))
 
     def attempt(self, folder: TrialFolder, request: TrialRequest, longest_s: float | None = None) -> Outcome:
-        """`Workbench.attempt`; a trial whose timing was disturbed is run once more, after a wait, if there is time."""
+        """`Session.attempt`; a trial whose timing was disturbed is run once more, after a wait, if there is time."""
         deadline = self._bench.deadline
         longest_s = min(deadline.left_s(), math.inf if longest_s is None else longest_s)
         begun = deadline.clock()

@@ -1,4 +1,4 @@
-"""`CacheShelf`: compile caches of finished trials, kept for as long as somebody may start from a copy of them.
+"""`CacheStore`: compile caches of finished trials, kept for as long as somebody may start from a copy of them.
 
 A cache counts only while its marker stands beside it, and the marker is written last: what a killed run left half
 written is never used. Whoever opens the shelf clears what an earlier run left, and leaves it empty.
@@ -17,7 +17,7 @@ MAX_KEPT_BYTES = 2 * 2**30
 """Of all caches on the shelf together. One of inductor's holds 1 to 3 MiB here; with frozen weights in it, a model."""
 
 
-class CacheShelf:
+class CacheStore:
     """A folder with a cache for each trial that has one, by the trial's number."""
 
     def __init__(self, folder: Path, max_bytes: int = MAX_KEPT_BYTES) -> None:

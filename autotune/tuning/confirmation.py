@@ -14,11 +14,11 @@ from autotune.space.space import SearchSpace
 from autotune.study.equivalence import are_one, as_one, classes_of, program_of, simplicity
 from autotune.study.records import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
 from autotune.study.study import Study
-from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, Contest
+from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, BlockedRun
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted
 from autotune.tuning.expected_time import contest_s, fresh_start_s
 from autotune.tuning.pruning import without_passengers
-from autotune.tuning.session import Workbench
+from autotune.tuning.session import Session
 
 EQUALLY_FAST = 0.02
 """Configs within this share of the best count as equals even on a machine without noise."""
@@ -35,7 +35,7 @@ CONFIRMATION_SHARE = 0.5
 """Of a run's time the most that is kept for a confirmation with more than two contestants."""
 
 
-def confirm(bench: Workbench) -> Confirmation:
+def confirm(bench: Session) -> Confirmation:
     """Compare the best configs of the search with the untuned model in fresh processes. Raises HarnessError."""
     study = bench.study
     feasible = [each for each in study.records() if each.state == "measured"]
@@ -67,7 +67,7 @@ def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, spac
     return [as_one(names, space) for names in others]
 
 
-def likely_finalists(bench: Workbench) -> list[TrialRecord]:
+def likely_finalists(bench: Session) -> list[TrialRecord]:
     """Who would be confirmed if the search ended now, the fastest first."""
     study = bench.study
     untuned = study.untuned_record()
@@ -89,7 +89,7 @@ def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
     return max(EQUALLY_FAST, spread, drifted if drifted and drifted > DRIFTING else 0.0)
 
 
-def likely_contest(bench: Workbench) -> list[Measurement]:
+def likely_contest(bench: Session) -> list[Measurement]:
     """Who would take part in a confirmation held now, the untuned model first; it stands for another one too where
     there is none yet.
 
@@ -107,7 +107,7 @@ def likely_contest(bench: Workbench) -> list[Measurement]:
     return [untuned.measurement, *(each.measurement for each in chosen)]
 
 
-def expected_s(bench: Workbench, contestants: Sequence[Measurement]) -> float:
+def expected_s(bench: Session, contestants: Sequence[Measurement]) -> float:
     """Seconds that a confirmation of these is expected to take until its first look, to be on the safe side."""
     untuned = bench.study.untuned_record()
     assert untuned is not None, "it is the first trial"
@@ -121,7 +121,7 @@ def expected_s(bench: Workbench, contestants: Sequence[Measurement]) -> float:
 class _Contenders:
     """Who may still win. `candidates` are measured, keep every constraint, and run a program each."""
 
-    bench: Workbench
+    bench: Session
     untuned: TrialRecord
     candidates: list[TrialRecord]
     notes: list[str] = field(default_factory=list)
@@ -208,7 +208,7 @@ class _Contenders:
         simplicities = [simplicity(each, self.bench.study.manifest.space) for each in chosen]
         return winner_of(comparison, self._margin(comparison), simplicities, must_win=not self.untuned.violations)
 
-    def _note_mishaps(self, contest: Contest) -> None:
+    def _note_mishaps(self, contest: BlockedRun) -> None:
         """What failed and then ran; what failed for good is told elsewhere."""
         last = {name: failure for name, failure in contest.mishaps if name not in contest.failures}
         for name, failure in last.items():
@@ -242,7 +242,7 @@ class _Contenders:
         verdict = Verdict.FEASIBLE if self.untuned.violations else Verdict.UNDECIDED
         return self._confirmation(verdict, "; ".join([*self.notes, named]), candidate=best.number, **reason)
 
-    def _judge(self, contest: Contest, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
+    def _judge(self, contest: BlockedRun, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
         margin = self._margin(comparison)
         must_win = not self.untuned.violations
@@ -344,16 +344,16 @@ def winner_of(
     return min(filter(is_equal, range(len(speedups))), key=lambda index: simplicities[index])
 
 
-def _takes_part(contest: Contest, record: TrialRecord) -> bool:
+def _takes_part(contest: BlockedRun, record: TrialRecord) -> bool:
     return any(each.name == _name(record) for each in contest.contestants)
 
 
-def _lost_base(contest: Contest) -> str:
+def _lost_base(contest: BlockedRun) -> str:
     failure = contest.failures[contest.base.name]
     return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {failure.reason}: {failure.error}"
 
 
-def _programs_in(contest: Contest, record: TrialRecord) -> set[str | None]:
+def _programs_in(contest: BlockedRun, record: TrialRecord) -> set[str | None]:
     """What a trial's processes ran in the blocks, as far as the search's trial told its program."""
     if program_of(record) is None:
         return set()

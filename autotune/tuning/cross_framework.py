@@ -10,7 +10,7 @@ from typing import TypeGuard
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.study.study import Study
-from autotune.tuning.session import Workbench
+from autotune.tuning.session import Session
 
 
 def require_same_function(study: Study) -> None:
@@ -26,7 +26,7 @@ def require_same_function(study: Study) -> None:
             )
 
 
-def require_unchanged(bench: Workbench) -> None:
+def require_unchanged(bench: Session) -> None:
     """Run the others' untuned models again where they were right. Raises HarnessError if one is wrong now."""
     study = bench.study
     for framework in study.manifest.space.frameworks[1:]:

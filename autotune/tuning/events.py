@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
-from autotune.study.records import NoiseFloor, Sentinel, StopReason, TrialRecord
-from autotune.study.sampler.early_stop import Outlook
+from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
+from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.tuning.failure_rules.isolate import Question
 from autotune.tuning.failure_rules.rules import Rule
 from autotune.workload.traffic import Traffic
@@ -102,15 +102,15 @@ class NoiseFloorMeasured:
 
 
 @dataclass(frozen=True)
-class SentinelStarted:
+class DriftCheckStarted:
     """The untuned model is about to be timed again."""
 
 
 @dataclass(frozen=True)
-class SentinelRead:
+class DriftChecked:
     """How fast the untuned model is now, and was at first, in seconds a call."""
 
-    sentinel: Sentinel
+    sentinel: DriftCheck
     first_s: float
 
 
@@ -126,7 +126,7 @@ class SearchEnded:
     """No further config is tried in this run; what is left is the confirmation."""
 
     reason: StopReason
-    outlook: Outlook | None = None
+    outlook: ExpectedGain | None = None
     """Of a search that was ended because further trials promise too little."""
 
 
@@ -152,7 +152,7 @@ class RuleLearned:
 
 
 @dataclass(frozen=True)
-class CulpritSought:
+class IsolationStarted:
     """The next config is chosen to find out which settings made a trial fail."""
 
     question: Question
@@ -193,13 +193,13 @@ Event = (
     | TrialEnded
     | NoiseFloorStarted
     | NoiseFloorMeasured
-    | SentinelStarted
-    | SentinelRead
+    | DriftCheckStarted
+    | DriftChecked
     | ConfigProbed
     | SearchEnded
     | RulesRecalled
     | RuleLearned
-    | CulpritSought
+    | IsolationStarted
     | RulesUnavailable
     | ConfirmationStarted
     | BlockMeasured

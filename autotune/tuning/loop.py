@@ -13,14 +13,14 @@ from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
-from autotune.study.records import Confirmation, Sentinel, StopReason, TrialRecord
+from autotune.study.records import Confirmation, DriftCheck, StopReason, TrialRecord
 from autotune.study.study import Asked, Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runner import Trials
 from autotune.tuning import priors, pruning
-from autotune.tuning.busy_machine import Quiet
+from autotune.tuning.busy_machine import BusyMachine
 from autotune.tuning.circuit_breaker import (
     ERRORS_IN_A_ROW,
     ERRORS_WITHOUT_SUCCESS,
@@ -33,19 +33,19 @@ from autotune.tuning.crash_retry import once_more_if_crashed
 from autotune.tuning.cross_framework import require_same_function, require_unchanged
 from autotune.tuning.events import (
     ConfigProbed,
+    DriftChecked,
     ModelChecked,
     Notify,
     SearchEnded,
     SearchStarted,
-    SentinelRead,
     TrialEnded,
     TrialStarted,
 )
-from autotune.tuning.failure_rules.learner import Lessons
-from autotune.tuning.noise_floor import measure_noise_floor, read_sentinel
+from autotune.tuning.failure_rules.learner import RuleLearner
+from autotune.tuning.noise_floor import check_drift, measure_noise_floor
 from autotune.tuning.reuse import from_empty_caches, shelve, with_reuse
-from autotune.tuning.session import Workbench, trial_request
-from autotune.tuning.time_budget import Timekeeper
+from autotune.tuning.session import Session, trial_request
+from autotune.tuning.time_budget import TimeBudget
 
 CLEARLY_BEYOND_NOISE = 3.0
 """So many times the noise floor must a config be slower before its sampling is cut short."""
@@ -72,10 +72,10 @@ class Tuner:
         self._study = study
         self._budget = budget
         self._notify = notify
-        self._bench = Workbench(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
-        self._time = Timekeeper(self._bench)
-        self._quiet = Quiet(self._bench)
-        self._lessons = Lessons(study, notify)
+        self._bench = Session(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
+        self._time = TimeBudget(self._bench)
+        self._quiet = BusyMachine(self._bench)
+        self._lessons = RuleLearner(study, notify)
         self._sources = sources
         self._excused: set[str] = set()
         """Errors that were shown to be the configs' own."""
@@ -236,9 +236,9 @@ class Tuner:
         require_unchanged(self._bench)
         untuned = self._study.untuned_record()
         if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
-            sentinel = Sentinel(after=self._study.records()[-1].number, latency_s=outcome.latency.p50)
+            sentinel = DriftCheck(after=self._study.records()[-1].number, latency_s=outcome.latency.p50)
             self._study.add_sentinel(sentinel)
-            self._notify(SentinelRead(sentinel, untuned.outcome.latency.p50))
+            self._notify(DriftChecked(sentinel, untuned.outcome.latency.p50))
 
     def _watch_the_machine(self) -> None:
         """The noise floor as soon as the untuned model is known to work; then a sentinel every few trials."""
@@ -254,7 +254,7 @@ class Tuner:
         newest = study.records()[-1].number
         if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_sentinel():
             first_s = untuned.measurement.latency.p50
-            sentinel = read_sentinel(self._bench, self._quiet, newest, first_s)
+            sentinel = check_drift(self._bench, self._quiet, newest, first_s)
             if sentinel is not None:
                 study.add_sentinel(sentinel)
 

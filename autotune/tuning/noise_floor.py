@@ -7,13 +7,13 @@ import shutil
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import spread_of_pairs
-from autotune.study.records import NoiseFloor, Sentinel
-from autotune.tuning.busy_machine import Quiet
-from autotune.tuning.events import NoiseFloorMeasured, NoiseFloorStarted, SentinelRead, SentinelStarted
-from autotune.tuning.session import Workbench, cannot_go_on
+from autotune.study.records import DriftCheck, NoiseFloor
+from autotune.tuning.busy_machine import BusyMachine
+from autotune.tuning.events import DriftChecked, DriftCheckStarted, NoiseFloorMeasured, NoiseFloorStarted
+from autotune.tuning.session import Session, cannot_go_on
 
 
-def measure_noise_floor(bench: Workbench) -> NoiseFloor | None:
+def measure_noise_floor(bench: Session) -> NoiseFloor | None:
     """The untuned model in two live processes, in two blocks, the starting order swapped; None if the time was up.
 
     What the two differ by is what a single pair of processes of any config shows by chance. Their outputs are compared
@@ -47,15 +47,15 @@ def measure_noise_floor(bench: Workbench) -> NoiseFloor | None:
     return floor
 
 
-def read_sentinel(bench: Workbench, quiet: Quiet, after: int, first_s: float) -> Sentinel | None:
+def check_drift(bench: Session, quiet: BusyMachine, after: int, first_s: float) -> DriftCheck | None:
     """Time the untuned model again, briefly, after trial `after`. None if its process failed: no reading, no harm."""
-    bench.notify(SentinelStarted())
+    bench.notify(DriftCheckStarted())
     folder, request = bench.untuned_again(f"sentinel-{after:04d}")
     outcome = quiet.attempt(folder, request.model_copy(update={"sampling": bench.budget.sentinel}))
     if not isinstance(outcome, Measurement):
         return None
-    sentinel = Sentinel(after=after, latency_s=outcome.latency.p50)
-    bench.notify(SentinelRead(sentinel, first_s))
+    sentinel = DriftCheck(after=after, latency_s=outcome.latency.p50)
+    bench.notify(DriftChecked(sentinel, first_s))
     return sentinel
 
 

@@ -13,13 +13,13 @@ from autotune.study.equivalence import measured_programs
 from autotune.study.records import TrialRecord
 from autotune.study.study import Study
 from autotune.trial.request import ColdCompile, TrialRequest
-from autotune.tuning.cache_store import CacheShelf
+from autotune.tuning.cache_store import CacheStore
 
 MAX_DONORS = 8
 """Caches that are kept for configs which differ in runtime knobs alone, besides those of the likely finalists."""
 
 
-def with_reuse(request: TrialRequest, study: Study, shelf: CacheShelf) -> TrialRequest:
+def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialRequest:
     """The request of a search's trial: its cache on the shelf, and all that earlier trials can spare it.
 
     The untuned model takes nothing over: it is what all others are compared with.
@@ -48,7 +48,7 @@ def without_reuse(request: TrialRequest) -> TrialRequest:
     return from_empty_caches(request).model_copy(update={"known_programs": {}})
 
 
-def shelve(record: TrialRecord, likely_finalists: Sequence[TrialRecord], study: Study, shelf: CacheShelf) -> None:
+def shelve(record: TrialRecord, likely_finalists: Sequence[TrialRecord], study: Study, shelf: CacheStore) -> None:
     """A trial has ended: keep its cache if it worked, and remove what nobody will need any more."""
     if isinstance(record.outcome, Measurement):
         shelf.shelve(record.number)
@@ -63,7 +63,7 @@ def _known_programs(records: Sequence[TrialRecord], study: Study) -> dict[str, s
     return {program: str(files[number]) for program, number in measured_programs(with_evidence).items()}
 
 
-def _donor(config: Config, records: Sequence[TrialRecord], study: Study, shelf: CacheShelf) -> TrialRecord | None:
+def _donor(config: Config, records: Sequence[TrialRecord], study: Study, shelf: CacheStore) -> TrialRecord | None:
     """A trial that compiled the very same, with its cache on the shelf."""
     space = study.manifest.space
     compiled = space.compiled_part(config)

@@ -1,4 +1,4 @@
-"""`Workbench`: a study with all that is needed to measure its configs, shared by search, noise floor, confirmation."""
+"""`Session`: a study with all that is needed to measure its configs, shared by search, noise floor, confirmation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from autotune.study.records import TrialRecord, fastest
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.blocks import BlockPlan, Contest, Contestant, attempt
+from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant, attempt
 from autotune.trial.runner.deadline import NEVER, Deadline
 from autotune.trial.runner.runner import Trials
-from autotune.tuning.cache_store import CacheShelf
+from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
 
 
 @dataclass(frozen=True)
-class Workbench:
+class Session:
     """`notify` hears what happens; everything else is asked of the study."""
 
     study: Study
@@ -39,9 +39,9 @@ class Workbench:
         return self.study.manifest.objective
 
     @property
-    def caches(self) -> CacheShelf:
+    def caches(self) -> CacheStore:
         """Of the search's trials; the confirmation starts from copies of them."""
-        return CacheShelf(self.study.folder / "caches")
+        return CacheStore(self.study.folder / "caches")
 
     def value(self, measurement: Measurement) -> float:
         """What the study minimises first, in seconds or bytes."""
@@ -71,7 +71,7 @@ class Workbench:
         entries: list[tuple[str, int, Config]],
         plan: BlockPlan,
         on_block: Callable[[dict[str, float]], None],
-    ) -> Contest:
+    ) -> BlockedRun:
         """A contest of `(name, trial number, config)`, the base first.
 
         Compile caches are kept from block to block, and begin as copies of the trials' own so far as those are on the
@@ -87,7 +87,7 @@ class Workbench:
                 self.caches.copy(number, cache)
             kept = {"cache": str(cache), "cold": cold}
             contestants.append(Contestant(name, request.model_copy(update=kept)))
-        return Contest(
+        return BlockedRun(
             self.trials,
             folder,
             contestants,

@@ -15,12 +15,12 @@ from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord
 from autotune.trial.folder import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
-from autotune.tuning.session import Workbench, trial_request
+from autotune.tuning.session import Session, trial_request
 
 _TAIL = "tail"
 
 
-def confirm_tail(bench: Workbench, answer: TrialRecord) -> Tail:
+def confirm_tail(bench: Session, answer: TrialRecord) -> Tail:
     """Measure it, or recall it if this answer's was measured before.
 
     Within the run's time fewer processes may have to do. What they or a noisy machine gave serves for once, and is
@@ -39,7 +39,7 @@ def confirm_tail(bench: Workbench, answer: TrialRecord) -> Tail:
         return tail
 
 
-def _measure(bench: Workbench, answer: TrialRecord) -> list[Measurement]:
+def _measure(bench: Session, answer: TrialRecord) -> list[Measurement]:
     """One process after the other; the first one compiles, the others have its caches."""
     folder = bench.study.folder / _TAIL
     clear_runs(folder)
@@ -58,7 +58,7 @@ def _measure(bench: Workbench, answer: TrialRecord) -> list[Measurement]:
     return measured
 
 
-def _run(bench: Workbench, answer: TrialRecord, folder: TrialFolder, *, is_first: bool) -> Measurement | Failure:
+def _run(bench: Session, answer: TrialRecord, folder: TrialFolder, *, is_first: bool) -> Measurement | Failure:
     request = trial_request(bench.study, answer.number, answer.config, folder, bench.budget)
     once = {
         "cache": str(folder.path.parent / "cache"),

@@ -1,4 +1,4 @@
-"""`Timekeeper`: how long a run with a time budget may go on trying configs, so that the best one is still confirmed."""
+"""`TimeBudget`: how long a run with a time budget may go on trying configs, so that the best one is still confirmed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.study.records import TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.tuning.confirmation import SAFETY, expected_s, likely_contest
 from autotune.tuning.expected_time import contest_s, fresh_start_s, trial_s, typical_trial_s
-from autotune.tuning.session import Workbench
+from autotune.tuning.session import Session
 
 NOISE_FLOOR_SHARE = 0.15
 """Of the time that is left, the most that the noise floor may take; else the study goes without."""
@@ -18,10 +18,10 @@ SENTINEL_SHARE = 0.02
 
 
 @dataclass(frozen=True)
-class Timekeeper:
+class TimeBudget:
     """Reads the study anew at each question; without a time budget there is time for everything."""
 
-    bench: Workbench
+    bench: Session
 
     def next_trial_s(self) -> float | None:
         """Seconds that the next trial may take; None where there is no time for a typical one and the confirmation.

@@ -18,7 +18,7 @@ from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.blocks import Contest, Contestant, attempt
+from autotune.trial.runner.blocks import BlockedRun, Contestant, attempt
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runner import Trials
 from autotune.tuned.tuned_config import TunedConfig
@@ -39,7 +39,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Duel:
+class PairedRun:
     """`second` is measured against `first`; the outputs of both against those of the `untuned` model."""
 
     untuned: Side
@@ -83,10 +83,10 @@ def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signat
     return Side(workload, config, signature)
 
 
-def duel_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, folder: Path) -> Duel:
+def paired_run_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, folder: Path) -> PairedRun:
     """Two configs under the terms of an exported file."""
     wanted = tuned.workload
-    return Duel(
+    return PairedRun(
         untuned=untuned,
         first=first,
         second=second,
@@ -99,7 +99,7 @@ def duel_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, folder
     )
 
 
-def duel_of_trials(study: Study, first: int, second: int, folder: Path) -> Duel:
+def paired_run_of_trials(study: Study, first: int, second: int, folder: Path) -> PairedRun:
     """The configs of two trials of a study. Raises InputError for an unknown trial."""
     manifest = study.manifest
 
@@ -107,7 +107,7 @@ def duel_of_trials(study: Study, first: int, second: int, folder: Path) -> Duel:
         target, plain_config = manifest.target_of(config)
         return Side(target.workload, plain_config)
 
-    return Duel(
+    return PairedRun(
         untuned=side(manifest.space.untuned()),
         first=side(study.record(first).config),
         second=side(study.record(second).config),
@@ -157,7 +157,9 @@ class Result:
         return statistics.median(first), statistics.median(second)
 
 
-def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first, _second: None) -> Result:
+def measure(
+    duel: PairedRun, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first, _second: None
+) -> Result:
     """Measure until the answer is clear or the budget's blocks, or its time, are used up.
 
     Raises HarnessError for another model than the one whose signature a side names, and for too little time.
@@ -171,7 +173,7 @@ def measure(duel: Duel, trials: Trials, budget: Budget, on_block: OnBlock = lamb
     if isinstance(untuned, Failure):
         return Result(None, failure=untuned, failed="untuned")
     _require_same_model(duel.untuned, untuned)
-    contest = Contest(
+    contest = BlockedRun(
         trials,
         duel.folder,
         [Contestant(name, _request(duel, budget, side, name)) for name, side in _sides(duel).items()],
@@ -197,7 +199,7 @@ def _too_little_time(budget: Budget) -> HarnessError:
     )
 
 
-def _sides(duel: Duel) -> dict[str, Side]:
+def _sides(duel: PairedRun) -> dict[str, Side]:
     return {"first": duel.first, "second": duel.second}
 
 
@@ -209,7 +211,7 @@ def _require_same_model(side: Side, measured: Measurement) -> None:
         )
 
 
-def _request(duel: Duel, budget: Budget, side: Side, name: str) -> TrialRequest:
+def _request(duel: PairedRun, budget: Budget, side: Side, name: str) -> TrialRequest:
     return TrialRequest(
         number=0,
         workload=side.workload,

@@ -12,7 +12,7 @@ from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.budget import Budget
 from autotune.trial.runner.runner import Trials
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.verification.comparison import Duel, OnBlock, Result, duel_of, measure, sides_of
+from autotune.verification.comparison import OnBlock, PairedRun, Result, measure, paired_run_of, sides_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,13 @@ class Verification:
 
 
 def verify(
-    tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budget, on_block: OnBlock, *, max_loss: float = 0.0
+    tuned: TunedConfig,
+    duel: PairedRun | None,
+    trials: Trials,
+    budget: Budget,
+    on_block: OnBlock,
+    *,
+    max_loss: float = 0.0,
 ) -> Verification:
     """Measure the exported config against the untuned model; `duel` None if the export is the untuned model.
 
@@ -46,7 +52,7 @@ def verify(
 
 
 def _verify(
-    tuned: TunedConfig, duel: Duel | None, trials: Trials, budget: Budget, on_block: OnBlock, *, max_loss: float
+    tuned: TunedConfig, duel: PairedRun | None, trials: Trials, budget: Budget, on_block: OnBlock, *, max_loss: float
 ) -> Verification:
     promised = tuned.evidence.speedup
     if duel is None:
@@ -99,15 +105,15 @@ def _of_failure(result: Result, promised: Speedup | None) -> Verification:
     return Verification("wrong", f"it fails ({failure.reason} at {failure.stage}): {failure.error}", promised, result)
 
 
-def duel_with_untuned(tuned: TunedConfig, folder: Path) -> Duel | None:
+def paired_run_with_untuned(tuned: TunedConfig, folder: Path) -> PairedRun | None:
     """The exported config against the untuned model; None if they are the same."""
     if tuned.is_untuned:
         return None
     untuned, answer = sides_of(tuned)
-    return duel_of(tuned, untuned, untuned, answer, folder)
+    return paired_run_of(tuned, untuned, untuned, answer, folder)
 
 
-def duel_of_answers(first: TunedConfig, second: TunedConfig, folder: Path) -> Duel:
+def paired_run_of_configs(first: TunedConfig, second: TunedConfig, folder: Path) -> PairedRun:
     """Two exported configs of the same workload against each other. Raises InputError if they are not of one."""
     # Each framework has its own function for the model; that both compute the same is measured.
     must_agree = ["arguments", "device", "task", "objective"]
@@ -130,4 +136,4 @@ def duel_of_answers(first: TunedConfig, second: TunedConfig, folder: Path) -> Du
     if first.environment.variables != second.environment.variables:
         raise InputError("the two files were tuned under different --env variables, which decide as much as a config")
     (untuned, one_side), (_, other_side) = sides_of(first), sides_of(second)
-    return duel_of(first, untuned, one_side, other_side, folder)
+    return paired_run_of(first, untuned, one_side, other_side, folder)

@@ -1,4 +1,4 @@
-"""`Grade`: one step of a model's quality, as its author declares it: what is built, and how exact it must be. Pure."""
+"""`TierSpec`: one quality level of a model, as its author declares it: what is built, and how exact it must be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.errors import InputError
 from autotune.schema import Record
 
 
-class Grade(Record):
+class TierSpec(Record):
     """A size, a variant or a precision: all are arguments of the model's function, but for a tolerance."""
 
     arguments: dict[str, Scalar] = {}
@@ -22,11 +22,11 @@ class Grade(Record):
     """Largest relative error of an output; None: as the study has it."""
 
 
-Grades = Mapping[str, Grade]
+TierSpecs = Mapping[str, TierSpec]
 """By name, the best first."""
 
 
-def grades_in(tiers: object, model: str) -> dict[str, Grade]:
+def tier_specs_in(tiers: object, model: str) -> dict[str, TierSpec]:
     """What the author of `model` wrote under `tiers`. Raises InputError."""
     if not isinstance(tiers, Mapping) or not tiers:
         raise InputError(f"{model} returned {tiers!r} as tiers", tip=_WRITE)
@@ -39,11 +39,11 @@ def _checked(name: object, model: str) -> str:
     return name
 
 
-def _grade(name: str, entry: object, model: str) -> Grade:
+def _grade(name: str, entry: object, model: str) -> TierSpec:
     """An argument's value is never a dict, so that the two forms cannot be taken for each other."""
     is_long = isinstance(entry, Mapping) and isinstance(entry.get("arguments"), Mapping)
     try:
-        return Grade.model_validate(entry if is_long else {"arguments": entry})
+        return TierSpec.model_validate(entry if is_long else {"arguments": entry})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:2])

@@ -29,7 +29,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
 from autotune.schema import Record
-from autotune.workload.tiers import Grades, grades_in
+from autotune.workload.tiers import TierSpecs, tier_specs_in
 from autotune.workload.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
@@ -100,7 +100,7 @@ class Arguments:
 
 
 Apply = Callable[[Any], object]
-"""Changes a model in place."""
+"""UndoLog a model in place."""
 Variants = Mapping[str, Mapping[str, Apply | None]]
 """Variant -> value -> the function that brings it about; None: the model as it is."""
 
@@ -125,7 +125,7 @@ class Built:
     """Regions to compile instead of the whole (see `regions`); None: nothing was said about them."""
     variants: Variants = field(default_factory=dict)
     """Of each the model as it is first (see `variants`)."""
-    tiers: Grades = field(default_factory=dict)
+    tiers: TierSpecs = field(default_factory=dict)
     """What there is to be had in less time (see `tiers`)."""
     recipe: Recipe | None = None
     """Given if and only if the task is to train."""
@@ -252,8 +252,8 @@ def _variants(value: object, workload: Workload) -> Variants:
     return value
 
 
-def _tiers(value: object, workload: Workload) -> Grades:
-    return grades_in(value, workload.model)
+def _tiers(value: object, workload: Workload) -> TierSpecs:
+    return tier_specs_in(value, workload.model)
 
 
 def _padding(value: object, workload: Workload) -> Mapping[str, float]:

@@ -49,7 +49,7 @@ import importlib, json, random, sys
 import numpy as np
 from pathlib import Path
 from autotune.backends.protocol import load_backend, output_arrays
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.planning.manifest import bundled_spaces
 from autotune.space.space import Circumstances, load_space
@@ -93,7 +93,7 @@ if framework in spaces:
     here = Circumstances(version=version, device="cpu")
     untuned = load_space(spaces[framework], framework=framework, circumstances=here).untuned()
 with backend.inference():
-    step = backend.compile(model, untuned, Changes())
+    step = backend.compile(model, untuned, UndoLog())
     outputs = step(*inputs)
     backend.synchronise()
 array = backend.to_array(inputs[0])

@@ -15,7 +15,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.sampling import SamplingPlan
 from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
-from autotune.trial.request import Shipped, TrialRequest
+from autotune.trial.request import ShippedCache, TrialRequest
 from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
@@ -138,7 +138,7 @@ def test_a_stale_graph_fails_a_trial(made):
     """The export's own process compares outputs like any trial: an artifact that gives stale ones is never written."""
     folder, request, artifact = made
     (folder / "model.py").write_text(MODEL.replace("constant=2.0", "constant=3.0"))
-    shipped = request.model_copy(update={"shipped": Shipped(artifact=artifact, home=str(folder))})
+    shipped = request.model_copy(update={"shipped": ShippedCache(artifact=artifact, home=str(folder))})
     # A new reference: that of the changed model.
     untuned = {"config": Config({"execution": "pynative"}), "untuned": True}
     reference = {"reference": str(folder / "changed.npz")}

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import yaml
 
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.measurement import Reason
@@ -142,7 +142,7 @@ def child(cell, config):
     inputs = [ones, -ones, ones[:2]]
     expected = [backend.to_array(model(each)) for each in inputs]
     names = [name for name, _ in backend.parameters(model)]
-    compiled = backend.compile(model, Config(config), Changes())
+    compiled = backend.compile(model, Config(config), UndoLog())
 
     def error(number, step):
         got = backend.to_array(step(inputs[number]))
@@ -429,7 +429,7 @@ def test_fusion_without_its_package_says_what_to_install(monkeypatch):
     """Without `decorator` the fusion compiler only answers "Response is empty."; the operator is told first."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingFrameworkError, match="decorator"):
-        MindSporeBackend().compile(Mlp(), Config(AST | FUSION), Changes())
+        MindSporeBackend().compile(Mlp(), Config(AST | FUSION), UndoLog())
 
 
 def test_a_model_that_is_no_cell_is_refused():

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import yaml
 
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.manifest import bundled_spaces
@@ -129,7 +129,7 @@ def applied(backend, cell, config, number):
     os.environ["MS_DEV_SAVE_GRAPHS_PATH"] = os.path.abspath(f"graphs-{number}")
     model = block() if cell == "Block" else globals()[cell]().set_train(False)
     names = [parameter.name for parameter in model.get_parameters()]
-    compiled = backend.compile(model, config, Changes())
+    compiled = backend.compile(model, config, UndoLog())
     output = compiled(one_input())
     backend.synchronise()
     return {
@@ -300,7 +300,7 @@ def test_half_precision_of_the_author_s_own_stays_alone():
     model = ms.amp.auto_mixed_precision(block(), "O3", ms.float16)
     assert MindSporeBackend().check_model(model) is None
     with pytest.raises(InvalidConfigError, match="of its author's own"):
-        MindSporeBackend().compile(model, Config(PYNATIVE | {"amp_level": "O3"}), Changes())
+        MindSporeBackend().compile(model, Config(PYNATIVE | {"amp_level": "O3"}), UndoLog())
 
 
 def test_too_late_is_said_so(run):

@@ -19,7 +19,7 @@ import numpy as np
 import mindspore as ms
 from mindspore import nn, ops
 from autotune.backends.protocol import load_backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 
@@ -45,7 +45,7 @@ backend.prepare("cpu", 0)
 x = ms.Tensor(np.ones((4, 8), np.float32))
 
 def run(**settings):
-    net, changes = Net().set_train(False), Changes()
+    net, changes = Net().set_train(False), UndoLog()
     config = Config({"execution": "jit", **settings})
     expected = net(x).asnumpy()
     step = backend.compile(net, config, changes)

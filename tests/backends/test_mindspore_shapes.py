@@ -19,7 +19,7 @@ import json, os, sys
 import numpy as np
 from autotune.apply import compile_model
 from autotune.backends.protocol import load_backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.workload.shapes import Axis, Shapes
 from autotune.workload.traffic import Load, Traffic
@@ -49,7 +49,7 @@ inputs = [Tensor(np.random.randn(b, s, 8).astype(np.float32)) for b, s in (*stre
 expected = [[each.asnumpy() for each in model(x)] for x in inputs]
 said = []
 for knobs in json.loads(sys.argv[1]):
-    changes, model_again = Changes(), Rows().set_train(False)
+    changes, model_again = UndoLog(), Rows().set_train(False)
     ms.load_param_into_net(model_again, model.parameters_dict())
     config = Config(knobs)
     step = variants.compile_under(backend, model_again, config, [], changes, shapes=shapes)

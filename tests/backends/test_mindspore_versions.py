@@ -20,7 +20,7 @@ import json, sys
 import mindspore as ms, numpy as np
 import autotune
 from autotune import environment
-from autotune.job.adaptive.ledger import Adaptive
+from autotune.job.adaptive.ledger import AdaptivePolicy
 from autotune.backends.protocol import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
 from autotune.trial.worker.subject import structure_sha256
@@ -49,7 +49,7 @@ ms.set_seed(0)
 net = Net().set_train(False)
 expected = {rows: net(of(rows)).asnumpy() for rows in (1, 2, 3)}
 error = 0.0
-with autotune.load(sys.argv[1]).applied(net, on_mismatch="raise", adaptive=Adaptive(max_versions=2)) as tuned:
+with autotune.load(sys.argv[1]).applied(net, on_mismatch="raise", adaptive=AdaptivePolicy(max_versions=2)) as tuned:
     for rows in (1, 2, 3):
         for _ in range(20):
             error = max(error, float(abs(tuned(of(rows)).asnumpy() - expected[rows]).max()))

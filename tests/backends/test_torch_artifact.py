@@ -15,7 +15,7 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
-from autotune.trial.request import Shipped, TrialRequest
+from autotune.trial.request import ShippedCache, TrialRequest
 from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
@@ -37,7 +37,7 @@ import json, os, sys, tempfile
 from pathlib import Path
 import torch
 import autotune
-from autotune.job.stats import journal_of
+from autotune.job.stats import recorder_of
 sys.path.insert(0, sys.argv[2])
 from model import small
 
@@ -46,7 +46,7 @@ with torch.no_grad():
     expected = model(*inputs)
     tuned = autotune.load(sys.argv[1]).apply(model, on_mismatch="apply", margin=None)
     error = float((tuned(*inputs) - expected).abs().max())
-    hits = journal_of(tuned).diagnose().cache_hits
+    hits = recorder_of(tuned).diagnose().cache_hits
     unpacked = [str(path) for path in Path(tempfile.gettempdir()).glob("autotune-*")]
     own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     after_ours = len(list(own.rglob("*.so")))
@@ -85,7 +85,7 @@ def shared_objects(folder):
 def test_everything_is_found_in_the_artifact(made):
     """Graph and kernels: the graph caches hit, and the C++ compiler is not called for a single kernel."""
     folder, request, artifact = made
-    shipped = Shipped(artifact=artifact, home=str(folder))
+    shipped = ShippedCache(artifact=artifact, home=str(folder))
     asked = {"shipped": shipped, "cache": str(folder / "from-artifact")}
     with Runner("torch", {}, preload=False, log=folder / "log") as runner:
         outcome = runner.run(TrialFolder(folder / "shipped"), request.model_copy(update=asked), fresh=True)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Failure, Measurement, Reason
@@ -250,7 +250,7 @@ def test_a_setting_that_this_release_lacks_is_invalid(knob, value):
     from autotune.backends.torch.backend import TorchBackend
 
     with pytest.raises(InvalidConfigError, match=f"knob {knob}: torch .* has no '{value}', only"):
-        TorchBackend().compile(torch.nn.Linear(2, 2), Config({"execution": "compile", knob: value}), Changes())
+        TorchBackend().compile(torch.nn.Linear(2, 2), Config({"execution": "compile", knob: value}), UndoLog())
 
 
 EXPORT = """

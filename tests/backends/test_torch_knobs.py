@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from tests.conftest import REPOSITORY
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 TRIALS = """
 import ctypes, json, sys, torch
 from autotune.backends.protocol import load_backend, torch_code
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 
 class Model(torch.nn.Module):
@@ -60,7 +60,7 @@ def trial(config):
     model, inputs = Model().eval(), torch.randn(2, 3, 16, 16)
     with backend.inference():
         expected = model(inputs)
-        step = backend.compile(model, config, Changes())
+        step = backend.compile(model, config, UndoLog())
         output = step(inputs)
         diagnosis, program = backend.diagnose(model, config), backend.program(model, config)
     compiled = config["execution"] == "compile" and config.get("backend", "inductor") == "inductor"
@@ -321,7 +321,7 @@ def test_a_wrapper_keeps_the_structure():
     """Tensors in tuples, lists and dicts come out where they went in; integers and other values stay as they are."""
     from autotune.backends.torch.apply import apply
 
-    step = apply(Nested().eval(), Config({"execution": "eager", "precision": "bf16_autocast"}), Changes())
+    step = apply(Nested().eval(), Config({"execution": "eager", "precision": "bf16_autocast"}), UndoLog())
     x, others = nested_inputs()
     outputs = step(x, others=others)
     assert outputs["y"][0].dtype is torch.bfloat16
@@ -339,7 +339,7 @@ def test_modes_of_inner_modules_are_kept():
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()).eval()
     model[1].train()
-    step = apply(model, Config({"execution": "eager", "precision": "bf16_autocast"}), Changes())
+    step = apply(model, Config({"execution": "eager", "precision": "bf16_autocast"}), UndoLog())
     assert (step.training, model[0].training, model[1].training) == (False, False, True)
 
 
@@ -356,7 +356,7 @@ def test_what_this_release_lacks_is_refused(config, words):
     from autotune.backends.torch.apply import apply
 
     with pytest.raises(InvalidConfigError, match=words):
-        apply(torch.nn.Linear(2, 2), Config({**config, "threads": 1}), Changes())
+        apply(torch.nn.Linear(2, 2), Config({**config, "threads": 1}), UndoLog())
 
 
 def test_a_setting_that_another_release_has_is_refused(monkeypatch):
@@ -368,7 +368,7 @@ def test_a_setting_that_another_release_has_is_refused(monkeypatch):
     threads = torch.get_num_threads()
     config = Config({**COMPILE, "cpp_wrapper": True, "threads": threads + 1})
     with pytest.raises(InvalidConfigError, match=r"has no setting torch\._inductor\.config\.gone\.with_the_release"):
-        apply(torch.nn.Linear(2, 2), config, Changes())
+        apply(torch.nn.Linear(2, 2), config, UndoLog())
     assert torch.get_num_threads() == threads
 
 
@@ -378,7 +378,7 @@ def test_only_glibc_is_told_to_keep_memory(monkeypatch):
 
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(InvalidConfigError, match="knob allocator: only glibc on Linux"):
-        apply(torch.nn.Linear(2, 2), Config({**EAGER, "allocator": "keep"}), Changes())
+        apply(torch.nn.Linear(2, 2), Config({**EAGER, "allocator": "keep"}), UndoLog())
 
 
 def program_of(model, config):

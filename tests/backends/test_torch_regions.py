@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from tests.conftest import REPOSITORY
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from autotune.apply import compile_model
 from autotune.backends.protocol import load_backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 
 class Block(nn.Module):
@@ -47,7 +47,7 @@ backend = load_backend("torch")
 
 def run(depth=3, **settings):
     torch.manual_seed(0)
-    net, changes = Net(depth).eval(), Changes()
+    net, changes = Net(depth).eval(), UndoLog()
     backend.prepare("cpu", 0)
     config = Config({"execution": "compile", **settings})
     with torch.no_grad():
@@ -137,7 +137,7 @@ class TestRefused:
             torch.get_float32_matmul_precision(),
         )
         with pytest.raises(InvalidConfigError, match=match):
-            apply(model, Config({"execution": "compile", "matmul_precision": "medium", **settings}), Changes())
+            apply(model, Config({"execution": "compile", "matmul_precision": "medium", **settings}), UndoLog())
         assert torch.get_float32_matmul_precision() == before, "refused before anything is set"
 
     def test_paths_that_are_not_there(self):
@@ -167,7 +167,7 @@ model, inputs = built["model"], built["inputs"]
 config = Config({
     "execution": "compile", "region": "blocks.*", "variant.activation": "fused", "variant.attention": "math",
 })
-functions, changes = variants.declared(config, built["variants"]), Changes()
+functions, changes = variants.declared(config, built["variants"]), UndoLog()
 with torch.no_grad():
     expected = model(*inputs)
     step = variants.compile_under(backend, model, config, functions, changes)

@@ -11,7 +11,7 @@ import autotune
 from autotune import environment
 from autotune.apply import compile_model
 from autotune.backends.registry import load_backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.measurement import structure_sha256
 from autotune.workload.shapes import Axis, Shapes
@@ -59,7 +59,7 @@ def shapes(**padding):
 def streamed():
     """Calls the stream twice under some knobs, compares each output, and tells what was compiled."""
     backend = load_backend("torch")
-    changes = Changes()
+    changes = UndoLog()
 
     def run(known=None, stream=(*STREAM, *OUTSIDE), **knobs):
         backend.prepare("cpu", 0)
@@ -132,7 +132,7 @@ def test_a_strategy_stands_around_everything_else(streamed):
 
 def test_rare_shapes_run_in_the_precision_of_the_config():
     """Autocast holds for a call that is not compiled, too."""
-    backend, changes, model = load_backend("torch"), Changes(), Rows().eval()
+    backend, changes, model = load_backend("torch"), UndoLog(), Rows().eval()
     knobs = {"execution": "compile", "backend": "aot_eager", "precision": "bf16_autocast"}
     config = Config({**knobs, "shapes": "eager_rare", "num_compiled": 1})
     with backend.inference():

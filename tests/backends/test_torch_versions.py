@@ -11,12 +11,12 @@ torch = pytest.importorskip("torch")
 
 from autotune.backends.torch import counters  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
-from autotune.backends.undo import Changes  # noqa: E402
+from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from autotune.job.adaptive.ledger import Expected, Ledger  # noqa: E402
-from autotune.job.adaptive.model import Adaptation, Adapted  # noqa: E402
-from autotune.job.stats import Journal  # noqa: E402
-from autotune.tuned.adaptive_policy import Adaptive  # noqa: E402
+from autotune.job.adaptive.model import AdaptiveModel, Compilation  # noqa: E402
+from autotune.job.stats import StatsRecorder  # noqa: E402
+from autotune.tuned.adaptive_policy import AdaptivePolicy  # noqa: E402
 
 AOT = {"execution": "compile", "backend": "aot_eager"}
 
@@ -54,7 +54,7 @@ def model():
 
 @pytest.fixture
 def changes():
-    made = Changes()
+    made = UndoLog()
     yield made
     made.undo()
 
@@ -195,9 +195,11 @@ def test_adapting(model, changes, background):
     """Through the runtime: shapes that come often are compiled, within the bound, and all results are the model's."""
     versions = versions_of(model, changes)
     now_s = iter(range(10**9))  # Each look at the clock is a second: all calls are alike.
-    book = Ledger(Adaptive(max_versions=3, background=background), Expected(compile_s=5.0, ratio=0.5), warmup_calls=99)
-    runtime = Adaptation(
-        Adapted(TorchBackend(), versions, model, changes), book, Journal(), clock=lambda: float(next(now_s))
+    book = Ledger(
+        AdaptivePolicy(max_versions=3, background=background), Expected(compile_s=5.0, ratio=0.5), warmup_calls=99
+    )
+    runtime = AdaptiveModel(
+        Compilation(TorchBackend(), versions, model, changes), book, StatsRecorder(), clock=lambda: float(next(now_s))
     )
     with torch.no_grad():
         for num_rows in (1, 2, 3, 4, 5, 1):

@@ -1,4 +1,4 @@
-"""What a config changes outside the compiled code is put back by `Changes.undo`, and stands again after `redo`."""
+"""What a config changes outside the compiled code is put back by `UndoLog.undo`, and stands again after `redo`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from tests.conftest import REPOSITORY
 
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 def test_all_or_none():
     """Undone in reverse order, once; made again in order; a change that fails is none."""
     seen: list[str] = []
-    changes = Changes()
+    changes = UndoLog()
     changes.make(lambda: seen.append("+a"), lambda: seen.append("-a"))
     changes.make(lambda: seen.append("+b"), lambda: seen.append("-b"))
     with pytest.raises(ZeroDivisionError):
@@ -42,7 +42,7 @@ def test_torch_puts_the_process_back():
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).eval()
     weights = {name: (each, each.clone()) for name, each in model.state_dict(keep_vars=True).items()}
     torch.set_num_threads(2)
-    before, changes = state(), Changes()
+    before, changes = state(), UndoLog()
     config = {"execution": "compile", "precision": "bf16_autocast", "matmul_precision": "medium", "threads": 1}
     apply(model, Config({**config, "freezing": True, "allocator": "keep"}), changes)
     under = state()
@@ -61,7 +61,7 @@ MINDSPORE = """
 import os, sys
 import mindspore as ms, numpy as np
 from autotune.backends.mindspore.apply import apply
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 
 class Net(ms.nn.Cell):
@@ -85,7 +85,7 @@ for config in (
     {"execution": "pynative", "amp_level": "O2"},
     {"execution": "jit", "capture": "ast", "amp_level": "O3"},
 ):
-    changes = Changes()
+    changes = UndoLog()
     cell = apply(net, Config(config), changes)
     tuned, under = cell(x).asnumpy(), state()
     assert under != before or (tuned != answer).any(), config

@@ -16,7 +16,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from autotune.measure.diagnosis import Ailment
+from autotune.measure.diagnosis import BreakKind
 
 LOGGER = logging.getLogger(__name__)
 
@@ -242,27 +242,27 @@ class CounterCured(nn.Cell):
         return x * 2 + 0 * self.calls
 
 
-PATTERNS: dict[tuple[str, str], Ailment] = {
-    ("ast", "NumPy"): Ailment.NUMPY,
-    ("ast", "Clock"): Ailment.CLOCK_OR_RANDOM,
-    ("ast", "Random"): Ailment.CLOCK_OR_RANDOM,
-    ("ast", "Try"): Ailment.EXCEPTION,
-    ("ast", "With"): Ailment.CONTEXT,
-    ("ast", "Set"): Ailment.CONTAINER,
-    ("bytecode", "Branch"): Ailment.BRANCH,
-    ("bytecode", "NumPy"): Ailment.NUMPY,
-    ("bytecode", "Logging"): Ailment.PRINT,
-    ("bytecode", "Random"): Ailment.CLOCK_OR_RANDOM,
-    ("bytecode", "With"): Ailment.CONTEXT,
-    ("bytecode", "Set"): Ailment.CONTAINER,
-    ("bytecode", "Counter"): Ailment.CHANGING_VALUE,
-    ("ast", "Number"): Ailment.SCALAR,
-    ("ast", "Following"): Ailment.AFTER_BREAK,
-    ("ast", "Generator"): Ailment.GENERATOR,
-    ("bytecode", "FileSystem"): Ailment.FOREIGN_CALL,
-    ("ast", "Sizes"): Ailment.CHANGING_INPUT,
-    ("bytecode", "Mask"): Ailment.OPERATOR,
-    ("bytecode", "Batches"): Ailment.CHANGING_SHAPE,
+PATTERNS: dict[tuple[str, str], BreakKind] = {
+    ("ast", "NumPy"): BreakKind.NUMPY,
+    ("ast", "Clock"): BreakKind.CLOCK_OR_RANDOM,
+    ("ast", "Random"): BreakKind.CLOCK_OR_RANDOM,
+    ("ast", "Try"): BreakKind.EXCEPTION,
+    ("ast", "With"): BreakKind.CONTEXT,
+    ("ast", "Set"): BreakKind.CONTAINER,
+    ("bytecode", "Branch"): BreakKind.BRANCH,
+    ("bytecode", "NumPy"): BreakKind.NUMPY,
+    ("bytecode", "Logging"): BreakKind.PRINT,
+    ("bytecode", "Random"): BreakKind.CLOCK_OR_RANDOM,
+    ("bytecode", "With"): BreakKind.CONTEXT,
+    ("bytecode", "Set"): BreakKind.CONTAINER,
+    ("bytecode", "Counter"): BreakKind.CHANGING_VALUE,
+    ("ast", "Number"): BreakKind.SCALAR,
+    ("ast", "Following"): BreakKind.AFTER_BREAK,
+    ("ast", "Generator"): BreakKind.GENERATOR,
+    ("bytecode", "FileSystem"): BreakKind.FOREIGN_CALL,
+    ("ast", "Sizes"): BreakKind.CHANGING_INPUT,
+    ("bytecode", "Mask"): BreakKind.OPERATOR,
+    ("bytecode", "Batches"): BreakKind.CHANGING_SHAPE,
 }
 
 

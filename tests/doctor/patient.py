@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autotune.backends.outputs import output_arrays
 from autotune.backends.registry import load_backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 
 
@@ -28,7 +28,7 @@ def torch_cases():
             model, first, more = pattern(name, cured)
             refusal = None
             with backend.inference():
-                step = backend.compile(model, config, Changes())
+                step = backend.compile(model, config, UndoLog())
                 try:
                     outputs = [output_arrays(backend, step(each)) for each in (first, *more)]
                 except Exception:
@@ -51,7 +51,7 @@ def mindspore_cases(capture: str):
             sys.stderr.write(f"\n=== {name} {cured}\n")
             sys.stderr.flush()
             model, inputs = pattern(name, cured)
-            step = backend.compile(model, config, Changes())
+            step = backend.compile(model, config, UndoLog())
             try:
                 outputs = [output_arrays(backend, step(each)) for each in inputs]
             except Exception:

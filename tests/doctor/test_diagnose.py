@@ -9,7 +9,7 @@ import pytest
 
 from autotune.doctor.diagnose import differ_in
 from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
-from autotune.measure.diagnosis import Ailment, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
 from autotune.measure.profile import EVERYWHERE, Profile
 from tests.conftest import REPOSITORY
 
@@ -99,7 +99,7 @@ def test_a_mistake_is_a_sentence(cli, arguments, words):
     assert "Traceback" not in ended.stderr
 
 
-def finding(ailment: Ailment, **fields: object) -> Finding:
+def finding(ailment: BreakKind, **fields: object) -> Finding:
     defaults = {"kind": "graph_break", "location": "model.py:1", "source": None, "reason": "x"}
     return Finding.model_validate({**defaults, **fields, "ailment": ailment})
 
@@ -109,14 +109,14 @@ def test_the_dearest_comes_first():
     per_call = [Cost(kind="per_call", seconds=s, how="") for s in (0.001, 0.002)]
     once = Cost(kind="once", seconds=9.0, how="")
     order = [
-        finding(Ailment.SCALAR, cost=per_call[1]),
-        finding(Ailment.PRINT, cost=per_call[0]),
-        finding(Ailment.CHANGING_SHAPE, kind="recompile", cost=once),
-        finding(Ailment.BRANCH, gives_up=True),
-        finding(Ailment.NUMPY, count=3),
-        finding(Ailment.CONTAINER, count=1),
-        finding(Ailment.AFTER_BREAK, count=9),
-        finding(Ailment.DATA_SHAPE, cost=Cost(kind="per_call", seconds=0.0, how="")),
+        finding(BreakKind.SCALAR, cost=per_call[1]),
+        finding(BreakKind.PRINT, cost=per_call[0]),
+        finding(BreakKind.CHANGING_SHAPE, kind="recompile", cost=once),
+        finding(BreakKind.BRANCH, gives_up=True),
+        finding(BreakKind.NUMPY, count=3),
+        finding(BreakKind.CONTAINER, count=1),
+        finding(BreakKind.AFTER_BREAK, count=9),
+        finding(BreakKind.DATA_SHAPE, cost=Cost(kind="per_call", seconds=0.0, how="")),
     ]
     assert ranked(reversed(order)) == order
 
@@ -126,24 +126,24 @@ def test_one_place_is_one_finding():
     said = Diagnosis(
         compiled=True,
         graph_breaks=(
-            GraphBreak(reason="skipped", location="model.py:3", ailment=Ailment.FOREIGN_CALL),
-            GraphBreak(reason="with", location="model.py:3", ailment=Ailment.CONTEXT, gives_up=True),
+            GraphBreak(reason="skipped", location="model.py:3", ailment=BreakKind.FOREIGN_CALL),
+            GraphBreak(reason="with", location="model.py:3", ailment=BreakKind.CONTEXT, gives_up=True),
         ),
         recompiles=tuple(
-            Recompile(reason=f"n == {n}", location="model.py:7", ailment=Ailment.CHANGING_VALUE, compile_s=0.5)
+            Recompile(reason=f"n == {n}", location="model.py:7", ailment=BreakKind.CHANGING_VALUE, compile_s=0.5)
             for n in (0, 1, 2)
         ),
     )
     broken, again = findings_of(said)
-    assert (broken.ailment, broken.gives_up) == (Ailment.CONTEXT, True)
+    assert (broken.ailment, broken.gives_up) == (BreakKind.CONTEXT, True)
     assert (again.count, again.cost.seconds, again.reason) == (3, 1.5, "n == 0")
 
 
 def test_what_nothing_else_told_the_profiler_tells():
     """At a break's place, or of all places together; never in place of what was measured, nor for a recompile."""
-    measured = finding(Ailment.SCALAR, cost=Cost(kind="per_call", seconds=1.0, how=""))
-    at, elsewhere = finding(Ailment.BRANCH, location="a.py:7"), finding(Ailment.PRINT, location="a.py:8")
-    again = finding(Ailment.CHANGING_SHAPE, location="a.py:7", kind="recompile")
+    measured = finding(BreakKind.SCALAR, cost=Cost(kind="per_call", seconds=1.0, how=""))
+    at, elsewhere = finding(BreakKind.BRANCH, location="a.py:7"), finding(BreakKind.PRINT, location="a.py:8")
+    again = finding(BreakKind.CHANGING_SHAPE, location="a.py:7", kind="recompile")
     told = [measured, at, elsewhere, again]
 
     def costs(**at_breaks: float) -> list[float | None]:
@@ -159,17 +159,17 @@ def test_what_nothing_else_told_the_profiler_tells():
 def test_a_record_of_an_older_release_has_breaks_without_a_kind():
     """It is shown as it was told, and not guessed at."""
     (found,) = findings_of(Diagnosis(compiled=True, graph_breaks=(GraphBreak(reason="told", location="a.py:1"),)))
-    assert (found.ailment, found.reason) == (Ailment.OTHER, "told")
+    assert (found.ailment, found.reason) == (BreakKind.OTHER, "told")
 
 
 def test_a_cost_counts_only_if_nothing_else_broke():
     """Captured, a number can break what it is handed to: such a run says nothing about the number."""
 
-    def said(*breaks: tuple[str, Ailment]) -> Diagnosis:
+    def said(*breaks: tuple[str, BreakKind]) -> Diagnosis:
         found = tuple(GraphBreak(reason="x", location=place, ailment=kind) for place, kind in breaks)
         return Diagnosis(compiled=True, graph_breaks=found)
 
-    number, branch = ("a.py:1", Ailment.SCALAR), ("a.py:2", Ailment.BRANCH)
-    assert differ_in(Ailment.SCALAR, said(number, branch), said(branch))
-    assert not differ_in(Ailment.SCALAR, said(number, branch), said(number, branch))
-    assert not differ_in(Ailment.SCALAR, said(number), said(("a.py:3", Ailment.OTHER)))
+    number, branch = ("a.py:1", BreakKind.SCALAR), ("a.py:2", BreakKind.BRANCH)
+    assert differ_in(BreakKind.SCALAR, said(number, branch), said(branch))
+    assert not differ_in(BreakKind.SCALAR, said(number, branch), said(number, branch))
+    assert not differ_in(BreakKind.SCALAR, said(number), said(("a.py:3", BreakKind.OTHER)))

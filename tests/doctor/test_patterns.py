@@ -14,8 +14,8 @@ import pytest
 
 from autotune.backends.mindspore import break_kinds as mindspore_break_kinds
 from autotune.backends.torch import break_kinds as torch_break_kinds
-from autotune.doctor.fixes import cure_of
-from autotune.measure.diagnosis import Ailment, Diagnosis, Recompile
+from autotune.doctor.fixes import fix_of
+from autotune.measure.diagnosis import BreakKind, Diagnosis, Recompile
 from tests.conftest import REPOSITORY
 
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def mindspore_told(tmp_path_factory):
 def table(framework: str) -> dict:
     """The patterns' names with what they are, read without importing the framework."""
     source = (HERE / f"{framework}_patterns.py").read_text()
-    scope = {"Ailment": Ailment}
+    scope = {"BreakKind": BreakKind}
     exec(source[source.index("\nPATTERNS") :].partition("\n\n\n")[0], scope)
     return scope["PATTERNS"]
 
@@ -107,7 +107,7 @@ def test_mindspore_breaks_are_found_named_and_cured(mindspore_told, capture, nam
         each_found = (*mindspore_break_kinds.breaks(text), *mindspore_break_kinds.recompiles(text))
         if capture == "ast" and told[f"{name} {'cured' if cured else 'broken'}"]["num_graphs"] > 1:
             # The only sign of it, and what a diagnosis makes of it.
-            each_found = (*each_found, Recompile(reason="", ailment=Ailment.CHANGING_INPUT))
+            each_found = (*each_found, Recompile(reason="", ailment=BreakKind.CHANGING_INPUT))
         return {(each.location, each.ailment) for each in (*each_found, *([refused] if refused else []))}
 
     assert (marked_line("mindspore", f"{name}Broken"), table("mindspore")[capture, name]) in found(cured=False)
@@ -119,8 +119,8 @@ def test_mindspore_breaks_are_found_named_and_cured(mindspore_told, capture, nam
 def test_each_cure_has_a_pattern_and_each_pattern_a_cure(framework):
     """What is printed as a cure is proven here; what is found and named gets words, and lines of before and after."""
     proven = set(table(framework).values())
-    assert {ailment for ailment in Ailment if cure_of(framework, ailment) is not None} == proven
+    assert {ailment for ailment in BreakKind if fix_of(framework, ailment) is not None} == proven
     for ailment in proven:
-        cure = cure_of(framework, ailment)
+        cure = fix_of(framework, ailment)
         assert any(cure.before)
         assert any(cure.after)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autotune.measure.diagnosis import Ailment
+from autotune.measure.diagnosis import BreakKind
 
 LOGGER = logging.getLogger(__name__)
 
@@ -305,29 +305,29 @@ def pattern(name: str, cured: bool = False):
     return globals()[name](cured).eval(), first, more
 
 
-PATTERNS: dict[str, Ailment] = {
-    "Branch": Ailment.BRANCH,
-    "Item": Ailment.SCALAR,
-    "ToList": Ailment.SCALAR,
-    "Print": Ailment.PRINT,
-    "Logging": Ailment.PRINT,
-    "NumPy": Ailment.NUMPY,
-    "Clock": Ailment.CLOCK_OR_RANDOM,
-    "Random": Ailment.CLOCK_OR_RANDOM,
-    "BooleanMask": Ailment.DATA_SHAPE,
-    "NonZero": Ailment.DATA_SHAPE,
-    "Hooks": Ailment.CONTEXT,
-    "FileSystem": Ailment.FOREIGN_CALL,
-    "DeepCopy": Ailment.CONTAINER,
-    "Disabled": Ailment.DISABLED,
-    "CustomOp": Ailment.CUSTOM_OP,
-    "Recurrent": Ailment.OPERATOR,
-    "KeptGenerator": Ailment.GENERATOR,
-    "Caught": Ailment.EXCEPTION,
-    "BehindBreak": Ailment.AFTER_BREAK,
-    "BreakInLoop": Ailment.PRINT,
-    "Counter": Ailment.CHANGING_VALUE,
-    "GrowingList": Ailment.CHANGING_CONTAINER,
-    "Batches": Ailment.CHANGING_SHAPE,
-    "Types": Ailment.CHANGING_TYPE,
+PATTERNS: dict[str, BreakKind] = {
+    "Branch": BreakKind.BRANCH,
+    "Item": BreakKind.SCALAR,
+    "ToList": BreakKind.SCALAR,
+    "Print": BreakKind.PRINT,
+    "Logging": BreakKind.PRINT,
+    "NumPy": BreakKind.NUMPY,
+    "Clock": BreakKind.CLOCK_OR_RANDOM,
+    "Random": BreakKind.CLOCK_OR_RANDOM,
+    "BooleanMask": BreakKind.DATA_SHAPE,
+    "NonZero": BreakKind.DATA_SHAPE,
+    "Hooks": BreakKind.CONTEXT,
+    "FileSystem": BreakKind.FOREIGN_CALL,
+    "DeepCopy": BreakKind.CONTAINER,
+    "Disabled": BreakKind.DISABLED,
+    "CustomOp": BreakKind.CUSTOM_OP,
+    "Recurrent": BreakKind.OPERATOR,
+    "KeptGenerator": BreakKind.GENERATOR,
+    "Caught": BreakKind.EXCEPTION,
+    "BehindBreak": BreakKind.AFTER_BREAK,
+    "BreakInLoop": BreakKind.PRINT,
+    "Counter": BreakKind.CHANGING_VALUE,
+    "GrowingList": BreakKind.CHANGING_CONTAINER,
+    "Batches": BreakKind.CHANGING_SHAPE,
+    "Types": BreakKind.CHANGING_TYPE,
 }

@@ -303,9 +303,9 @@ class TestEscapeSequences:
         """One line for each event, whichever module writes it: a second one could be forged."""
         import logging
 
-        from autotune.job.stats import Journal
+        from autotune.job.stats import StatsRecorder
 
-        journal = Journal()
+        journal = StatsRecorder()
         journal.note("fallback", f"it failed: {ESCAPES}\nWARNING autotune: all is well")
         logging.getLogger("autotune").warning("autotune: %s", ESCAPES)
         for record in caplog.records:

@@ -28,7 +28,7 @@ from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment
 from tests.faults.commands import a_pipe, command, refused
-from tests.test_artifact import KEY
+from tests.tuned.test_cache_file import KEY
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
@@ -123,11 +123,11 @@ class TestTheUsersOwnFiles:
 
     def test_a_cache_folder_of_the_users_does_not_end_a_search(self, tmp_path: Path) -> None:
         """Folders on the shelf of caches that are no trial's are passed over."""
-        from autotune.tuning.cache_store import CacheShelf
+        from autotune.tuning.cache_store import CacheStore
 
         (tmp_path / "caches" / "mine").mkdir(parents=True)
         (tmp_path / "caches" / "mine.whole").write_text("mine")
-        shelf = CacheShelf(tmp_path / "caches")
+        shelf = CacheStore(tmp_path / "caches")
         with shelf.open():
             shelf.keep([1])
         assert contents(tmp_path) == {"caches/mine.whole": b"mine"}

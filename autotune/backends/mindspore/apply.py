@@ -14,7 +14,7 @@ from autotune.backends.mindspore.compiled_cell import CompiledCell
 from autotune.backends.mindspore.fingerprint import effective_isa, has_queue
 from autotune.backends.mindspore.knobs import TARGETS, THREADS, CompileArguments, compile_arguments, process_knobs
 from autotune.backends.mindspore.regions import cells_of
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingFrameworkError
 from autotune.workload.workload import Device, Task
@@ -22,7 +22,7 @@ from autotune.workload.workload import Device, Task
 _log = logging.getLogger("autotune")
 
 
-def apply(model: ms.nn.Cell, config: Config, changes: Changes) -> Callable[..., Any]:
+def apply(model: ms.nn.Cell, config: Config, changes: UndoLog) -> Callable[..., Any]:
     """The Cell under `config`, compiled at its first call: a callable beside it, or the Cell itself where the config
     asks for nothing but settings of the process.
 
@@ -34,7 +34,7 @@ def apply(model: ms.nn.Cell, config: Config, changes: Changes) -> Callable[..., 
     return model if is_as_it_was else CompiledCell(model, arguments)
 
 
-def prepare(model: ms.nn.Cell, config: Config, task: Task, changes: Changes) -> CompileArguments:
+def prepare(model: ms.nn.Cell, config: Config, task: Task, changes: UndoLog) -> CompileArguments:
     """Set what holds for the process, and return what is left to be done. Raises like `apply`."""
     device = selected_device()
     arguments = compile_arguments(config, ms.__version__, device, task)
@@ -73,7 +73,7 @@ def selected_device() -> Device:
     return next(device for device, name in TARGETS.items() if name == target)
 
 
-def _set_process(arguments: CompileArguments, changes: Changes) -> None:
+def _set_process(arguments: CompileArguments, changes: UndoLog) -> None:
     if is_graph_mode():
         _set_context("mode", ms.PYNATIVE_MODE, changes)
     for name, value in arguments.context.items():
@@ -86,7 +86,7 @@ def _set_process(arguments: CompileArguments, changes: Changes) -> None:
         _log.warning("autotune: launch_blocking comes too late: MindSpore has run operators in this process already")
 
 
-def _set_context(name: str, value: Any, changes: Changes) -> None:
+def _set_context(name: str, value: Any, changes: UndoLog) -> None:
     try:
         before = ms.get_context(name)
     except (ValueError, RuntimeError):
@@ -102,7 +102,7 @@ _ISA = {"SSE41": 0x1, "AVX": 0x3, "AVX2": 0x7, "AVX512_CORE": 0x27}
 """The numbers of oneDNN's `dnnl_cpu_isa_t`; each has the bits of those before it."""
 
 
-def _set_variable(name: str, value: str, changes: Changes) -> None:
+def _set_variable(name: str, value: str, changes: UndoLog) -> None:
     """Settings that share a variable with others of the user's own are added to it."""
     before = os.environ.get(name)
     whole = value if before is None or name == _CAP else f"{before},{value}"

@@ -35,12 +35,12 @@ from autotune.backends.mindspore.per_shape import versions
 from autotune.backends.mindspore.profile import profile
 from autotune.backends.mindspore.proxy import original, twin
 from autotune.backends.protocol import Found, ModelCopy, Varying, Versions, python_random_state, variables_set
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis
+from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.regions import Region
@@ -110,7 +110,7 @@ class MindSporeBackend:
         """Nothing to do: MindSpore moves tensors itself to the device that `prepare` selected for the process."""
         return value
 
-    def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
+    def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         return apply(model, config, changes)
 
     def process_settings(self, config: Config) -> tuple[str, ...]:
@@ -123,13 +123,13 @@ class MindSporeBackend:
     def original(self, model: Any) -> Any:
         return original(model)
 
-    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+    def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
         return versions(model, config, changes)
 
-    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+    def capture_despite(self, ailment: BreakKind, changes: UndoLog) -> None:
         """MindSpore has no such setting."""
 
-    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+    def marker(self, model: Any, varying: Sequence[Varying], changes: UndoLog) -> Callable[[Arguments], None]:
         return shapes.Marker(compiled_of(model) or model, varying)
 
     def uncompiled(self) -> AbstractContextManager[Any]:
@@ -148,7 +148,7 @@ class MindSporeBackend:
     def direct(self, step: Any) -> Callable[..., Any]:
         return partial(one_at_a_time, partial(type(step).__call__, step))
 
-    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
+    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
         """Another Cell that shares all that the model holds. See `twin`."""
         return twin(model, call)
 
@@ -166,7 +166,7 @@ class MindSporeBackend:
             model.set_train()
 
     def training_step(
-        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
     ) -> Callable[..., Any]:
         return training.training_step(model, loss, optimizer, config, changes)
 

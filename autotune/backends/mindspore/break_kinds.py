@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from autotune.measure.diagnosis import Ailment, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, GraphBreak, Recompile
 
 VARIABLES = {"MS_DEV_FALLBACK_DUMP_NODE": "1", "MS_JIT_BYTECODE_LOGS": "graph_break,recompiles"}
 """They must stand when the process starts."""
@@ -49,48 +49,48 @@ _REFUSAL = re.compile(
     r"^(?P<error>\w+Error: .*?)\n.*?The Traceback of Net Construct Code:(?P<stack>.*)", re.DOTALL | re.MULTILINE
 )
 
-_BY_NAME: dict[str, Ailment] = {
-    "np": Ailment.NUMPY,
-    "numpy": Ailment.NUMPY,
-    "asnumpy": Ailment.NUMPY,
-    "item": Ailment.SCALAR,
-    "tolist": Ailment.SCALAR,
-    "float": Ailment.SCALAR,
-    "int": Ailment.SCALAR,
-    "print": Ailment.PRINT,
-    "logging": Ailment.PRINT,
-    "warnings": Ailment.PRINT,
-    "time": Ailment.CLOCK_OR_RANDOM,
-    "datetime": Ailment.CLOCK_OR_RANDOM,
-    "random": Ailment.CLOCK_OR_RANDOM,
-    "Random": Ailment.CLOCK_OR_RANDOM,
-    "contextlib": Ailment.CONTEXT,
+_BY_NAME: dict[str, BreakKind] = {
+    "np": BreakKind.NUMPY,
+    "numpy": BreakKind.NUMPY,
+    "asnumpy": BreakKind.NUMPY,
+    "item": BreakKind.SCALAR,
+    "tolist": BreakKind.SCALAR,
+    "float": BreakKind.SCALAR,
+    "int": BreakKind.SCALAR,
+    "print": BreakKind.PRINT,
+    "logging": BreakKind.PRINT,
+    "warnings": BreakKind.PRINT,
+    "time": BreakKind.CLOCK_OR_RANDOM,
+    "datetime": BreakKind.CLOCK_OR_RANDOM,
+    "random": BreakKind.CLOCK_OR_RANDOM,
+    "Random": BreakKind.CLOCK_OR_RANDOM,
+    "contextlib": BreakKind.CONTEXT,
 }
 """First or last part of the name of what is called, or the module that MindSpore says it is from."""
 
-_BY_WORDS: tuple[tuple[str, Ailment], ...] = (
-    ("Data-dependent", Ailment.BRANCH),
-    ("BUILD_SET", Ailment.CONTAINER),
-    ("Unsupported expression 'Set'", Ailment.CONTAINER),
-    ("Unsupported statement 'Try'", Ailment.EXCEPTION),
-    ("FindTryWithBlock", Ailment.EXCEPTION),
-    ("Raise", Ailment.EXCEPTION),
-    ("Yield", Ailment.GENERATOR),
-    ("YIELD", Ailment.GENERATOR),
-    ("Only support jit_class instance", Ailment.CONTEXT),
-    ("SETUP_WITH", Ailment.CONTEXT),
-    ("BEFORE_WITH", Ailment.CONTEXT),
+_BY_WORDS: tuple[tuple[str, BreakKind], ...] = (
+    ("Data-dependent", BreakKind.BRANCH),
+    ("BUILD_SET", BreakKind.CONTAINER),
+    ("Unsupported expression 'Set'", BreakKind.CONTAINER),
+    ("Unsupported statement 'Try'", BreakKind.EXCEPTION),
+    ("FindTryWithBlock", BreakKind.EXCEPTION),
+    ("Raise", BreakKind.EXCEPTION),
+    ("Yield", BreakKind.GENERATOR),
+    ("YIELD", BreakKind.GENERATOR),
+    ("Only support jit_class instance", BreakKind.CONTEXT),
+    ("SETUP_WITH", BreakKind.CONTEXT),
+    ("BEFORE_WITH", BreakKind.CONTEXT),
 )
 """MindSpore's words for what it does not take, of its syntax nodes and of bytecode; the first that stands there."""
 
-_HARMLESS_IF_FROZEN = frozenset(Ailment) - {Ailment.PRINT, Ailment.CLOCK_OR_RANDOM}
+_HARMLESS_IF_FROZEN = frozenset(BreakKind) - {BreakKind.PRINT, BreakKind.CLOCK_OR_RANDOM}
 
 
 def breaks(text: str) -> tuple[GraphBreak, ...]:
     """Every graph break that the process reported, each place once."""
-    seen: dict[tuple[str | None, Ailment], GraphBreak] = {}
+    seen: dict[tuple[str | None, BreakKind], GraphBreak] = {}
     for each in (*_interpreted(text), *_bytecode_breaks(text), *_internal_errors(text)):
-        key = (each.location, each.ailment or Ailment.OTHER)
+        key = (each.location, each.ailment or BreakKind.OTHER)
         known = seen.get(key)
         seen[key] = each if known is None else known.model_copy(update={"count": known.count + 1})
     return tuple(seen.values())
@@ -107,7 +107,7 @@ def refusal(text: str) -> GraphBreak | None:
     place = _users(found["stack"]) if found else None
     if found is None or place is None:
         return None
-    ailment = next((ailment for words, ailment in _BY_WORDS if words in found["error"]), Ailment.OTHER)
+    ailment = next((ailment for words, ailment in _BY_WORDS if words in found["error"]), BreakKind.OTHER)
     return GraphBreak(reason=found["error"], location=place, ailment=ailment, gives_up=True)
 
 
@@ -117,10 +117,12 @@ def _interpreted(text: str) -> Iterator[GraphBreak]:
         kept = _calls(block["kept"])
         ailments = {location: _of_names(names) for location, names in kept.items()}
         # What is computed with a value of the interpreter's is left to it as well, MindSpore's own operators included.
-        is_named = any(ailment is not Ailment.FOREIGN_CALL for ailment in ailments.values())
+        is_named = any(ailment is not BreakKind.FOREIGN_CALL for ailment in ailments.values())
         for location, ailment in ailments.items():
-            follows = is_named and ailment is Ailment.FOREIGN_CALL
-            yield GraphBreak(reason=INTERPRETED, location=location, ailment=Ailment.AFTER_BREAK if follows else ailment)
+            follows = is_named and ailment is BreakKind.FOREIGN_CALL
+            yield GraphBreak(
+                reason=INTERPRETED, location=location, ailment=BreakKind.AFTER_BREAK if follows else ailment
+            )
         for location, names in _calls(block["parsed"]).items():
             ailment = _of_names(names)
             if location not in kept and ailment not in _HARMLESS_IF_FROZEN:
@@ -147,11 +149,11 @@ def _called(expression: str) -> str | None:
     return ast.unparse(node.func) if isinstance(node, ast.Call) else None
 
 
-def _of_names(names: list[str]) -> Ailment:
+def _of_names(names: list[str]) -> BreakKind:
     # MindSpore lists them in any order. In `y.asnumpy().item`, the longer name, what is called last is what was wanted.
     ordered = sorted(names, key=len, reverse=True)
     parts = [part for name in ordered for part in (name.split(".")[0], name.split(".")[-1])]
-    return next((_BY_NAME[part] for part in parts if part in _BY_NAME), Ailment.FOREIGN_CALL)
+    return next((_BY_NAME[part] for part in parts if part in _BY_NAME), BreakKind.FOREIGN_CALL)
 
 
 def _bytecode_breaks(text: str) -> Iterator[GraphBreak]:
@@ -168,24 +170,24 @@ def _bytecode_breaks(text: str) -> Iterator[GraphBreak]:
         )
 
 
-def _of_break(found: re.Match[str], forbidden: re.Match[str] | None) -> Ailment:
+def _of_break(found: re.Match[str], forbidden: re.Match[str] | None) -> BreakKind:
     told = next((ailment for words, ailment in _BY_WORDS if words in found["reason"]), None)
     if told is not None:
         return told
     if "Unsupported function" not in found["reason"]:
-        return Ailment.OTHER
+        return BreakKind.OTHER
     called = (
         [] if forbidden is None else [forbidden["module"].split(".")[0], *re.findall(r"\w+", forbidden["function"])]
     )
     # The innermost line may be MindSpore's own, of the method that leads out of it.
     called += re.findall(r"\w+", found["at"].rpartition("\n")[2])
-    return next((_BY_NAME[name] for name in called if name in _BY_NAME), Ailment.FOREIGN_CALL)
+    return next((_BY_NAME[name] for name in called if name in _BY_NAME), BreakKind.FOREIGN_CALL)
 
 
 def _internal_errors(text: str) -> Iterator[GraphBreak]:
     for found in _INTERNAL.finditer(text):
         thrown_by = found["rest"].rpartition("\n")[2]
-        ailment = next((ailment for words, ailment in _BY_WORDS if words in thrown_by), Ailment.OPERATOR)
+        ailment = next((ailment for words, ailment in _BY_WORDS if words in thrown_by), BreakKind.OPERATOR)
         reason = f"capture bytecode failed in itself ({found['error']}): the function runs as PyNative"
         yield GraphBreak(reason=reason, ailment=ailment, gives_up=True)
 
@@ -195,14 +197,14 @@ def _recompile(found: re.Match[str]) -> Recompile:
     guard = " ".join((guarded["guard"] if guarded else found["guard"].partition("\n")[0]).split())
     if not found["name"].isidentifier():
         # The rest of a function behind a graph break is named like `24I.21B.construct`.
-        return Recompile(reason=guard, location=None, ailment=Ailment.AFTER_BREAK)
+        return Recompile(reason=guard, location=None, ailment=BreakKind.AFTER_BREAK)
     if guard.startswith(_SHAPE_GUARD):
         return _reshaped(found)
     is_value = re.search(r"== \{(int|float|bool|str)Var_", guard)
     return Recompile(
         reason=guard,
         location=f"{guarded['file']}:{guarded['line']}" if guarded and int(guarded["line"]) > 0 else None,
-        ailment=Ailment.CHANGING_VALUE if is_value else Ailment.CHANGING_INPUT,
+        ailment=BreakKind.CHANGING_VALUE if is_value else BreakKind.CHANGING_INPUT,
     )
 
 
@@ -213,7 +215,7 @@ def _reshaped(found: re.Match[str]) -> Recompile:
     return Recompile(
         reason=f"{_SHAPE_GUARD}: {' then, now '.join(shapes)}",
         location=f"{found['file']}:{found['begin']}",
-        ailment=Ailment.CHANGING_SHAPE,
+        ailment=BreakKind.CHANGING_SHAPE,
     )
 
 

@@ -15,7 +15,7 @@ from autotune.backends.mindspore.kernel_dump import kernel_graphs
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.regions import compiled_paths, modules
 from autotune.config import Config
-from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
 
 _JIT_EXECUTOR = first("mindspore._c_expression:JitExecutor_")
 _GRAPH_EXECUTOR = first("mindspore._c_expression:GraphExecutor_")
@@ -82,7 +82,7 @@ def _diagnose_phases(names: Collection[str] | None, *, num_cells: int) -> Diagno
         return Diagnosis(compiled=None, note="this release does not tell what it compiled")
     if not names:
         return Diagnosis(compiled=False, num_graphs=0, note="no graph was compiled: ran as PyNative (is MS_JIT=0 set?)")
-    again = Recompile(reason="an input of a new shape or type, or a new Python value", ailment=Ailment.CHANGING_INPUT)
+    again = Recompile(reason="an input of a new shape or type, or a new Python value", ailment=BreakKind.CHANGING_INPUT)
     return Diagnosis(
         compiled=True,
         num_graphs=len(names),

@@ -14,11 +14,11 @@ import mindspore as ms
 from autotune.backends.mindspore.apply import prepare
 from autotune.backends.mindspore.compiled_cell import CompiledCell, seen
 from autotune.backends.mindspore.knobs import CompileArguments
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 
 
-def versions(model: ms.nn.Cell, config: Config, changes: Changes) -> CellVersions | None:
+def versions(model: ms.nn.Cell, config: Config, changes: UndoLog) -> CellVersions | None:
     """See `Backend.versions`. Only for the whole Cell under `ms.jit` in its own precision: Cells compiled alone serve
     all calls, and without a compilation mixed precision does."""
     if config.get("execution") != "jit" or "region" in config.root or config.get("amp_level") not in (None, "O0"):

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from autotune.backends.mindspore.apply import prepare
 from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, note_compiled, whole_graph
 from autotune.backends.mindspore.proxy import twin
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 
 
 def training_step(
-    model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer, config: Config, changes: Changes
+    model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer, config: Config, changes: UndoLog
 ) -> Callable[..., Any]:
     """See `Backend.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
     source, and finds no lambda inside an expression."""

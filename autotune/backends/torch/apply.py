@@ -25,10 +25,10 @@ from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, comp
 from autotune.backends.torch.cuda_graphs import ClonedOutputs
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from autotune.measure.diagnosis import Ailment
+from autotune.measure.diagnosis import BreakKind
 
 _INDUCTOR, _DYNAMO, _FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -37,7 +37,7 @@ _TRIM_THRESHOLD, _MMAP_MAX = 128 * 1024, 65536
 """Their values when a process starts."""
 
 
-def apply(model: torch.nn.Module, config: Config, changes: Changes) -> Any:
+def apply(model: torch.nn.Module, config: Config, changes: UndoLog) -> Any:
     """The model under `config`, compiled at its first call; the very same object where nothing wraps it.
 
     A config that compiles or leaves out parts (knob `region`) rewrites the modules of `model`, which has to be a copy.
@@ -62,7 +62,7 @@ class Kit:
     """What stands around each compiled step."""
 
 
-def prepare(model: torch.nn.Module, settings: Settings, changes: Changes, *, one_shape: bool = False) -> Kit:
+def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one_shape: bool = False) -> Kit:
     """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
 
     `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others.
@@ -100,13 +100,13 @@ def _captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
     return settings.backend == "cudagraphs" or bool(options.get("triton.cudagraphs"))
 
 
-def capture_despite(ailment: Ailment, changes: Changes) -> None:
+def capture_despite(ailment: BreakKind, changes: UndoLog) -> None:
     """See `Backend.capture_despite`: dynamo's own switches, so far as this release has them."""
     dynamo = importlib.import_module(_DYNAMO)
     for name in _CAPTURES.get(ailment, ()):
         if hasattr(dynamo, name):
             changes.set_attribute(dynamo, name, True)
-    if ailment is Ailment.PRINT:
+    if ailment is BreakKind.PRINT:
         # Printed after the graph, in the same order; a logger's methods are left out of the compiled code.
         reordered, left_out = ({print, warnings.warn}, {getattr(logging.Logger, name) for name in _LOGS})
         for name, functions in (("reorderable_logging_functions", reordered), (_IGNORED, left_out)):
@@ -114,10 +114,10 @@ def capture_despite(ailment: Ailment, changes: Changes) -> None:
                 changes.set_attribute(dynamo, name, getattr(dynamo, name) | functions)
 
 
-_CAPTURES: dict[Ailment, tuple[str, ...]] = {
-    Ailment.SCALAR: ("capture_scalar_outputs",),
+_CAPTURES: dict[BreakKind, tuple[str, ...]] = {
+    BreakKind.SCALAR: ("capture_scalar_outputs",),
     # A count of elements that is taken out of a tensor comes along with the shape.
-    Ailment.DATA_SHAPE: ("capture_dynamic_output_shape_ops", "capture_scalar_outputs"),
+    BreakKind.DATA_SHAPE: ("capture_dynamic_output_shape_ops", "capture_scalar_outputs"),
 }
 _IGNORED = "ignore_logger_methods"
 _LOGS = ("debug", "info", "warning", "error", "critical", "exception")
@@ -139,7 +139,7 @@ class Around(torch.nn.Module):
             return getattr(super().__getattr__("model"), name)
 
 
-class Adapted(Around):
+class Autocast(Around):
     """A model whose calls are under autocast. Outputs stay in the type in which the model gives them.
 
     It is compiled together with the model: entering autocast then costs nothing at a call (0.19 ms in place of 0.21 for
@@ -238,7 +238,7 @@ def _torchair(mode: str | None) -> Any:
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def _set_in_process(settings: Settings, changes: Changes) -> None:
+def _set_in_process(settings: Settings, changes: UndoLog) -> None:
     if settings.keeps_memory:
         changes.make(lambda: _tell_allocator(-1, 0), lambda: _tell_allocator(_TRIM_THRESHOLD, _MMAP_MAX))
     if settings.num_threads is not None:
@@ -262,7 +262,7 @@ def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
     return entries + regions.room_for(model, settings.region, settings.dynamo_options)
 
 
-def _set(changes: Changes, setter: Callable[[Any], object], value: object, before: object) -> None:
+def _set(changes: UndoLog, setter: Callable[[Any], object], value: object, before: object) -> None:
     changes.make(lambda: setter(value), lambda: setter(before))
 
 
@@ -280,7 +280,7 @@ def _tell_allocator(trim_threshold: int, mmap_max: int) -> None:
 
 def adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     """The model in its config's precision; the very same object where that is its own."""
-    return model if settings.autocast is None else Adapted(model, getattr(torch, settings.autocast))
+    return model if settings.autocast is None else Autocast(model, getattr(torch, settings.autocast))
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

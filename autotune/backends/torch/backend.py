@@ -31,12 +31,12 @@ from autotune.backends.torch.model_copy import ModelCopy
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
 from autotune.backends.torch.proxy import original, twin
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis
+from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.regions import Region
@@ -105,7 +105,7 @@ class TorchBackend:
     def place(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
 
-    def compile(self, model: Any, config: Config, changes: Changes) -> Callable[..., Any]:
+    def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes)
         return step
 
@@ -118,13 +118,13 @@ class TorchBackend:
     def original(self, model: Any) -> Any:
         return original(model)
 
-    def versions(self, model: Any, config: Config, changes: Changes) -> Versions | None:
+    def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
         return versions(model, config, changes)
 
-    def capture_despite(self, ailment: Ailment, changes: Changes) -> None:
+    def capture_despite(self, ailment: BreakKind, changes: UndoLog) -> None:
         capture_despite(ailment, changes)
 
-    def marker(self, model: Any, varying: Sequence[Varying], changes: Changes) -> Callable[[Arguments], None]:
+    def marker(self, model: Any, varying: Sequence[Varying], changes: UndoLog) -> Callable[[Arguments], None]:
         return shapes.marker(varying)
 
     def uncompiled(self) -> AbstractContextManager[Any]:
@@ -144,7 +144,7 @@ class TorchBackend:
         called: Callable[..., Any] = step
         return called
 
-    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: Changes) -> Any:
+    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
         return twin(model, call)
 
     def inference(self) -> AbstractContextManager[Any]:
@@ -160,7 +160,7 @@ class TorchBackend:
             model.train()
 
     def training_step(
-        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: Changes
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
     ) -> Callable[..., Any]:
         return training.training_step(model, loss, optimizer, config, changes)
 

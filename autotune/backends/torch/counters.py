@@ -12,9 +12,9 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from autotune.backends.torch.break_kinds import ailment_of, ailment_of_guard, guard_of, hint_of
+from autotune.backends.torch.break_kinds import break_kind_of, guard_of, hint_of, recompile_kind_of
 from autotune.backends.torch.emitted_code import calls_device_from_cpp, emitted_code, num_launches
-from autotune.measure.diagnosis import Ailment, Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
 
 _STACK_LINE = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
 _RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_(\d+)")
@@ -137,7 +137,7 @@ def _graph_breaks(metrics: list[Any]) -> tuple[GraphBreak, ...] | None:
     reasons = book("graph_break_reasons")
     if reasons is None:
         return None
-    seen: dict[tuple[str | None, Ailment], GraphBreak] = {}
+    seen: dict[tuple[str | None, BreakKind], GraphBreak] = {}
     for each in reasons:
         if getattr(each, "graph_break", True):
             _note_break(seen, str(each.reason), _user_line(each.user_stack), num_times=1)
@@ -150,10 +150,10 @@ def _graph_breaks(metrics: list[Any]) -> tuple[GraphBreak, ...] | None:
 
 
 def _note_break(
-    seen: dict[tuple[str | None, Ailment], GraphBreak], reason: str, location: str | None, num_times: int
+    seen: dict[tuple[str | None, BreakKind], GraphBreak], reason: str, location: str | None, num_times: int
 ) -> None:
     """`num_times` 0: it made dynamo give the function up, after it had been counted as a break if it was one."""
-    ailment = ailment_of(reason)
+    ailment = break_kind_of(reason)
     known = seen.get((location, ailment))
     first = known or GraphBreak(
         reason=_first_line(reason), location=location, count=0, ailment=ailment, hint=hint_of(reason)
@@ -188,7 +188,7 @@ def _recompiles(metrics: list[Any]) -> tuple[Recompile, ...]:
         Recompile(
             reason=_first_line(guard_of(each.recompile_reason)),
             location=_guarded_line(each),
-            ailment=ailment_of_guard(guard_of(each.recompile_reason)),
+            ailment=recompile_kind_of(guard_of(each.recompile_reason)),
             compile_s=_compile_s(each),
         )
         for each in metrics

@@ -17,7 +17,7 @@ import torch
 
 from autotune.backends.torch.apply import Kit, adapted, device_of, prepare
 from autotune.backends.torch.knobs import settings_of
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.workload.regions import Region
 
@@ -26,7 +26,7 @@ _NUMBERS = itertools.count()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
-def versions(model: torch.nn.Module, config: Config, changes: Changes) -> TorchVersions | None:
+def versions(model: torch.nn.Module, config: Config, changes: UndoLog) -> TorchVersions | None:
     """See `Backend.versions`. None where parts of the model are compiled or left, each for whatever calls it."""
     settings = settings_of(config)
     if not settings.compiled or settings.region != Region():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from autotune.backends.torch.apply import device_of, prepare
 from autotune.backends.torch.compiler import Compile
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 
@@ -30,7 +30,7 @@ def training_step(
     loss: Callable[..., torch.Tensor],
     optimizer: torch.optim.Optimizer,
     config: Config,
-    changes: Changes,
+    changes: UndoLog,
 ) -> Callable[..., torch.Tensor]:
     """See `Backend.training_step`. Gradients are cleared before they are computed, so they can be read afterwards."""
     settings = settings_of(config)
@@ -99,7 +99,7 @@ def _require_implementation(optimizer: torch.optim.Optimizer, settings: Settings
         raise InvalidConfigError(f"knob optimizer_impl: {type(optimizer).__name__} has no {impl} implementation")
 
 
-def _choose_implementation(optimizer: torch.optim.Optimizer, impl: str, changes: Changes) -> None:
+def _choose_implementation(optimizer: torch.optim.Optimizer, impl: str, changes: UndoLog) -> None:
     wanted = {flag: flag == impl for flag in _IMPLEMENTATIONS if flag in optimizer.defaults}
     before = [{flag: group[flag] for flag in wanted} for group in optimizer.param_groups]
     changes.make(

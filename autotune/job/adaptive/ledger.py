@@ -1,4 +1,4 @@
-"""`Adaptive`: when a shape that the study did not foresee is worth compiling. Pure: seconds come in, decisions go out.
+"""`Ledger`: when compiling a shape that the study did not foresee pays off. Pure: seconds in, decisions out.
 
 To compile is to buy skis: eager calls are the rent, and nobody knows how long the season is. Who buys once he has paid
 the price in rent never pays more than twice what he would have paid with foresight (Karlin, Manasse, Rudolph, Sleator,
@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autotune.tuned.adaptive_policy import Adaptive
+from autotune.tuned.adaptive_policy import AdaptivePolicy
 
 NUM_TIMED = 5
 """Calls that a shape's figures are medians of: the latest timed eager ones, and the first compiled ones after the
@@ -120,7 +120,9 @@ class AdaptiveStats:
 class Ledger:
     """The accounts of all shapes. One thread at a time, but for `run`, whose counts may then miss some."""
 
-    def __init__(self, limits: Adaptive, expected: Expected, *, warmup_calls: int = 0, evicts: bool = True) -> None:
+    def __init__(
+        self, limits: AdaptivePolicy, expected: Expected, *, warmup_calls: int = 0, evicts: bool = True
+    ) -> None:
         """`warmup_calls`: compiled calls of a version that are not timed, since the runtime has not settled. `evicts`:
         a version can go for another one; without it `max_versions` bounds all that are ever compiled."""
         self.limits = limits

@@ -1,4 +1,4 @@
-"""`Adaptation`: stands between a job's calls and a model whose shapes are compiled one by one, as they earn it.
+"""`AdaptiveModel`: stands between a job's calls and a model whose shapes are compiled one by one, as they earn it.
 
 `adaptive` decides, this module does: it times calls, compiles with a call of the job's own, or behind it on copies of
 its inputs, and holds what was compiled. A version that fails costs its shape the compiling, never the job a call.
@@ -19,10 +19,10 @@ import psutil
 
 from autotune.backends.outputs import compared
 from autotune.backends.protocol import Backend, Versions
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Account, AdaptiveStats, Ledger
-from autotune.job.stats import Journal
+from autotune.job.stats import StatsRecorder
 from autotune.workload.workload import Arguments
 
 _log = logging.getLogger("autotune")
@@ -33,13 +33,13 @@ class WrongOutputsError(AutotuneError):
 
 
 @dataclass(frozen=True)
-class Adapted:
+class Compilation:
     """A model with a config applied, but for its compiler. `untuned` can be called whether the changes stand or not."""
 
     backend: Backend
     versions: Versions
     untuned: Callable[..., Any]
-    changes: Changes
+    changes: UndoLog
 
 
 @dataclass(eq=False)
@@ -51,14 +51,14 @@ class _Running:
     is_timed: bool = True
 
 
-class Adaptation:
+class AdaptiveModel:
     """A callable: what the job's calls go to."""
 
     def __init__(
         self,
-        adapted: Adapted,
+        adapted: Compilation,
         ledger: Ledger,
-        journal: Journal,
+        journal: StatsRecorder,
         *,
         tolerance: float | None = None,
         raises: bool = False,

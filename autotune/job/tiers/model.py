@@ -25,8 +25,8 @@ from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_of, load_backend
 from autotune.errors import AutotuneError, InputError
 from autotune.job.load import load
-from autotune.job.stats import Journal, journal_of, keep_for
-from autotune.job.tiers.selector import Ladder, TieredStats
+from autotune.job.stats import StatsRecorder, keep_for, recorder_of
+from autotune.job.tiers.selector import TieredStats, TierSelector
 from autotune.tuned.tier_file import Tier, Tiers, read_tiers
 
 _log = logging.getLogger("autotune")
@@ -107,7 +107,7 @@ class TieredModel:
         """The models, as `apply` gave them."""
         self.deadline_s = deadline_s
         self._models = [model for _, model, _ in known]
-        self._ladder = Ladder([(name, promised_s) for name, _, promised_s in known])
+        self._ladder = TierSelector([(name, promised_s) for name, _, promised_s in known])
         self._wait: Callable[[], None] = _do_not_wait if backend is None else backend.synchronise
         self._fewest_to_warm_up = max(FEWEST_TO_WARM_UP, 0 if backend is None else backend.warmup_calls + 1)
         keep_for(self, _Statistics(self._ladder, self._models))
@@ -147,7 +147,7 @@ class TieredModel:
 class _Statistics:
     """What `autotune.stats` finds; it must not refer to the model that it is found by."""
 
-    def __init__(self, ladder: Ladder, models: list[Any]) -> None:
+    def __init__(self, ladder: TierSelector, models: list[Any]) -> None:
         self._ladder = ladder
         self._models = models
 
@@ -164,8 +164,8 @@ def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
 
 
 def _state_of(model: Any) -> str | None:
-    journal = journal_of(model)
-    return journal.state if isinstance(journal, Journal) else None
+    journal = recorder_of(model)
+    return journal.state if isinstance(journal, StatsRecorder) else None
 
 
 def _say_left_out(path: str, tiers: Iterable[Tier], models: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`Ladder`: which tier of a model a call takes, by its budget and by what was promised and seen. Pure but for a lock.
+"""`TierSelector`: which tier a call takes, by its deadline and by the latencies promised and seen. Pure but for a lock.
 
 A tier's expected latency is the largest of three: the promised 99th percentile; that of its own latest calls, once
 there are enough of them; and, for a while after a call that took longer than its budget, what that call took. The best
@@ -111,7 +111,7 @@ class Choice:
     is_hopeless: bool
 
 
-class Ladder:
+class TierSelector:
     """The tiers with what they promise, the best first. Safe to use from several threads."""
 
     def __init__(self, promises: Sequence[tuple[str, float | None]]) -> None:

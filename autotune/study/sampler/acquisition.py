@@ -15,8 +15,8 @@ from autotune.study.sampler.gaussian_process import (
     Array,
     Encoding,
     Kernel,
+    KernelPrior,
     Posterior,
-    Prior,
     expected_improvement,
     fit_kernel,
 )
@@ -28,7 +28,7 @@ NUM_DRAWS = 64
 TRADE_OFF = 0.05
 """Share of the sum in the augmented Chebyshev distance of several objectives (Knowles, 2006, ParEGO)."""
 
-VALUES, FAILURES = Prior(), Prior(weight=0.1, variance=1.0, noise=0.05)
+VALUES, FAILURES = KernelPrior(), KernelPrior(weight=0.1, variance=1.0, noise=0.05)
 DOUBT, DOUBT_OF_FAILURES = 0.05, 0.1
 """Variance added to a forecast of feasibility, since bounds are missed and configs fail for reasons that no knob tells:
 of standardised margins, and of labels that are -1 or 1."""
@@ -139,14 +139,14 @@ class Forecaster:
         return _Belief(belief.posterior.believing(running), belief.shift, belief.scale)
 
     def _believe(
-        self, name: str, points: Array, values: Array, prior: Prior, *, shift: float, scale: float = 1.0
+        self, name: str, points: Array, values: Array, prior: KernelPrior, *, shift: float, scale: float = 1.0
     ) -> _Belief:
         standard = (values - shift) / scale
         kernel = self._kernel(name, points, standard, prior)
         rows = _telling(standard, MAX_OBSERVATIONS)
         return _Belief(Posterior(kernel, points[rows], standard[rows]), shift, scale)
 
-    def _kernel(self, name: str, points: Array, values: Array, prior: Prior) -> Kernel:
+    def _kernel(self, name: str, points: Array, values: Array, prior: KernelPrior) -> Kernel:
         """Learned from as many of the first trials as are a multiple of the step."""
         step = max(3, len(values) // 10)
         num_learned = len(values) - len(values) % step

@@ -1,4 +1,4 @@
-"""`Outlook`: what further trials of a search promise, and when that is too little to go on."""
+"""`ExpectedGain`: what further trials of a search promise, and when that is too little to go on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTABLE = 0.01
 """Share by which a trial must be better than all before it to count: below it no setting is worth its trouble."""
 
 
-class Outlook(Record):
+class ExpectedGain(Record):
     """Of a search with one objective, after some trials. Rule and figures: docs/decisions/0011-early-stop.md."""
 
     num_trials: int

@@ -81,7 +81,7 @@ def _width(levels: dict[_Level, Array]) -> int:
 
 
 @dataclass(frozen=True)
-class Prior:
+class KernelPrior:
     """What is thought of a kernel before anything was seen: log-normal, by median, with `log_sd` for each.
 
     Weights so small with a variance so large make the process almost additive, which latencies mostly are: a knob does
@@ -111,12 +111,12 @@ class Kernel:
         return np.asarray(self.variance * np.exp(-_squared_distances(first * scale, second * scale)))
 
 
-def prior_kernel(encoding: Encoding, prior: Prior) -> Kernel:
+def prior_kernel(encoding: Encoding, prior: KernelPrior) -> Kernel:
     """Before anything was seen."""
     return _kernel(encoding, prior.log_medians(encoding.num_knobs))
 
 
-def fit_kernel(encoding: Encoding, points: Array, values: Array, prior: Prior) -> Kernel:
+def fit_kernel(encoding: Encoding, points: Array, values: Array, prior: KernelPrior) -> Kernel:
     """The kernel of largest posterior density (L-BFGS). `values` have mean 0 or the mean that is believed in."""
     from scipy.optimize import minimize
 

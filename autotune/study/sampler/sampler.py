@@ -23,7 +23,7 @@ from autotune.config import Config
 from autotune.space.space import SearchSpace
 from autotune.study.sampler.acquisition import Forecast, Forecaster, Observations
 from autotune.study.sampler.candidates import Candidates
-from autotune.study.sampler.early_stop import NOTABLE, Outlook
+from autotune.study.sampler.early_stop import NOTABLE, ExpectedGain
 from autotune.study.sampler.gaussian_process import Array, Encoding
 
 OK = "ok"
@@ -103,7 +103,7 @@ class EnumSampler(BaseSampler):
         planned = (each for each in self.planned if each not in taken and not self._excluded(each))
         return next(planned, None) or self._most_promising(seen, self._unseen(seen, taken))
 
-    def outlook(self, trials: Iterable[FrozenTrial]) -> Outlook | None:
+    def outlook(self, trials: Iterable[FrozenTrial]) -> ExpectedGain | None:
         """What the next trial promises. None where no forecast chooses it: at the start, as long as nothing is feasible
         or something is planned, at the end, and with several objectives, where every config may add to the front.
         """
@@ -115,7 +115,7 @@ class EnumSampler(BaseSampler):
         has_one_objective = all(len(each.values or ()) == 1 for each in finished)
         if is_planned or not unseen.configs or not has_one_objective or not any(each.feasible for each in finished):
             return None
-        return Outlook(
+        return ExpectedGain(
             num_trials=len(finished),
             num_untried=None if self.num_configs is None else len(unseen.configs),
             expected_gain=float(np.exp(self._forecast(seen, unseen).score.max())),

@@ -65,7 +65,7 @@ class Contestant:
 
 
 @dataclass
-class Contest:
+class BlockedRun:
     """The blocks measured so far. The first contestant is the base.
 
     What may have failed by chance gets further processes: the untuned model after any failure, a config after a crash;

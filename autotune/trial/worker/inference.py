@@ -10,7 +10,7 @@ from typing import Any
 from autotune.apply.compile_model import compile_under, declared
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.trial.worker.accuracy_check import Gate, OutputGate
 from autotune.trial.worker.subject import Subject, why_unrepeatable
@@ -18,7 +18,7 @@ from autotune.workload.workload import Workload
 
 
 class Inference:
-    """See `Exercise`."""
+    """See `TrialTask`."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         self._subject = subject
@@ -28,7 +28,7 @@ class Inference:
     def recording(self) -> AbstractContextManager[Any]:
         return self._backend.inference()
 
-    def compile(self, config: Config, changes: Changes) -> Callable[..., Any]:
+    def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
         functions = declared(config, self._subject.variants)
         return compile_under(
             self._backend, self._subject.model, config, functions, changes, shapes=self._subject.shapes

@@ -27,7 +27,7 @@ from autotune.apply import compile_model
 from autotune.apply.warm_start import key_here, warm_start
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Replay, Samples, Stage
@@ -41,9 +41,9 @@ from autotune.trial.toolchain import hand_over
 from autotune.trial.worker import reference
 from autotune.trial.worker.accuracy_check import WrongResultError, check
 from autotune.trial.worker.memory import PeakMemory
-from autotune.trial.worker.reused_samples import find_classmate
+from autotune.trial.worker.reused_samples import find_equivalent_trial
 from autotune.trial.worker.subject import Subject, put_on_device
-from autotune.trial.worker.task import exercise_for
+from autotune.trial.worker.task import task_for
 from autotune.trial.worker.traffic_replay import first_pass, stream_calls
 from autotune.workload.workload import Arguments
 
@@ -182,13 +182,13 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
     subject = put_on_device(request.workload, backend)
     model, inputs = subject.model, subject.inputs
     tolerance = request.tolerance_for(subject.dtypes)
-    exercise = exercise_for(request.workload, subject, backend)
+    exercise = task_for(request.workload, subject, backend)
 
     with exercise.recording():
         progress.enter(Stage.COMPILE)
         memory.restart()
         start = time.perf_counter()
-        changes = Changes()
+        changes = UndoLog()
         for ailment in request.without:
             backend.capture_despite(ailment, changes)
         config = compile_model.without_variants(request.config)
@@ -213,7 +213,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         program = compile_model.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
         # A live process is there to be timed beside others: it never takes anything over.
-        mate = find_classmate(request, program, here) if turns is None else None
+        mate = find_equivalent_trial(request, program, here) if turns is None else None
         if mate is not None:
             samples, peak_bytes = mate.measurement.samples, mate.measurement.peak_memory_bytes
         else:

@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune.apply.compile_model import without_variants
 from autotune.backends.protocol import Backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.errors import HarnessError, InputError
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
@@ -26,7 +26,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import write_reference
 from autotune.trial.worker.subject import Subject, put_on_device, widened
-from autotune.trial.worker.task import Exercise, exercise_for
+from autotune.trial.worker.task import TrialTask, task_for
 
 ONLY = "reference"
 """Second argument of a worker that writes the reference and measures nothing."""
@@ -74,12 +74,12 @@ def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) 
 
 def _observed(
     request: TrialRequest, backend: Backend, subject: Subject, dtype: WideType
-) -> tuple[Exercise, list[list[Any]]]:
+) -> tuple[TrialTask, list[list[Any]]]:
     try:
         wide = widened(subject, backend, dtype)
-        exercise = exercise_for(request.workload, wide, backend)
+        exercise = task_for(request.workload, wide, backend)
         with exercise.recording():
-            step = exercise.compile(without_variants(request.config), Changes())
+            step = exercise.compile(without_variants(request.config), UndoLog())
             return exercise, exercise.observe(step, wide.inputs[0].call(step))
     except Exception as error:
         # Memory too: what counts is that this reference cannot be had, and what to do.

@@ -1,4 +1,4 @@
-"""`Classmate`: an earlier trial in which the very same program ran; its samples are this trial's too. The child's side.
+"""`EquivalentTrial`: an earlier trial that ran the same program, so that its samples hold for this trial too.
 
 Equal programs run equally fast, and what two processes of one program differ by is noise: sampled again, the second
 name of a config would only be another chance to look lucky (docs/decisions/0006-same-program.md).
@@ -17,14 +17,14 @@ from autotune.trial.request import TrialRequest
 
 
 @dataclass(frozen=True)
-class Classmate:
+class EquivalentTrial:
     """The trial that measured the program, and what it brought back."""
 
     number: int
     measurement: Measurement
 
 
-def find_classmate(request: TrialRequest, program: str | None, here: Environment) -> Classmate | None:
+def find_equivalent_trial(request: TrialRequest, program: str | None, here: Environment) -> EquivalentTrial | None:
     """The earlier trial whose samples serve; None: sample. Whatever is missing, broken or in doubt means None.
 
     Its samples must be its own, of this very program, made in an environment like this one, after a warm-up that
@@ -42,7 +42,7 @@ def find_classmate(request: TrialRequest, program: str | None, here: Environment
     if not isinstance(earlier, Measurement) or earlier.program != program or earlier.reused_from is not None:
         return None
     serves = earlier.environment.is_like(here) and _are_enough(earlier.samples, request)
-    return Classmate(number, earlier) if serves else None
+    return EquivalentTrial(number, earlier) if serves else None
 
 
 def _are_enough(samples: Samples, request: TrialRequest) -> bool:

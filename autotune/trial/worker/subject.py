@@ -83,7 +83,7 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
 
 
 def widened(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
-    """Model and inputs with their floats in `dtype`. Changes the model in place: `subject` is of no use any more."""
+    """Model and inputs with their floats in `dtype`. UndoLog the model in place: `subject` is of no use any more."""
     inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
     return replace(
         subject,

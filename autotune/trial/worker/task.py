@@ -1,4 +1,4 @@
-"""`Exercise`: what a trial does with its subject, by task. Everything else of a trial is the same for all of them."""
+"""`TrialTask`: what a trial does with its subject, by task. Everything else of a trial is the same for all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from autotune.backends.protocol import Backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.trial.worker.accuracy_check import Gate
 from autotune.trial.worker.inference import Inference
@@ -16,7 +16,7 @@ from autotune.trial.worker.training import Training
 from autotune.workload.workload import Workload
 
 
-class Exercise(Protocol):
+class TrialTask(Protocol):
     """Made before the subject is touched; its methods are called in their order here, `require_sound` after timing."""
 
     gate: Gate
@@ -25,7 +25,7 @@ class Exercise(Protocol):
     def recording(self) -> AbstractContextManager[Any]:
         """Where all calls are made."""
 
-    def compile(self, config: Config, changes: Changes) -> Callable[..., Any]:
+    def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
         """What is called with each of the subject's inputs, and timed."""
 
     def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
@@ -35,7 +35,7 @@ class Exercise(Protocol):
         """Raises WrongResultError where the timed calls have led astray."""
 
 
-def exercise_for(workload: Workload, subject: Subject, backend: Backend) -> Exercise:
+def task_for(workload: Workload, subject: Subject, backend: Backend) -> TrialTask:
     """The one of the workload's task."""
     kind = Training if workload.task == "train" else Inference
     return kind(workload, subject, backend)

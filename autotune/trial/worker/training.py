@@ -23,7 +23,7 @@ import numpy as np
 
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
-from autotune.backends.undo import Changes
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError
 from autotune.measure import accuracy
@@ -44,7 +44,7 @@ are zero but for rounding, such as those of an attention's key biases."""
 
 
 class Training:
-    """See `Exercise`. Keeps a copy of the weights from its making until `observe`."""
+    """See `TrialTask`. Keeps a copy of the weights from its making until `observe`."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         assert subject.recipe is not None
@@ -60,7 +60,7 @@ class Training:
         """Gradients are the point."""
         return nullcontext()
 
-    def compile(self, config: Config, changes: Changes) -> Callable[..., Any]:
+    def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
         return self._backend.training_step(
             self._subject.model, self._recipe.loss, self._recipe.optimizer, config, changes
         )

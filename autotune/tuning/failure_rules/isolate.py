@@ -58,7 +58,7 @@ class Question(Record):
 
 
 @dataclass(frozen=True)
-class Culprit:
+class FailureCause:
     """Settings that make trials fail, and what shows it."""
 
     pattern: dict[str, Scalar]
@@ -83,7 +83,7 @@ class Culprit:
 class Findings:
     """All that the trials tell, and the next config to ask; None where nothing can be gained, or not now."""
 
-    culprits: list[Culprit]
+    culprits: list[FailureCause]
     question: Question | None
 
 
@@ -153,7 +153,7 @@ class _Trace:
 
 @dataclass(frozen=True)
 class _Proof:
-    """See `Culprit`."""
+    """See `FailureCause`."""
 
     worked: tuple[int, ...]
     chance: float | None
@@ -181,7 +181,7 @@ class _Investigation:
         self._innocent = {each.settings for each in self._worked} | {_settings(each) for each in needed}
 
     def findings(self) -> Findings:
-        culprits: list[Culprit] = []
+        culprits: list[FailureCause] = []
         question: Question | None = None
         for failure in self._failed:
             if any(failure.config.matches(each.pattern) for each in culprits):
@@ -226,7 +226,7 @@ class _Investigation:
                 return list({self._structure.closure(each): each for each in reversed(found)}.values())[::-1]
         return [common]
 
-    def _proof(self, trace: _Trace, culprits: Sequence[Culprit]) -> _Proof | None:
+    def _proof(self, trace: _Trace, culprits: Sequence[FailureCause]) -> _Proof | None:
         """What shows that the suspects are to blame; None as long as the trials could be so by chance."""
         if len(trace.members) < 2 or self._coincidence(trace, culprits) > LARGEST_CHANCE:
             return None
@@ -238,10 +238,10 @@ class _Investigation:
             return None
         return _Proof(tuple(each.number for each in self._bases), chance)
 
-    def _culprit(self, trace: _Trace, proof: _Proof) -> Culprit:
+    def _culprit(self, trace: _Trace, proof: _Proof) -> FailureCause:
         """With all settings whose part in it is open, so that it is never too general."""
         blamed = self._structure.without_implied(trace.suspects | self._open(trace), keep=trace.hypotheses[0])
-        return Culprit(
+        return FailureCause(
             pattern=self._structure.as_pattern(blamed),
             failed=tuple(each.number for each in trace.members),
             worked=proof.worked,
@@ -250,7 +250,7 @@ class _Investigation:
             is_repeated=sum(each.num_crashes > 1 or not each.crashed for each in trace.members) > 1,
         )
 
-    def _coincidence(self, trace: _Trace, culprits: Sequence[Culprit]) -> float:
+    def _coincidence(self, trace: _Trace, culprits: Sequence[FailureCause]) -> float:
         """Chance that all but the first would have failed without any culprit, and yet have a set in common.
 
         By how many others failed alike, and of crashes by how many processes crashed although their config works; for
@@ -300,7 +300,7 @@ class _Investigation:
         once: float = share ** (len(trace.members) - 1) * (1 - share) ** told
         return min(once * trace.num_sets, 1.0)
 
-    def _next_question(self, trace: _Trace, proof: _Proof | None, culprits: Sequence[Culprit]) -> Question | None:
+    def _next_question(self, trace: _Trace, proof: _Proof | None, culprits: Sequence[FailureCause]) -> Question | None:
         if not self._may_ask(trace):
             return None
 

@@ -1,4 +1,4 @@
-"""`Lessons`: what a study learns from its failing trials, and from those of earlier studies, while it searches.
+"""`RuleLearner`: what a study learns from its failing trials, and from those of earlier studies, while it searches.
 
 What is found is derived from the recorded trials each time (`culprit`); kept with the study are only the questions that
 were asked and the rules that it wrote down, so that one which the user removed is not found again in the old trials.
@@ -19,8 +19,8 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.schema import Record
 from autotune.study.records import TrialRecord
 from autotune.study.study import Study
-from autotune.tuning.events import CulpritSought, Notify, RuleLearned, RulesRecalled, RulesUnavailable
-from autotune.tuning.failure_rules.isolate import Culprit, Question, investigate
+from autotune.tuning.events import IsolationStarted, Notify, RuleLearned, RulesRecalled, RulesUnavailable
+from autotune.tuning.failure_rules.isolate import FailureCause, Question, investigate
 from autotune.tuning.failure_rules.rules import (
     Rule,
     RuleEvidence,
@@ -74,28 +74,30 @@ class _Kept(Record):
         return not any(record.number < each.until and record.config.matches(each.pattern) for each in self.forgotten)
 
 
-class InForce(NamedTuple):
+class RulesInForce(NamedTuple):
     """The rules that a study goes by, and what is wrong with their file (None: nothing)."""
 
     rules: list[Rule]
     problem: str | None
 
 
-def rules_in_force(study: Study) -> InForce:
+def rules_in_force(study: Study) -> RulesInForce:
     """Those on file under the study's scope that nothing contradicts, and what its own trials have shown since."""
     state = _State.of(study)
     if state is None:
-        return InForce([], None)
+        return RulesInForce([], None)
     file, kept = _File.read(state), _kept(study)
     if file.problem is None:
         kept = kept.settled(file.rules, state.records)
     earlier = [each for each in file.rules if state.can_use(each)]
     own = [each.rule for each in state.own_rules(kept, earlier)[0]]
     rules = {each.id: each for each in (*own, *earlier)}.values()
-    return InForce([each for each in rules if not any(e.subsumes(each) for e in rules if e is not each)], file.problem)
+    return RulesInForce(
+        [each for each in rules if not any(e.subsumes(each) for e in rules if e is not each)], file.problem
+    )
 
 
-class Lessons:
+class RuleLearner:
     """For one run of a study's loop: `apply` before each ask, `conclude` when there is no further one."""
 
     def __init__(self, study: Study, notify: Notify) -> None:
@@ -187,7 +189,7 @@ class Lessons:
             return  # One at a time: its answer may change what is worth asking.
         self._study.enqueue([question.config])
         _keep(self._study, kept.model_copy(update={"questions": (*kept.questions, question)}))
-        self._notify(CulpritSought(question))
+        self._notify(IsolationStarted(question))
 
     def _excludes(self, config: Config) -> bool:
         space = self._study.manifest.space
@@ -205,7 +207,7 @@ class _Found(NamedTuple):
     """A rule that the study's own trials show, and the culprit behind it."""
 
     rule: Rule
-    culprit: Culprit
+    culprit: FailureCause
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ class _State:
         findings = investigate(space, telling, kept.questions, is_excluded)
         return [_Found(self._rule(each), each) for each in findings.culprits], findings.question
 
-    def _rule(self, culprit: Culprit) -> Rule:
+    def _rule(self, culprit: FailureCause) -> Rule:
         failure = next(each.outcome for each in self.records if each.number == culprit.failed[0])
         assert isinstance(failure, Failure)
         scope = self.scope(failure.reason, of_one_study=not culprit.is_repeated)

@@ -1,0 +1,315 @@
+"""What is wanted of a measurement, said in plain words by the operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from autotune.errors import InputError
+from autotune.measure.diagnosis import Compilations, Diagnosis, GraphBreak, Recompile
+from autotune.measure.measurement import Measurement, Replay, Signature
+from autotune.measure.objective import PAGE_BYTES, QUANTITIES, UNITS, Constraint, Objective, parse_objectives
+from tests.measure.test_measurement import measured
+
+SAMPLES = tuple(float(n) for n in range(1, 102))
+"""Median 51 s, 90th percentile 91 s, 99th 100 s."""
+
+
+def measurement(**overrides: Any) -> Measurement:
+    diagnosis = Diagnosis(
+        compiled=True,
+        graph_breaks=(GraphBreak(reason="x", count=3),),
+        recompiles=(Recompile(reason="y"), Recompile(reason="z")),
+    )
+    fields = {"compile_s": 7.0, "peak_memory_bytes": 2**20, "relative_error": 1e-4, "diagnosis": diagnosis}
+    return measured(*SAMPLES, **{**fields, **overrides})
+
+
+OBJECTIVES = [
+    ("latency", 51),
+    ("p90", 91),
+    ("p99", 100),
+    ("throughput", 51 / 4),
+    ("memory", 2**20),
+    ("compile", 60),
+    ("total:1", 60),
+    ("total:10", 60 + 9 * 51),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), OBJECTIVES)
+def test_what_is_minimised(text: str, expected: float) -> None:
+    """Seconds of a call, an item (4 a call), the first call or the whole job; or bytes."""
+    objective = Objective.parse(text)
+    assert objective.value(measurement(first_call_s=60.0, signature=four_items())) == pytest.approx(expected)
+    assert objective.name == text
+
+
+def four_items() -> Signature:
+    return measurement().signature.model_copy(update={"items_per_call": 4})
+
+
+def test_the_objective_is_the_median_unless_said_otherwise() -> None:
+    """Without a word from the operator the median is minimised; other words are refused."""
+    assert Objective().value(measurement()) == pytest.approx(51)
+    assert parse_objectives(()) == (Objective(),)
+    with pytest.raises(ValidationError):
+        Objective(quantity="mean")  # type: ignore[arg-type]
+
+
+def test_a_total_is_compile_seconds_and_calls() -> None:
+    """The whole job costs what its cold compile and all its calls cost."""
+    measured = measurement(first_call_s=51 + 7.0, compile_s=7.0)
+    assert Objective.parse("total:1000").value(measured) == pytest.approx(measured.compile_s + 1000 * 51)
+
+
+def test_ratios_stay_defined() -> None:
+    """The untuned model compiles nothing and may need no memory that could be seen: neither is 0."""
+    untuned = measurement(first_call_s=51.0, compile_s=0.0, peak_memory_bytes=0)
+    assert Objective.parse("compile").value(untuned) == 51
+    assert Objective.parse("memory").value(untuned) == PAGE_BYTES
+
+
+def test_an_objective_that_cannot_be_measured_is_never_the_best() -> None:
+    """Where a framework does not tell its memory, its value is infinite."""
+    assert Objective.parse("memory").value(measurement(peak_memory_bytes=None)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("text", "incumbent_s"),
+    [("latency", 51), ("p90", 91), ("p99", 100), ("throughput", 51), ("memory", None), ("total:9", None)],
+)
+def test_only_a_latency_can_be_clearly_slower(text: str, incumbent_s: float | None) -> None:
+    """The latency to beat, for objectives of which a config with slow calls cannot be the best."""
+    assert Objective.parse(text).incumbent_s(measurement(signature=four_items())) == incumbent_s
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (["memory"], ["memory"]),
+        (["latency", "memory"], ["latency", "memory"]),
+        (["latency,total:10000", "p99"], ["latency", "total:10000", "p99"]),
+        ([" p90 , memory"], ["p90", "memory"]),
+    ],
+)
+def test_several_objectives(texts: list[str], names: list[str]) -> None:
+    """Given again and again, or in one word with commas; the order stays, the first is the verdict's."""
+    assert [each.name for each in parse_objectives(texts)] == names
+
+
+@pytest.mark.parametrize(
+    ("texts", "message", "tip"),
+    [
+        (["beauty"], "--objective beauty: unknown", "latency, p90, p99, throughput, memory, compile, total:10000"),
+        (["latency,"], "--objective : unknown", "latency"),
+        (["total"], "--objective total: how many calls?", "total:10000"),
+        (["total:"], "how many calls?", "total:10000"),
+        (["total:0"], "how many calls?", "total:10000"),
+        (["total:1e4"], "how many calls?", "total:10000"),
+        (["latency:5"], "unknown", "total:10000"),
+        (["latency,memory", "latency"], "--objective latency: given twice", ""),
+    ],
+)
+def test_an_objective_that_is_not_understood(texts: list[str], message: str, tip: str) -> None:
+    """It is quoted, with what could be said."""
+    with pytest.raises(InputError) as caught:
+        parse_objectives(texts)
+    assert message in str(caught.value)
+    assert tip in str(caught.value.tip)
+
+
+@pytest.mark.parametrize("content", [{"quantity": "total"}, {"quantity": "latency", "num_calls": 3}])
+def test_only_a_total_has_calls(content: dict[str, Any]) -> None:
+    """A manifest that says otherwise is damaged."""
+    with pytest.raises(ValidationError):
+        Objective.model_validate(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "relation", "bound"),
+    [
+        ("latency <= 5ms", "latency", "<=", 0.005),
+        ("latency<=5 ms", "latency", "<=", 0.005),
+        ("  p90   <=   2.5e-3 s ", "p90", "<=", 0.0025),
+        ("p99 <= 300us", "p99", "<=", 0.0003),
+        ("compile <= 2min", "compile", "<=", 120),
+        ("compile <= 2 m", "compile", "<=", 120),
+        ("peak_memory <= 2GiB", "peak_memory", "<=", 2 * 2**30),
+        ("peak_memory <= 1.5 MiB", "peak_memory", "<=", 1.5 * 2**20),
+        ("peak_memory <= 3KiB", "peak_memory", "<=", 3072),
+        ("peak_memory <= 2GB", "peak_memory", "<=", 2e9),
+        ("peak_memory <= 2MB", "peak_memory", "<=", 2e6),
+        ("peak_memory <= 2KB", "peak_memory", "<=", 2e3),
+        ("peak_memory <= 512B", "peak_memory", "<=", 512),
+        ("graph_breaks == 0", "graph_breaks", "==", 0),
+        ("graph_breaks = 0", "graph_breaks", "==", 0),
+        ("recompiles <= 2", "recompiles", "<=", 2),
+        ("error <= 1e-4", "error", "<=", 1e-4),
+        ("compile <= 1h", "compile", "<=", 3600),
+        ("memory <= 2GiB", "memory", "<=", 2 * 2**30),
+        ("throughput >= 100", "throughput", ">=", 100),
+        ("throughput>=1e3/s", "throughput", ">=", 1000),
+        ("throughput == 5", "throughput", "==", 5),
+        ("total:10000 <= 5min", "total:10000", "<=", 300),
+    ],
+)
+def test_plain_words_are_understood(text: str, quantity: str, relation: str, bound: float) -> None:
+    """QUANTITY <= NUMBER UNIT, blanks as one likes, becomes a bound in seconds, bytes, items a second or counts."""
+    constraint = Constraint.parse(text)
+    assert (constraint.quantity, constraint.relation) == (quantity, relation)
+    assert constraint.bound == pytest.approx(bound, rel=1e-12)
+
+
+def test_the_text_is_kept_as_the_operator_wrote_it() -> None:
+    """Reports quote the operator's own words, blanks tidied."""
+    assert Constraint.parse("  peak_memory   <= 2GiB ").text == "peak_memory <= 2GiB"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "tip"),
+    [
+        ("", "not understood", "graph_breaks == 0"),
+        ("latency", "not understood", "peak_memory <= 2GiB"),
+        ("latency >= 5ms", "latency is wanted small", "latency <= NUMBER"),
+        ("graph_breaks >= 1", "graph_breaks is wanted small", "graph_breaks <= NUMBER"),
+        ("throughput <= 5", "throughput is wanted large", "throughput >= NUMBER"),
+        ("throughput >= 5s", "throughput is not given in 's'", "/s"),
+        ("total <= 5min", "how many calls?", "total:10000 <= 5min"),
+        ("total:0 <= 5min", "how many calls?", "total:10000 <= 5min"),
+        ("total:10 <= 5", "total:10 is not given in ''", "s, ms, us"),
+        ("latency:3 <= 5ms", "unknown quantity 'latency:3'", "total:10000"),
+        ("graph_breaks < 1", "not understood", "<="),
+        ("latency <= fast", "not understood", "<="),
+        ("latency <= -5ms", "not understood", "<="),
+        ("latency <= 5ms or so", "not understood", "<="),
+        ("5ms >= latency", "not understood", "<="),
+        ("speed <= 5ms", "unknown quantity 'speed'", "latency, p90, p99, throughput, peak_memory"),
+        ("latency <= 5", "latency is not given in ''", "s, ms, us"),
+        ("latency <= 5MiB", "latency is not given in 'MiB'", "s, ms, us"),
+        ("peak_memory <= 2gib", "peak_memory is not given in 'gib'", "GiB"),
+        ("peak_memory <= 2s", "peak_memory is not given in 's'", "MiB"),
+        ("graph_breaks == 0s", "graph_breaks is not given in 's'", "no unit"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_what_to_write(text: str, message: str, tip: str) -> None:
+    """A constraint that cannot be read quotes itself, says why, and its tip shows what would be understood."""
+    with pytest.raises(InputError) as caught:
+        Constraint.parse(text)
+    assert f"--constraint {text!r}" in str(caught.value)
+    assert message in str(caught.value)
+    assert tip in str(caught.value.tip)
+
+
+@pytest.mark.parametrize("number", ["1.2.3", ".", ".."])
+def test_a_number_is_a_number(number: str) -> None:
+    """Digits and dots that are no number are refused, quoted as written."""
+    with pytest.raises(InputError, match=r"is not a number") as caught:
+        Constraint.parse(f"latency <= {number}ms")
+    assert f"'{number}'" in str(caught.value)
+
+
+def test_a_bound_is_finite() -> None:
+    """A bound too large for a number is refused: in the manifest's JSON it would become null."""
+    with pytest.raises(InputError):
+        Constraint.parse("latency <= 1e999s")
+
+
+VIOLATIONS = [
+    ("latency <= 50s", 1, 1 / 50),
+    ("latency <= 51s", 0, 0),
+    ("latency <= 60s", None, -9 / 60),
+    ("p90 <= 90s", 1, 1 / 90),
+    ("p99 <= 99s", 1, 1 / 99),
+    ("compile <= 5s", 2, 2 / 5),
+    ("total:2 <= 100s", 9, 9 / 100),
+    ("throughput >= 0.1/s", 0.1 - 4 / 51, 1 - 40 / 51),
+    ("throughput >= 0.05/s", None, 1 - 80 / 51),
+    ("peak_memory <= 1MiB", 0, 0),
+    ("peak_memory <= 1000KiB", 24 * 1024, 24 / 1000),
+    ("memory <= 512KiB", 512 * 1024, 1),
+    ("graph_breaks <= 5", None, -2 / 5),
+    ("graph_breaks == 3", 0, 0),
+    ("graph_breaks == 0", 3, 3),
+    ("graph_breaks <= 0", 3, 3),
+    ("graph_breaks == 5", 2, 2 / 5),
+    ("recompiles <= 1", 1, 1),
+    ("error <= 1e-3", None, -9e-1),
+]
+
+
+@pytest.mark.parametrize(("text", "amount", "share"), VIOLATIONS)
+def test_how_far_a_bound_is_missed(text: str, amount: float | None, share: float) -> None:
+    """Told as a share of the bound (of one unit where that is 0), 0 or less where it is kept; shown in its unit.
+
+    >= is missed from below, and == either way.
+    """
+    measured = measurement(first_call_s=58.0, signature=four_items())
+    constraint = Constraint.parse(text)
+    assert constraint.violation(measured) == pytest.approx(share)
+    miss = constraint.miss(measured)
+    if share <= 0:
+        assert miss is None
+    else:
+        assert miss is not None
+        assert (miss.amount, miss.share) == (pytest.approx(amount), pytest.approx(share))
+        assert miss.constraint == constraint
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("peak_memory <= 100GiB", {"peak_memory_bytes": None}),
+        ("graph_breaks <= 100", {"diagnosis": Diagnosis(compiled=True)}),
+        ("recompiles == 0", {"diagnosis": Diagnosis(compiled=True)}),
+    ],
+)
+def test_what_cannot_be_measured_keeps_no_promise(text: str, overrides: dict[str, Any]) -> None:
+    """A bound on something that the framework does not tell counts as violated."""
+    constraint, measured = Constraint.parse(text), measurement(**overrides)
+    assert constraint.violation(measured) == 1
+    miss = constraint.miss(measured)
+    assert miss is not None
+    assert (miss.value, miss.amount, miss.share) == (None, None, 1)
+
+
+def test_the_reference_has_no_error() -> None:
+    """The untuned run, which made the reference outputs, keeps every bound on the error."""
+    assert Constraint.parse("error <= 1e-9").violation(measurement(relative_error=None)) <= 0
+
+
+def test_zero_is_a_measured_value() -> None:
+    """No recompiles and no breaks are counts of 0, not unknowns."""
+    clean = measurement(diagnosis=Diagnosis(compiled=True, graph_breaks=(), recompiles=()))
+    assert Constraint.parse("graph_breaks == 0").violation(clean) == 0
+    assert Constraint.parse("recompiles == 0").violation(clean) == 0
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_every_quantity_can_be_bounded_and_measured(quantity: str) -> None:
+    """Each name in the table is read from a measurement and takes each unit of its kind."""
+    wish = ">= 1e-12" if quantity == "throughput" else "<= 1e12"
+    replay = Replay(
+        sizes=({"batch": 1},), stream=(0,), cold_s=(1.0,), compilations=(Compilations(num_graphs=1, num_given_up=0),)
+    )
+    for unit in UNITS[QUANTITIES[quantity].unit]:
+        constraint = Constraint.parse(f"{quantity} {wish}{unit}")
+        assert constraint.violation(measurement(replay=replay)) < 0
+        assert constraint.miss(measurement(replay=replay)) is None
+
+
+def test_a_constraint_survives_json() -> None:
+    """A constraint in a study's manifest is read back as the same bound."""
+    for text in ("peak_memory <= 2GiB", "throughput >= 5", "graph_breaks == 0", "total:7 <= 3min"):
+        constraint = Constraint.parse(text)
+        assert Constraint.model_validate_json(constraint.model_dump_json()) == constraint
+
+
+@pytest.mark.parametrize(("exact", "relation"), [(False, "<="), (True, "==")])
+def test_a_constraint_of_an_older_manifest_is_read(exact: bool, relation: str) -> None:
+    """It knew two relations, as yes and no."""
+    older = {"text": "graph_breaks ?? 0", "quantity": "graph_breaks", "exact": exact, "bound": 0.0}
+    assert Constraint.model_validate(older).relation == relation

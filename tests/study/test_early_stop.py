@@ -1,0 +1,153 @@
+"""A search that ends before its budget: when, why, and that it can be told to go on."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from rich.console import Console
+
+from autotune.report.json import document
+from autotune.report.summary import summary
+from autotune.results.result import result_of
+from autotune.space.space import Knob, SearchSpace
+from autotune.study.budget import Budget
+from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
+from autotune.study.study import open_study
+from autotune.tuning.events import SearchEnded, TrialStarted
+from autotune.tuning.loop import Tuner
+from tests.conftest import ScriptedTrials, with_latency
+
+NAMES = [f"k{number}" for number in range(7)]
+
+
+def space_of(names):
+    """Flags, of which the framework's default sets the first."""
+    knobs = tuple(
+        Knob(name=name, doc="", values=(False, True), when={}, default=name == "k0", untuned=False) for name in names
+    )
+    return SearchSpace(framework="fake", knobs=knobs, forbid=())
+
+
+@pytest.fixture
+def study(make_study):
+    """A space of 128 configs."""
+    return make_study(space=space_of(NAMES))
+
+
+@pytest.fixture
+def tune(measurement):
+    """Run a study on scripted trials; `latency_s` says what a config takes. Events are kept in `tune.events`."""
+
+    def tune(study, latency_s, **budget):
+        scripted = ScriptedTrials(lambda _name, _block, config: with_latency(measurement, latency_s(config)))
+        tune.events = []
+        Tuner(study, Budget(**budget), scripted, tune.events.append).run()
+
+    return tune
+
+
+def flat(config):
+    """Nothing matters; figures scatter by half a per cent."""
+    return 0.010 * (1 + 0.005 * random.Random(config.canonical()).random())
+
+
+def mixed(config):
+    """Some knobs help, some harm, and two help only together."""
+    effects = {"k0": -0.05, "k1": 0.10, "k2": -0.08, "k3": 0.06, "k4": -0.03, "k5": 0.0, "k6": 0.02}
+    together = -0.12 if config["k1"] and config["k5"] else 0.0
+    return 0.010 * math.exp(together + sum(effects[name] for name, value in config.root.items() if value))
+
+
+def stops(events):
+    return [each for each in events if isinstance(each, SearchEnded) and each.outlook is not None]
+
+
+def test_a_flat_study_stops_early_and_says_why(study, tune):
+    """Where nothing can be gained, trials are left unused, and event, record, summary and document tell it."""
+    tune(study, flat, num_trials=40)
+    assert FEWEST_TRIALS <= study.num_recorded() < 40
+    (stop,) = stops(tune.events)
+    assert stop.outlook == study.early_stop == result_of(study).early_stop
+    assert stop.outlook.num_trials == study.num_recorded()
+    assert stop.outlook.num_untried == 128 - study.num_recorded()
+    assert stop.outlook.expected_gain < WORTH_A_TRIAL
+    console = Console(width=240)
+    with console.capture() as captured:
+        console.print(summary(result_of(study)))
+    assert f"stopped after {study.num_recorded()} trials: the most promising of" in captured.get()
+    assert document(study.manifest, result_of(study))["early_stop"]["num_idle"] >= FEWEST_IDLE
+
+
+def test_it_does_not_stop_before_the_best_is_found(study, tune):
+    """As long as knobs that help were not combined, more is promised; then it stops well before 128 trials."""
+    tune(study, mixed, num_trials=100)
+    best = min(study.manifest.space.configs(), key=mixed)
+    assert mixed(best) < 0.95 * mixed(study.manifest.space.default())
+    assert best in [each.config for each in study.records()]
+    assert len(stops(tune.events)) == 1
+    assert study.num_recorded() < 50
+
+
+def test_a_used_up_budget_is_no_early_stop(study, tune):
+    """A search that ends with its last trial says nothing of the kind."""
+    tune(study, mixed, num_trials=FEWEST_TRIALS - 1)
+    assert study.num_recorded() == FEWEST_TRIALS - 1
+    assert not stops(tune.events)
+    assert study.early_stop is None
+
+
+def test_resumed_it_stops_again_at_once(study, tune, tmp_path):
+    """What was decided follows from what was recorded: no further trial is run, and the verdict stands."""
+    tune(study, flat, num_trials=40)
+    recorded, verdict = study.num_recorded(), study.confirmation
+    study.close()
+    again = open_study(tmp_path / "studies", "s")
+    tune(again, flat, num_trials=80)
+    assert not any(isinstance(each, TrialStarted) for each in tune.events)
+    assert len(stops(tune.events)) == 1
+    assert (again.num_recorded(), again.confirmation) == (recorded, verdict)
+
+
+def test_it_goes_on_where_it_is_told_to(study, tune):
+    """Without early stop the budget is used up, and the record no longer says that the search stopped."""
+    tune(study, flat, num_trials=40)
+    assert study.early_stop is not None
+    tune(study, flat, num_trials=40, stop_early=False)
+    assert study.num_recorded() == 40
+    assert study.early_stop is None
+
+
+def test_queued_configs_are_tried_before_it_stops(study, tune):
+    """What somebody wished to be tried is tried, however little it promises."""
+    tune(study, flat, num_trials=40)
+    recorded = study.num_recorded()
+    wished = study.enqueue(list(study.manifest.space.configs())[-3:])
+    tune(study, flat, num_trials=40)
+    tried = [each.config for each in study.records()[recorded:]]
+    assert tried[: len(wished)] == wished
+
+
+def test_a_space_that_the_budget_holds_is_tried_whole(make_study, tune):
+    """With a trial for each config nothing has to be forecast."""
+    study = make_study(space=space_of(NAMES[:5]))
+    tune(study, flat, num_trials=32)
+    assert study.num_recorded() == 32
+
+
+@pytest.mark.parametrize(
+    ("change", "is_bleak"),
+    [
+        ({}, True),
+        ({"num_trials": FEWEST_TRIALS - 1}, False),
+        ({"expected_gain": WORTH_A_TRIAL}, False),
+        ({"num_idle": FEWEST_IDLE - 1}, False),
+        ({"num_untried": None}, True),
+    ],
+    ids=["all three", "too soon", "a gain to be expected", "a gain lately", "a space too large to count"],
+)
+def test_three_things_make_an_outlook_bleak(change, is_bleak):
+    """Enough trials, too little to be expected, and a while without a gain."""
+    bleak = {"num_trials": 20, "num_untried": 80, "expected_gain": 0.0001, "num_idle": 10}
+    assert ExpectedGain.model_validate({**bleak, **change}).is_bleak is is_bleak

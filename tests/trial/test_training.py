@@ -1,0 +1,526 @@
+"""Training steps: what a model's function must return, what the gate lets through, and the whole way in processes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autotune import models
+from autotune.backends.mindspore.knobs import compile_arguments
+from autotune.backends.torch.knobs import require_for_training, settings_of
+from autotune.config import Config
+from autotune.errors import AutotuneError, InvalidConfigError
+from autotune.files import read_yaml
+from autotune.job.load import Loaded
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.planning.manifest import bundled_space
+from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
+from autotune.trial.runner.runner import Runner
+from autotune.trial.worker.accuracy_check import WrongResultError
+from autotune.trial.worker.training import NUM_STEPS, StepGate
+from autotune.tuned.tuned_config import TunedConfig
+from autotune.workload.workload import Device, Workload
+from tests.conftest import REPOSITORY
+
+DESCENT = '''
+import numpy as np
+
+class Model:
+    def __init__(self, seed):
+        self.weight = np.random.default_rng(seed).normal(size=(3, 2))
+
+    def __call__(self, x):
+        return x @ self.weight
+
+class Descent:
+    """Gradients by differences: slow, and of any loss."""
+
+    def __init__(self, weights, rate):
+        self.weights, self.rate = weights, rate
+
+    def gradients_of(self, loss):
+        return [np.array([self.slope(loss, w, i) for i in np.ndindex(w.shape)]).reshape(w.shape) for w in self.weights]
+
+    def slope(self, loss, weight, place):
+        before = weight[place]
+        by = 1e-4 * max(abs(before), 1)
+        weight[place] = before + by
+        above = loss()
+        weight[place] = before - by
+        below = loss()
+        weight[place] = before
+        return (above - below) / (2 * by)
+
+    def step(self):
+        for weight, gradient in zip(self.weights, self.gradients):
+            weight -= self.rate * gradient
+
+def loss(model, x, y):
+    return ((model(x) - y) ** 2).mean()
+
+def parts(rate=0.1, seed=0):
+    model = Model(seed)
+    x, y = np.random.default_rng(1).normal(size=(4, 3)), np.random.default_rng(2).normal(size=(4, 2))
+    return {"model": model, "inputs": x, "targets": y, "loss": loss, "optimizer": Descent([model.weight], rate)}
+'''
+"""A real, if small, training step for the fake framework."""
+
+
+def workload_of(path: Path, content: str, name: str = "parts", framework: str = "fake", **more: object) -> Workload:
+    path.write_text(content)
+    reference = f"{path}:{name}"
+    return Workload(
+        model=reference, reference=reference, framework=framework, device="cpu", task="train",
+        search_path=str(path.parent), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run_steps(tmp_path, make_request):
+    """Outcomes of configs under a model file, in processes; the first config, `None`, is the untuned step."""
+
+    def run(content, *configs, framework="fake", untuned=None, name="parts", arguments=None, **overrides):
+        workload = workload_of(tmp_path / "steps.py", content, name, framework, arguments=arguments or {})
+        outcomes = []
+        with Runner(framework, {}, preload=framework == "fake", log=tmp_path / "log") as runner:
+            for number, config in enumerate((None, *configs)):
+                limits = Limits(compile=300, check=300, run=60) if framework != "fake" else Limits()
+                fields = {"workload": workload, "untuned": config is None, "limits": limits, **overrides}
+                request = make_request(config or untuned, **fields)
+                request = request.model_copy(update={"cache": str(tmp_path / f"cache-{number}")})
+                outcomes.append(runner.run(TrialFolder(tmp_path / f"trial-{number}"), request))
+        return outcomes
+
+    return run
+
+
+# What a function returns.
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("model, x", "returned no loss and no optimizer"),
+        ("{'model': model, 'inputs': x, 'loss': loss}", "returned no optimizer"),
+        ("{'model': model, 'inputs': x, 'loss': 3, 'optimizer': Descent([], 1)}", "a int as the loss"),
+        ("{'model': model, 'inputs': x, 'loss': loss, 'optimizer': 3}", "as the optimizer a int"),
+        ("{'model': model, 'inputs': x, 'loss': loss, 'optimizer': 3, 'sceduler': 1}", "'sceduler'"),
+    ],
+)
+def test_what_is_missing_to_train_is_said_in_a_sentence(run_steps, returned, words):
+    """Without a loss or an optimizer, or with something that is none, the model is the operator's mistake."""
+    content = DESCENT + f"\ndef odd():\n    model, x = Model(0), np.ones((4, 3))\n    return {returned}\n"
+    (outcome,) = run_steps(content, name="odd")
+    assert isinstance(outcome, Failure)
+    assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.BUILD)
+    assert words in outcome.error
+
+
+def test_a_function_for_training_serves_inference_too(tmp_path, make_request):
+    """The same mapping is tuned for inference: loss, targets and optimizer are left alone."""
+    workload = workload_of(tmp_path / "steps.py", DESCENT).model_copy(update={"task": "infer"})
+    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        outcome = runner.run(TrialFolder(tmp_path / "trial"), make_request(workload=workload))
+    assert isinstance(outcome, Measurement)
+    assert len(outcome.signature.inputs) == 1
+
+
+# The gate.
+
+LOSSES = np.array([4.0, 3.0, 2.0, 1.0, 4.0])
+GRADIENTS = [np.array([1.0, -2.0]), np.array([1e-9, -1e-9])]
+WAYS = np.array([1e-3, 1e-3])
+RIGHT = [[LOSSES], GRADIENTS, GRADIENTS, [WAYS]]
+
+
+def changed(place: int, index: int, by: float) -> list[list[np.ndarray]]:
+    """`RIGHT` with one array changed in its first entry but for the losses, where `index` says which."""
+    seen = [[each.copy() for each in part] for part in RIGHT]
+    array = seen[place][0 if place in {0, 3} else index]
+    array[index if place in {0, 3} else 0] += by
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (changed(0, 0, 0.01), "the loss of step 1 of 4 is 4.01 instead of 4"),
+        (changed(0, 2, 0.1), "the loss of step 3 of 4"),
+        (changed(0, NUM_STEPS, 0.01), "the loss of the first step, repeated"),
+        (changed(1, 0, 0.01), "gradient 1 of 2 in the first step: relative error 0.005"),
+        (changed(2, 1, 0.1), "gradient 2 of 2 in the first step, repeated"),
+        (changed(1, 0, float("nan")), "gradient 1 of 2 in the first step: relative error inf"),
+        (changed(3, 1, -1e-3), "weight 2 of 2 moved by 0 in 4 steps instead of 0.001"),
+        (changed(3, 0, 1e-3), "weight 1 of 2 moved by 0.002"),
+    ],
+)
+def test_a_wrong_step_names_where(seen, words):
+    """A loss, a gradient or a weight's way that differs is a wrong result, with the step or the weight."""
+    with pytest.raises(WrongResultError) as caught:
+        StepGate("m").errors(RIGHT, seen, 1e-3)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        changed(0, 2, 0.03),  # Later losses may differ by more,
+        changed(1, 1, 3e-9),  # a gradient that is zero but for rounding has no size of its own,
+        changed(3, 0, 2e-4),  # and under Adam an entry without a gradient moves either way.
+    ],
+    ids=["a later loss", "no gradient but rounding", "another way"],
+)
+def test_what_rounding_does_to_a_step_is_right(seen):
+    """What two right steps were measured to differ in passes, and does not count as an error."""
+    loss_error, gradient_error = StepGate("m").errors(RIGHT, seen, 1e-3)
+    assert (loss_error, gradient_error) == (0, pytest.approx(0, abs=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "words"),
+    [
+        (changed(0, 1, float("inf")), WrongResultError, "gives losses of 4, inf, 2, 1"),
+        ([[LOSSES], GRADIENTS, GRADIENTS, [WAYS * 0]], AutotuneError, "changes no weight"),
+        (changed(0, NUM_STEPS, 1.0), AutotuneError, "another result when it is repeated"),
+        (changed(2, 0, 1.0), AutotuneError, "another result when it is repeated"),
+    ],
+)
+def test_an_untuned_step_that_nothing_can_be_compared_with_is_refused(seen, kind, words):
+    """A loss that is no number, weights that stay, or a step that cannot be repeated: no reference is made of it."""
+    with pytest.raises(kind, match=words):
+        StepGate("m").refuse_unusable(seen, 1e-3)
+
+
+# The whole way, in processes.
+
+
+def test_steps_are_checked_and_timed(run_steps):
+    """The untuned step has no error, a right one has one for the loss and one for the gradients; targets are inputs."""
+    untuned, right = run_steps(DESCENT, {"behaviour": "right"})
+    assert untuned.output_errors is None
+    assert right.output_errors == (0, 0)
+    assert [each.shape for each in right.signature.inputs] == [(4, 3), (4, 2)]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        ("wrong_gradients", "the loss of step 2 of 4"),
+        ("frozen", "the loss of step"),
+        ("wrong", "the loss of step 1 of 4"),
+    ],
+)
+def test_wrong_steps_are_wrong_results(run_steps, behaviour, words):
+    """Gradients of the other sign, weights that never change, another loss: each is caught before anything is timed."""
+    _, outcome = run_steps(DESCENT, {"behaviour": behaviour})
+    assert isinstance(outcome, Failure)
+    assert (outcome.reason, outcome.stage) == (Reason.WRONG_RESULT, Stage.CHECK)
+    assert words in outcome.error
+
+
+def test_a_loss_that_leaves_the_numbers_is_no_measurement(run_steps):
+    """Right in its first steps, divergent in those that are timed: the failure says what to change."""
+    (outcome,) = run_steps(DESCENT, arguments={"rate": 1e30})
+    assert isinstance(outcome, Failure)
+    assert outcome.reason is Reason.WRONG_RESULT
+    assert "learning rate" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("    value = ((model(x) - y) ** 2).mean()\n    return value + np.random.rand()", "draws random numbers"),
+        (
+            "    model.dropout = 0.5\n    return ((model(x) - y) ** 2).mean() + np.random.rand()",
+            "'drop' (p=0.5) is active",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_repeated_is_named(run_steps, change, words):
+    """Dropout and random numbers are the model's matter: said in a sentence before any config is blamed."""
+    content = DESCENT.replace("    return ((model(x) - y) ** 2).mean()", change)
+    (outcome,) = run_steps(content)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason is Reason.HARNESS
+    assert words in outcome.error
+
+
+def test_a_loss_must_be_one_number(run_steps):
+    """A loss for each item is refused with its shape."""
+    (outcome,) = run_steps(DESCENT.replace(".mean()\n\ndef parts", ".mean(axis=1)\n\ndef parts"))
+    assert isinstance(outcome, Failure)
+    assert "one number" in outcome.error or "only" in outcome.error
+
+
+def test_a_training_study_ends_in_a_yaml(tune_fake, cli, tmp_path):
+    """`tune --task train` searches, confirms and exports; the export says that it is for training."""
+    (tmp_path / "steps.py").write_text(DESCENT)
+    done = tune_fake("--task", "train", "--trials", "4", model=f"{tmp_path / 'steps.py'}:parts")
+    assert done.returncode == 0, done.stderr
+    assert cli("export", "s", "-o", "best.yaml").returncode == 0
+    assert "task: train" in (tmp_path / "best.yaml").read_text()
+    assert json.loads(cli("show", "s", "--json").stdout)
+
+
+def test_two_frameworks_are_refused(cli):
+    """`--framework both` with `--task train` is a sentence."""
+    done = cli("tune", "--model", "vit", "--task", "train", "--framework", "torch+mindspore", "--device", "cpu")
+    assert done.returncode == 2
+    assert "one framework at a time" in done.stderr
+
+
+# The spaces.
+
+
+def space_of(framework: str, version: str, device: Device, preset: Preset = "standard") -> SearchSpace:
+    here = Circumstances(version=version, device=device, task="train", preset=preset, tolerance=3e-2, num_cores=2)
+    return load_space(bundled_space(framework), framework=framework, circumstances=here)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "ascend"])
+def test_every_config_of_a_training_step_means_something(device):
+    """Nothing on offer for training is refused by a backend's mapping, and nothing of it is for inference only."""
+    for config in space_of("torch", "2.13.0", device).configs():
+        require_for_training(settings_of(config))
+    for config in space_of("mindspore", "2.10.0", device).configs():
+        arguments = compile_arguments(config, "2.10.0", device, "train")
+        assert arguments.mixed_precision is None
+        flags = arguments.context.get("graph_kernel_flags")
+        assert flags is None or "--disable_cluster_ops=Transpose" in flags
+
+
+def test_a_knob_of_the_other_task_is_not_on_offer():
+    """What is for training only is no knob of inference, and the other way round."""
+    train = {knob.name for knob in space_of("torch", "2.13.0", "cpu", "exhaustive").knobs}
+    here = Circumstances(version="2.13.0", device="cpu", preset="exhaustive")
+    infer = {knob.name for knob in load_space(bundled_space("torch"), framework="torch", circumstances=here).knobs}
+    assert train - infer == {"scope", "activation_memory_budget", "optimizer_impl", "optimizer_compiled"}
+    assert "freezing" in infer - train
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"execution": "compile", "freezing": True}, "frozen weights cannot be trained"),
+        ({"execution": "compile", "region": "blocks.*"}, "is for inference"),
+    ],
+)
+def test_what_is_for_inference_only_is_invalid_in_training(setting, words):
+    """A space of one's own may offer it; the trial is invalid, with the reason."""
+    with pytest.raises(InvalidConfigError, match=words):
+        require_for_training(settings_of(Config(setting)))
+
+
+# In a job.
+
+
+def exported(config: dict[str, object], verdict: str) -> Loaded:
+    """An export as of a study, with this config for the answer, as a job has it."""
+    content = read_yaml(REPOSITORY / "tests" / "best.yaml")
+    content |= {"framework": "torch", "config": config, "verdict": verdict, "untuned": {"execution": "eager"}}
+    content["workload"] = {**content["workload"], "task": "train"}
+    return Loaded("best.yaml", TunedConfig.model_validate(content))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("verdict", ["faster", "tie"])
+def test_a_job_gets_the_step_that_was_tuned(verdict):
+    """The step trains like the plain loop; the optimizer is changed only where that was found to be faster."""
+    import torch
+
+    def train(step_of):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        step = step_of(model, optimizer)
+        return [step(torch.ones(2, 3)).item() for _ in range(3)], optimizer.param_groups[0]["fused"]
+
+    def loss(model, x):
+        return model(x).square().mean()
+
+    def plainly(model, optimizer):
+        def step(x):
+            optimizer.zero_grad()
+            value = loss(model, x)
+            value.backward()
+            optimizer.step()
+            return value
+
+        return step
+
+    tuned = exported({"execution": "eager", "optimizer_impl": "fused"}, verdict)
+    losses, fused = train(lambda model, optimizer: tuned.training_step(model, loss, optimizer, on_mismatch="apply"))
+    assert losses == pytest.approx(train(plainly)[0])
+    assert bool(fused) is (verdict == "faster")
+
+
+@pytest.mark.torch
+@pytest.mark.mindspore
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("vit", {"image": 32, "depth": 1}), ("resnet18", {"image": 32, "width": 8}), ("bert_small", {"depth": 1})],
+)
+def test_bundled_models_start_from_the_same_loss(name, sizes):
+    """Both frameworks train the same function: same weights, batch, targets and loss."""
+    losses = []
+    for framework in ("torch", "mindspore"):
+        module, _, function = models.reference(name, framework, "train").partition(":")
+        parts = getattr(importlib.import_module(module), function)(**sizes)
+        loss = parts["loss"](parts["model"], parts["inputs"], parts["targets"])
+        losses.append(float(loss.detach() if framework == "torch" else loss.asnumpy()))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+# Real frameworks.
+
+TORCH = """
+import torch
+
+def loss(model, x, y):
+    return torch.nn.functional.mse_loss(model(x), y)
+
+def parts(p=0.0, kind="Adam"):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Dropout(p), torch.nn.Linear(16, 4))
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-2)
+    return {"model": model.eval(), "inputs": torch.randn(4, 8), "targets": torch.randn(4, 4), "loss": loss,
+            "optimizer": optimizer}
+"""
+
+
+@pytest.mark.torch
+def test_torch_steps_in_every_way_agree_with_eager(run_steps):
+    """Model or loss compiled, optimizer compiled or fused, activations recomputed: right steps, and counted graphs."""
+    compiled = {"execution": "compile", "backend": "inductor"}
+    outcomes = run_steps(
+        TORCH,
+        {"execution": "eager", "optimizer_impl": "fused"},
+        {**compiled, "scope": "model", "activation_memory_budget": 0.0},
+        {**compiled, "scope": "loss", "optimizer_compiled": True},
+        framework="torch",
+        untuned={"execution": "eager"},
+    )
+    assert all(isinstance(each, Measurement) for each in outcomes), outcomes
+    assert [each.diagnosis.num_graphs for each in outcomes] == [0, 0, 1, 2]
+    assert len({each.program for each in outcomes}) == 4
+
+
+@pytest.mark.torch
+def test_torch_dropout_is_named_and_what_an_optimizer_lacks_is_invalid(run_steps):
+    """Dropout that is on in training is refused by name; an implementation that an optimizer has not is invalid."""
+    (dropping,) = run_steps(TORCH, framework="torch", untuned={"execution": "eager"}, arguments={"p": 0.5})
+    assert isinstance(dropping, Failure)
+    assert "Dropout '2' (p=0.5) is active: set its share to 0" in dropping.error
+    _, lacking = run_steps(
+        TORCH, {"execution": "eager", "optimizer_impl": "fused"},
+        framework="torch", untuned={"execution": "eager"}, arguments={"kind": "Rprop"},
+    )  # fmt: skip
+    assert isinstance(lacking, Failure)
+    assert lacking.reason is Reason.INVALID
+    assert "Rprop has no fused implementation" in lacking.error
+
+
+@pytest.mark.torch
+def test_a_float64_reference_gives_untuned_steps_an_error(run_steps):
+    """With `--reference float64` the untuned step is compared with itself in float64."""
+    (outcome,) = run_steps(TORCH, framework="torch", untuned={"execution": "eager"}, reference_precision="float64")
+    assert isinstance(outcome, Measurement), outcome
+    assert 0 < outcome.relative_error < 1e-4
+
+
+@pytest.mark.torch
+def test_an_optimizer_that_has_counted_changes_its_implementation_and_back():
+    """In a job that was resumed: fused from now on, from the moments there are, and as it was when undone."""
+    import torch
+
+    from autotune.backends.torch.training import training_step
+    from autotune.backends.undo import UndoLog
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    changes = UndoLog()
+    batch = torch.ones(2, 3)
+
+    def loss(model, x):
+        return model(x).square().mean()
+
+    plain = training_step(model, loss, optimizer, Config({"execution": "eager"}), changes)
+    first = plain(batch)
+    fused = training_step(model, loss, optimizer, Config({"execution": "eager", "optimizer_impl": "fused"}), changes)
+    assert optimizer.param_groups[0]["fused"]
+    assert fused(batch) < first
+    changes.undo()
+    assert not optimizer.param_groups[0]["fused"]
+    assert plain(batch) < first
+    assert optimizer.state[model.weight]["step"] == 3
+
+
+PYNATIVE = {"execution": "pynative", "launch_blocking": True}
+"""Its queue waits busily: without blocking launches a step takes seconds beside other programs."""
+MINDSPORE = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops
+
+def loss(model, x, y):
+    return ops.mse_loss(model(x), y)
+
+def parts():
+    rng = np.random.default_rng(0)
+    model = nn.SequentialCell(nn.Dense(8, 16), nn.GELU(), nn.Dense(16, 4))
+    for each in model.get_parameters():
+        each.set_data(ms.Tensor(rng.normal(size=each.shape).astype(np.float32) * 0.3))
+    x, y = (ms.Tensor(rng.normal(size=(4, n)).astype(np.float32)) for n in (8, 4))
+    return {"model": model, "inputs": x, "targets": y, "loss": loss,
+            "optimizer": nn.Adam(model.trainable_params(), learning_rate=1e-2)}
+"""
+
+
+@pytest.mark.mindspore
+def test_mindspore_steps_in_every_way_agree_with_pynative(run_steps):
+    """Whole steps under ms.jit, the gradients or the model alone, and TrainOneStepCell in graph mode are right; capture
+    trace, which froze the loss, is not."""
+    jit = {"execution": "jit", "capture": "ast"}
+    *right, trace = run_steps(
+        MINDSPORE,
+        {**jit, "scope": "step", "step_pipeline": False},
+        {**jit, "scope": "gradients"},
+        {**jit, "scope": "model"},
+        {"execution": "graph"},
+        {"execution": "jit", "capture": "trace", "scope": "step"},
+        framework="mindspore",
+        untuned=PYNATIVE,
+    )
+    assert all(isinstance(each, Measurement) for each in right), right
+    assert [each.diagnosis.compiled for each in right] == [False, True, True, True, True]
+    assert isinstance(trace, Failure)
+    assert trace.reason is Reason.WRONG_RESULT
+    assert "the loss of" in trace.error
+
+
+@pytest.mark.mindspore
+def test_fusion_with_transpositions_is_caught(tmp_path, make_request):
+    """Graph-kernel fusion gives right gradients as it is applied to a training step, and wrong ones with Transpose in
+    its clusters: the gate tells them apart on a small ViT."""
+    pytest.importorskip("decorator")
+    workload = Workload(
+        model="vit", reference="autotune.models.mindspore.training:vit", framework="mindspore", device="cpu",
+        task="train", arguments={"image": 32, "depth": 1, "dim": 96}, search_path=str(tmp_path),
+    )  # fmt: skip
+    fused = {"execution": "graph", "onednn_isa": "AVX2", "enable_graph_kernel": True}
+    outcomes = []
+    with Runner("mindspore", {}, preload=False, log=tmp_path / "log") as runner:
+        for number, config in enumerate([None, fused, {**fused, "graph_kernel_transpose": True}]):
+            request = make_request(config or PYNATIVE, workload=workload, untuned=config is None)
+            request = request.model_copy(update={"cache": str(tmp_path / f"cache-{number}")})
+            request = request.model_copy(update={"limits": Limits(compile=300, check=300, run=60)})
+            outcomes.append(runner.run(TrialFolder(tmp_path / f"trial-{number}"), request))
+    _, right, wrong = outcomes
+    assert isinstance(right, Measurement), right
+    assert isinstance(wrong, Failure)
+    assert wrong.reason is Reason.WRONG_RESULT

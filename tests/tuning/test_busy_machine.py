@@ -1,0 +1,305 @@
+"""A busy machine: it is said, disturbed trials are repeated within bounds, and nothing is learned from them."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from autotune.environment import Environment, cpu_quota
+from autotune.errors import InputError
+from autotune.measure.statistics import Verdict
+from autotune.report.live import LiveDisplay
+from autotune.report.summary import summary, trials_table
+from autotune.results.result import result_of
+from autotune.study.budget import BusyMachinePlan
+from autotune.trial.runner.deadline import Deadline
+from autotune.tuning.busy_machine import BusyMachine
+from autotune.tuning.events import DriftChecked, MachineBusy, TrialDisturbed, TrialEnded
+from autotune.tuning.loop import Tuner
+from autotune.tuning.session import Session, trial_request
+from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
+from tests.measure.test_disturbance import timed
+
+BUDGET = QUICK_BUDGET.model_copy(update={"num_trials": 6, "stop_early": False})
+
+
+def here(measurement, **overrides):
+    """The measurement as this machine would give it."""
+    from autotune import environment
+
+    like_here = environment.describe(device="cpu", variables={})
+    return measurement.model_copy(update={"environment": like_here.model_copy(update=overrides)})
+
+
+@pytest.fixture
+def quiet_one(measurement):
+    return here(measurement)
+
+
+@pytest.fixture
+def loud_one(quiet_one):
+    return timed(quiet_one, wall_s=0.1, hit=0.7, switches=10, cpu=0.5, taken=0.5, num=20)
+
+
+@pytest.fixture
+def tune(make_study, quiet_one, loud_one):
+    """A study on scripted processes: 10 ms untuned, `ms(config)` otherwise; `is_loud(name, how often so far)`."""
+
+    def tune(is_loud=lambda name, count: False, ms=lambda config: 12.0, budget=BUDGET, study=None):
+        tune.counts, tune.events = {}, []
+        tune.study = study or make_study()
+        untuned = tune.study.manifest.space.untuned()
+
+        def outcome_of(name, block, config):
+            tune.counts[name] = tune.counts.get(name, 0) + 1
+            if block == 0 and is_loud(name, tune.counts[name]):
+                return loud_one
+            return with_latency(quiet_one, 0.010 if config == untuned else ms(config) / 1e3)
+
+        tune.trials = ScriptedTrials(outcome_of)
+        return Tuner(tune.study, budget, tune.trials, tune.events.append).run()
+
+    return tune
+
+
+class TestRepeating:
+    """A disturbed trial is run once more, a few of them in a run."""
+
+    def test_the_repeat_counts(self, tune):
+        """The trial that was disturbed the first time has the figures of the second."""
+        tune(lambda name, count: name == "0002" and count == 1)
+        told = [each for each in tune.events if isinstance(each, TrialDisturbed)]
+        assert [each.number for each in told] == [2]
+        assert "70% of the calls were interrupted" in told[0].why
+        assert tune.study.record(2).disturbed is None
+        assert tune.study.record(2).measurement.latency.p50 == 0.012
+
+    def test_it_is_bounded(self, tune):
+        """A machine that stays busy costs a few repeats, not one for each trial."""
+        tune(lambda name, count: True)
+        assert sum(isinstance(each, TrialDisturbed) for each in tune.events) == BUDGET.quiet.max_repeats
+
+    def test_with_too_little_time_nothing_is_repeated(self, make_study, loud_one):
+        """A repeat takes what the trial took: where that is not left, its first outcome stands."""
+        study, now = make_study(), [0.0]
+
+        def outcome_of(*_):
+            now[0] += 60.0
+            return loud_one
+
+        trials = ScriptedTrials(outcome_of)
+        bench = Session(study, BUDGET, trials, lambda _: None, Deadline.after(100, clock=lambda: now[0]))
+        folder, request = bench.untuned_again("untuned")
+        assert BusyMachine(bench).attempt(folder, request) == loud_one
+        assert now == [60.0]
+
+    def test_a_wait_in_vain_is_the_last_one(self, make_study, loud_one, monkeypatch):
+        """A machine that is busy for good is waited for once."""
+        looks = []
+        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda seconds: looks.append(seconds) or 1.0)
+        budget = BUDGET.model_copy(update={"quiet": BusyMachinePlan(look_s=0.5, max_wait_s=2.0)})
+        bench = Session(make_study(), budget, ScriptedTrials(lambda *_: loud_one), lambda _: None)
+        quiet = BusyMachine(bench)
+        for _ in range(3):
+            quiet.attempt(*bench.untuned_again("untuned"))
+        assert looks == [0.5] * 4
+
+    def test_memory_needs_no_quiet_machine(self, make_study, loud_one):
+        """Where no time is made less, a disturbed trial is as good as any."""
+        from autotune.measure.objective import Objective
+
+        study = make_study(objectives=(Objective.parse("memory"),))
+        calls = []
+        bench = Session(study, BUDGET, ScriptedTrials(lambda *_: calls.append(1) or loud_one), lambda _: None)
+        BusyMachine(bench).attempt(*bench.untuned_again("untuned"))
+        assert calls == [1]
+
+
+class TestLearning:
+    """What is known to be wrong is not learned from."""
+
+    def test_the_search_takes_it_as_unknown(self, tune, quiet_one):
+        """A config whose trial stayed disturbed is tried once, and its latency is no observation."""
+        tune(lambda name, count: name in ("0001", "0003"))
+        study = tune.study
+        configs = [each.config for each in study.records()]
+        assert len(set(configs)) == len(configs)
+        seen = study._sampler._seen(study._trials())
+        assert [number for number, each in enumerate(seen) if each.values is None] == [1, 3]
+
+    def test_no_early_stop_against_a_disturbed_incumbent(self, tune, make_study):
+        """The latency to beat is that of an undisturbed trial."""
+        tune(lambda name, count: name == "0001", ms=lambda config: 50.0)
+        bench = Session(tune.study, BUDGET, tune.trials, lambda _: None)
+        assert bench.fastest().number == 0
+
+    def test_its_samples_are_not_taken_over(self, tune, quiet_one, loud_one):
+        """Another name of the same program is sampled for itself."""
+        from autotune.tuning.reuse import _known_programs
+
+        tune(lambda name, count: name == "0001")
+        study = tune.study
+        records = study.records()
+        for each in records[:2]:
+            folder = study.trial_folder(each.number)
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.outcome_file.write_text("{}")
+        named = [
+            type(each)(
+                each.number, each.config, each.measurement.model_copy(update={"program": f"p{each.number}"}),
+                each.violations, each.started, each.ended, each.running,
+            )
+            for each in records[:2]
+        ]  # fmt: skip
+        assert list(_known_programs(named, study)) == ["p0"]
+
+
+class TestTheVerdict:
+    """`keep untuned` is not said where the search could not tell which configs to compare."""
+
+    def test_nothing_faster_on_a_busy_machine_is_undecided(self, tune):
+        """With the reason; and it is confirmed again when the study goes on."""
+        confirmation = tune(lambda name, count: name in ("0002", "0003", "0004", "0005"))
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert "the search could not tell which configs to compare: other programs disturbed" in confirmation.note
+        console = Console(width=300)
+        with console.capture() as captured:
+            console.print(trials_table(result_of(tune.study)), summary(result_of(tune.study)))
+        assert "measured, disturbed" in captured.get()
+        assert "undecided" in captured.get()
+
+    def test_on_a_quiet_machine_it_is_keep_untuned(self, tune):
+        """The same study, undisturbed."""
+        assert tune().verdict is Verdict.KEEP_UNTUNED
+
+    def test_a_proven_gain_stands(self, tune):
+        """The blocks are interleaved: what they prove does not rest on the search."""
+        confirmation = tune(lambda name, count: name not in ("0000", "0001"), ms=lambda config: 5.0)
+        assert confirmation.verdict is Verdict.FASTER
+
+    def test_where_all_configs_were_compared_nothing_was_chosen(self, tune, make_study, tmp_path):
+        """A space of one config needs no search to tell whom to compare."""
+        from tests.tuning.test_loop import EXECUTION, space_of
+
+        study = make_study(space=space_of(tmp_path, EXECUTION))
+        confirmation = tune(lambda name, count: name == "0000", study=study, ms=lambda config: 10.2)
+        assert confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE)
+        assert confirmation.compared
+
+
+class TestBeforeTheStart:
+    """What is known of the machine before anything is measured."""
+
+    def test_a_busy_machine_is_said(self, tune, monkeypatch):
+        """One line, before the first trial."""
+        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 1.0)
+        tune()
+        kinds = [type(each) for each in tune.events]
+        assert kinds.count(MachineBusy) == 1
+        assert kinds.index(MachineBusy) < kinds.index(TrialEnded)
+        event = next(each for each in tune.events if isinstance(each, MachineBusy))
+        console = Console(force_terminal=True, width=200)
+        with console.capture() as captured, LiveDisplay(console) as display:
+            display(MachineBusy(event.taken, 2, 3.25))
+        told = "this machine is busy: 1.0 of 2 cores are used by other programs (load average 3.2)"
+        assert f"{told}; timings will be unsure" in captured.get()
+
+    def test_a_quiet_one_is_not(self, tune, monkeypatch):
+        """Nor one that does not tell."""
+        monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: None)
+        tune()
+        assert not any(isinstance(each, MachineBusy) for each in tune.events)
+
+
+class TestAnotherMachine:
+    """Trials of different machines make no ranking."""
+
+    @pytest.mark.parametrize(
+        ("overrides", "why"),
+        [
+            ({"processor": "Other CPU"}, r"processor: Other CPU then, .* now"),
+            ({"num_cores": 512}, r"usable cores: 512 then, \d+ now"),
+            ({"inherited": {"OMP_NUM_THREADS": "77"}}, r"OMP_NUM_THREADS: 77 then, .* now"),
+        ],
+    )
+    def test_a_study_is_not_resumed_there(self, make_study, quiet_one, overrides, why):
+        """It says what differs, before anything is run, and what to do."""
+        study = make_study()
+        untuned = study.ask(longest_s=1)
+        study.tell(untuned, here(quiet_one, **overrides))
+        with pytest.raises(InputError, match=why) as caught:
+            Tuner(study, BUDGET, ScriptedTrials(lambda *_: pytest.fail("something was run"))).run()
+        assert "--study NAME" in caught.value.tip
+
+    def test_what_changes_no_latency_is_no_difference(self, quiet_one):
+        """Another load, other packages: those are for others to tell."""
+        then = quiet_one.environment
+        now = then.model_copy(update={"load_1m": 9.0, "python": "3.99", "inherited": {"MALLOC_ARENA_MAX": "1"}})
+        assert isinstance(then, Environment)
+        assert then.differences(now) == []
+
+    def test_the_untuned_model_of_a_resumed_study_is_a_sentinel(self, tune, quiet_one):
+        """It is measured again to see that nothing changed: its latency is kept."""
+        few = BUDGET.model_copy(update={"num_trials": 2})
+        tune(budget=few)
+        study = tune.study
+        study.reference.write_bytes(b"")
+        num_before = len(study.sentinels)
+        tune(budget=few.model_copy(update={"num_trials": 3}), study=study)
+        assert len(study.sentinels) == num_before + 1
+        assert study.sentinels[-1].after == 1
+        assert study.sentinels[-1].latency_s == 0.010
+        assert any(isinstance(each, DriftChecked) for each in tune.events)
+
+
+class TestQuota:
+    """A container's share of the CPU, whatever number of processors it sees."""
+
+    def test_version_2(self, tmp_path):
+        """The smallest limit of the group and of those above it; `max` is none."""
+        (tmp_path / "own").write_text("0::/a/b\n")
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000\n")
+        assert cpu_quota(tmp_path, tmp_path / "own") is None
+        (tmp_path / "a" / "cpu.max").write_text("150000 100000\n")
+        assert cpu_quota(tmp_path, tmp_path / "own") == 1.5
+
+    def test_version_1_in_a_container(self, tmp_path):
+        """The group's path is the host's, and what is mounted is the container's own folder."""
+        (tmp_path / "own").write_text("4:memory:/docker/x\n3:cpu,cpuacct:/docker/x\n")
+        (tmp_path / "cpu").mkdir()
+        (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+        (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+        assert cpu_quota(tmp_path, tmp_path / "own") is None
+        (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000\n")
+        assert cpu_quota(tmp_path, tmp_path / "own") == 2.0
+
+    def test_no_control_groups(self, tmp_path):
+        """Another system has none: no limit is known."""
+        assert cpu_quota(tmp_path, tmp_path / "none") is None
+
+    def test_cores_are_no_more_than_the_quota(self, monkeypatch):
+        """At least one; a quota beyond the affinity changes nothing."""
+        from autotune import environment
+
+        monkeypatch.setattr(environment, "usable_cpus", lambda: frozenset(range(8)))
+        for quota, cores in ((None, 8), (0.5, 1), (2.5, 2), (64.0, 8)):
+            monkeypatch.setattr(environment, "cpu_quota", lambda quota=quota: quota)
+            assert environment.num_usable_cores() == cores
+
+
+def test_a_repeat_is_the_same_trial(make_study, loud_one, quiet_one):
+    """A repeat runs the very same request: same folder, same limits, cold as before."""
+    study, requests = make_study(), []
+
+    class Trials(ScriptedTrials):
+        def run(self, folder, request, **more):
+            requests.append((folder.path, request))
+            return super().run(folder, request, **more)
+
+    outcomes = iter([loud_one, quiet_one])
+    bench = Session(study, BUDGET, Trials(lambda *_: next(outcomes)), lambda _: None)
+    folder = study.trial_folder(0)
+    request = trial_request(study, 0, study.manifest.space.untuned(), folder, BUDGET)
+    assert BusyMachine(bench).attempt(folder, request) == quiet_one
+    assert requests[0] == requests[1]

@@ -1,0 +1,100 @@
+"""The shelf of compile caches: only whole ones are used, few are kept, nothing stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.tuning.cache_store import CacheStore
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    return CacheStore(tmp_path / "caches", max_bytes=250)
+
+
+def fill(shelf, number, num_bytes=100):
+    folder = shelf.place(number)
+    (folder / "inductor").mkdir(parents=True)
+    (folder / "inductor" / "code").write_bytes(b"x" * num_bytes)
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_cache_without_a_marker_is_never_used(shelf, tmp_path):
+    """A process that is killed while it compiles leaves half a cache: it is there and counts for nothing."""
+    fill(shelf, 1)
+    assert not shelf.holds(1)
+    assert not shelf.copy(1, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_whole_cache_is_copied(shelf, tmp_path):
+    """The copy is one's own: what is written into it does not change the original."""
+    fill(shelf, 1)
+    shelf.shelve(1)
+    assert shelf.copy(1, tmp_path / "copy")
+    (tmp_path / "copy" / "inductor" / "more").touch()
+    assert files(tmp_path / "copy") == ["inductor/code", "inductor/more"]
+    assert files(shelf.place(1)) == ["inductor/code"]
+
+
+def test_a_trial_without_a_cache_leaves_nothing_to_copy(shelf, tmp_path):
+    """Not every framework has one: nobody starts from an empty folder and takes it for a compile that was paid."""
+    shelf.place(2).mkdir(parents=True)
+    for number in (1, 2):
+        shelf.shelve(number)
+        assert not shelf.holds(number)
+        assert not shelf.copy(number, tmp_path / "copy")
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing(shelf, tmp_path):
+    """No room, no permission: the compile is paid again, from an empty folder."""
+    fill(shelf, 1)
+    shelf.shelve(1)
+    (tmp_path / "file").touch()
+    assert not shelf.copy(1, tmp_path / "file" / "copy")
+
+
+def test_only_the_wanted_are_kept(shelf):
+    """Everything else goes, with its marker: also a cache that never became whole."""
+    for number in (1, 2, 3):
+        fill(shelf, number, 1)
+    for number in (1, 2):
+        shelf.shelve(number)
+    shelf.keep([2])
+    assert [shelf.holds(number) for number in (1, 2, 3)] == [False, True, False]
+    assert sorted(path.name for path in shelf.place(0).parent.iterdir()) == ["0002", "0002.whole"]
+
+
+def test_room_is_given_in_the_order_of_worth(shelf):
+    """250 bytes are room for two caches of 100: the one of least worth is removed."""
+    for number in (1, 2, 3):
+        fill(shelf, number)
+        shelf.shelve(number)
+    shelf.keep([3, 1, 2, 3])
+    assert [shelf.holds(number) for number in (1, 2, 3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("how", ["end", "error"])
+def test_the_shelf_is_empty_before_and_after(shelf, how):
+    """An earlier run's caches are not ours to use, and ours are gone when we are, however we go."""
+    fill(shelf, 1)
+    shelf.shelve(1)
+
+    def use():
+        with shelf.open():
+            assert not shelf.holds(1)
+            fill(shelf, 2)
+            shelf.shelve(2)
+            assert shelf.holds(2)
+            if how == "error":
+                raise KeyboardInterrupt
+
+    if how == "error":
+        with pytest.raises(KeyboardInterrupt):
+            use()
+    else:
+        use()
+    assert not shelf.place(2).parent.exists()

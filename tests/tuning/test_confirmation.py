@@ -1,0 +1,387 @@
+"""Who is confirmed and who wins: pure rules on figures, and whole studies on scripted processes."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import statistics
+
+import pytest
+from rich.console import Console
+
+from autotune.config import Config
+from autotune.measure.measurement import Failure
+from autotune.measure.statistics import MARGIN, Comparison, Verdict
+from autotune.report.summary import summary
+from autotune.results.result import result_of, tuned_config
+from autotune.space.space import Circumstances, load_space
+from autotune.study.budget import Budget
+from autotune.study.equivalence import simplicity
+from autotune.study.records import DriftCheck, NoiseFloor, TrialRecord
+from autotune.tuning.confirmation import EQUALLY_FAST, MAX_CONTESTS, finalists, uncertainty_of, winner_of
+from autotune.tuning.events import BlockMeasured, ConfirmationStarted
+from autotune.tuning.loop import Tuner
+from tests.conftest import ScriptedTrials, with_latency
+
+SPACE = """
+schema: 1
+framework: fake
+knobs:
+  execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
+  mode: {doc: "https://e.org", when: {execution: compile}, values: [a, b, c, d], default: a}
+  extra: {doc: "https://e.org", when: {execution: compile}, values: [without, with], default: without}
+"""
+UNTUNED = Config({"execution": "eager"})
+FLOOR = NoiseFloor(pairs=((1.0, 1.0),), spread=0.0, relative_error=0.0)
+
+
+def compiled(mode, extra="without"):
+    return Config({"execution": "compile", "mode": mode, "extra": extra})
+
+
+DEFAULT = compiled("a")
+
+
+@pytest.fixture
+def study(tmp_path, make_study):
+    path = tmp_path / "modes.yaml"
+    path.write_text(SPACE)
+    return make_study(space=load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu")))
+
+
+@pytest.fixture
+def record(measurement):
+    numbers = itertools.count()
+
+    def make(config, latency_ms, compile_s=1.0):
+        outcome = with_latency(measurement, latency_ms / 1e3, compile_s=compile_s)
+        return TrialRecord(
+            number=next(numbers), config=config, outcome=outcome, violations={}, started=None, ended=None,
+            running=False,
+        )  # fmt: skip
+
+    return make
+
+
+def value(record):
+    return record.measurement.latency.p50
+
+
+def shown(study):
+    """What `show` prints of the verdict, on one line."""
+    console = Console(width=200, file=io.StringIO())
+    console.print(summary(result_of(study)))
+    return " ".join(console.file.getvalue().split())
+
+
+class TestFinalists:
+    """Who of the search takes part in the confirmation."""
+
+    def chosen(self, study, records, uncertainty=EQUALLY_FAST):
+        return [each.config for each in finalists(study, records, uncertainty, value)]
+
+    def test_the_fastest_and_the_default(self, study, record):
+        """A config that nobody comes near to, and the framework's default, which every user could have for nothing."""
+        records = [record(DEFAULT, 9), record(compiled("b"), 5), record(compiled("c"), 7)]
+        assert self.chosen(study, records) == [compiled("b"), DEFAULT]
+
+    def test_of_those_that_may_be_as_fast_the_simplest_and_the_fastest(self, study, record):
+        """Three of the equals at most: the fastest, the simplest, and the next fastest; in the order of their speed."""
+        far = compiled("b", "with")
+        records = [
+            record(far, 5.00),
+            record(compiled("c", "with"), 5.01),
+            record(compiled("d", "with"), 5.02),
+            record(compiled("d"), 5.03),
+            record(compiled("c"), 5.04, compile_s=9.0),
+            record(DEFAULT, 8),
+        ]
+        assert self.chosen(study, records) == [far, compiled("c", "with"), compiled("d"), DEFAULT]
+
+    def test_the_default_is_not_counted_twice(self, study, record):
+        """Where the default is itself among the fastest, it takes one place."""
+        records = [record(compiled(mode), 5 + n / 100) for n, mode in enumerate("abcd")]
+        assert self.chosen(study, records) == [compiled("a"), compiled("b"), compiled("c")]
+
+    def test_a_noisy_machine_lets_more_be_equal(self, study, record):
+        """What two processes of one config differ by anyhow keeps nobody out."""
+        records = [record(compiled("b", "with"), 5), record(compiled("b"), 5.4)]
+        assert self.chosen(study, records) == [compiled("b", "with")]
+        assert self.chosen(study, records, uncertainty=0.1) == [compiled("b", "with"), compiled("b")]
+
+    def test_a_default_that_failed_takes_no_part(self, study, record):
+        """Only what was measured and keeps every constraint can be compared."""
+        assert self.chosen(study, [record(compiled("b"), 5)]) == [compiled("b")]
+
+    def test_simpler_is_nearer_to_the_default_then_cheaper_to_compile(self, study, record):
+        """Fewest knobs changed first, compile seconds only between equals."""
+        default, near = record(DEFAULT, 5, compile_s=99), record(compiled("b"), 5, compile_s=50)
+        cheap, far = record(compiled("c"), 5, compile_s=1), record(compiled("c", "with"), 5, compile_s=0.1)
+        assert sorted([far, cheap, near, default], key=lambda each: simplicity(each, study.manifest.space)) == [
+            default, cheap, near, far,
+        ]  # fmt: skip
+
+
+class TestUncertainty:
+    """By how much two processes of the search may differ for no reason."""
+
+    @pytest.fixture
+    def untuned(self, record):
+        return record(UNTUNED, 10)
+
+    def test_at_least_two_percent(self, study, untuned):
+        """Before anything is known of the machine, and on a quiet one."""
+        assert uncertainty_of(study, untuned) == EQUALLY_FAST
+        study.remember_noise_floor(FLOOR)
+        assert uncertainty_of(study, untuned) == EQUALLY_FAST
+
+    def test_the_noise_floor_if_that_is_more(self, study, untuned):
+        """Equally fast is what the untuned model does not tell apart from itself."""
+        study.remember_noise_floor(FLOOR.model_copy(update={"spread": 0.07}))
+        assert uncertainty_of(study, untuned) == 0.07
+
+    @pytest.mark.parametrize(("latency_ms", "expected"), [(10.4, EQUALLY_FAST), (12, 0.2), (8, 0.25)])
+    def test_a_drift_worth_a_warning_counts(self, study, untuned, latency_ms, expected):
+        """Up or down; below 5 % it does not."""
+        study.add_sentinel(DriftCheck(after=4, latency_s=latency_ms / 1e3))
+        assert uncertainty_of(study, untuned) == pytest.approx(expected)
+
+
+class TestWinner:
+    """Whom the verdict is about."""
+
+    NOISE = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0)
+    OTHER = (1.001, 0.999, 1.0, 1.002, 0.998, 1.001)
+
+    def winner(self, *columns, simplicities, margin=MARGIN):
+        """Columns of the configs' ratios to the base, a value a block."""
+        rows = tuple((1.0, *(1 / each for each in row)) for row in zip(*columns, strict=True))
+        return winner_of(Comparison(rows), margin, [(each, 0.0) for each in simplicities])
+
+    def times(self, factor, noise=NOISE):
+        return [factor * each for each in noise]
+
+    def test_the_fastest(self):
+        """A clear difference decides, however complicated the fastest is."""
+        assert self.winner(self.times(1.2), self.times(1.5), simplicities=[0, 9]) == 1
+
+    def test_among_ties_the_simplest(self):
+        """Configs that are proven faster and not told apart: the one nearest to the framework's default."""
+        columns = self.times(1.5), self.times(1.501, self.OTHER), self.times(1.499)
+        assert self.winner(*columns, simplicities=[3, 2, 1]) == 2
+        assert self.winner(*columns, simplicities=[1, 2, 3]) == 0
+
+    def test_a_simpler_one_that_is_shown_to_be_slower_does_not_win(self):
+        """Within 2 %, but the two are told apart."""
+        assert self.winner(self.times(1.500), self.times(1.485), simplicities=[2, 1]) == 0
+
+    def test_a_simpler_one_beyond_two_percent_does_not_win(self):
+        """Not told apart for lack of evidence is no tie when the figures lie far from each other."""
+        wild = [1.10, 1.9, 1.3, 1.62, 1.7, 1.24]
+        assert statistics.median(wild) < 1.5
+        assert self.winner(self.times(1.55), wild, simplicities=[2, 1]) == 0
+
+    def test_a_proven_one_beside_a_faster_unproven_one(self):
+        """A verdict rests on proof: a larger median whose interval reaches below 1 wins nothing."""
+        wild = [0.7, 1.9, 1.3, 2.9, 0.9, 2.2]
+        assert self.winner(self.times(1.1), wild, simplicities=[2, 1]) == 0
+
+    def test_where_nothing_is_proven_the_closest(self):
+        """The report says of whom it speaks: the largest speed-up."""
+        assert self.winner(self.times(0.9), self.times(1.002), self.times(0.95), simplicities=[1, 2, 3]) == 1
+
+
+class TestConfirmation:
+    """Whole studies on scripted processes: `latencies` has ms a call by config, `confirmed` what differs in blocks."""
+
+    @pytest.fixture
+    def tune(self, study, measurement):
+        events = []
+
+        def tune(latencies, confirmed=None, *, floor_ms=(10, 10), trials=99):
+            def outcome_of(name, block, config):
+                said = latencies.get(config, 20)
+                if name.startswith("untuned-"):
+                    said = floor_ms[int(name[-1]) - 1]
+                elif block:
+                    said = (confirmed or {}).get(config, said)
+                said = said(block) if callable(said) else said
+                return said if isinstance(said, Failure) else with_latency(measurement, said / 1e3)
+
+            events.clear()
+            scripted = ScriptedTrials(outcome_of)
+            confirmation = Tuner(study, Budget(num_trials=trials), scripted, events.append).run()
+            tune.blocks = sum(isinstance(each, BlockMeasured) for each in events)
+            tune.contests = [each for each in events if isinstance(each, ConfirmationStarted)]
+            tune.held = scripted.held
+            return confirmation
+
+        return tune
+
+    def config_of(self, study, confirmation):
+        return study.record(confirmation.candidate).config
+
+    def test_the_framework_s_default_is_compared_as_well(self, study, tune):
+        """Live beside the winner, though it is far from the fastest: what everybody would try is answered."""
+        confirmation = tune({UNTUNED: 10, DEFAULT: 9, compiled("b"): 5})
+        assert confirmation.verdict is Verdict.FASTER
+        assert self.config_of(study, confirmation) == compiled("b")
+        configs = [study.record(number).config for number in confirmation.contestants]
+        assert configs == [UNTUNED, compiled("b"), DEFAULT]
+        assert [each.median for each in confirmation.speedups] == pytest.approx([2, 10 / 9])
+        assert confirmation.speedup == confirmation.speedups[0]
+        assert confirmation.pairs == ((0.010, 0.005),) * 4
+        assert confirmation.values == pytest.approx((0.010, 0.005))
+
+    def test_one_that_is_no_faster_when_confirmed_does_not_win(self, study, tune):
+        """The search's figures choose who takes part, and decide nothing."""
+        confirmation = tune({UNTUNED: 10, compiled("b"): 5}, {compiled("b"): 10, DEFAULT: 10})
+        assert confirmation.verdict is Verdict.TIE
+        assert tuned_config(study).is_untuned
+
+    def test_the_simplest_of_equals_is_exported(self, study, tune):
+        """The default is as fast as the search's winner: it wins."""
+        confirmation = tune({UNTUNED: 10, DEFAULT: 5.05, compiled("b"): 5}, {DEFAULT: 5})
+        assert self.config_of(study, confirmation) == DEFAULT
+
+    def test_who_cannot_win_leaves_early_and_is_reported(self, study, tune):
+        """Retired at the first look; its speed-up is kept beside those of the others."""
+        scatter = dict(enumerate([10, 9.8, 9.6, 9.9, 9.5, 9.7, 9.9, 9.4] * 2, start=1))
+        confirmation = tune({UNTUNED: 10, DEFAULT: 30, compiled("b"): 9.7}, {compiled("b"): scatter.get})
+        default = next(each.number for each in study.records() if each.config == DEFAULT)
+        assert list(confirmation.retired) == [default]
+        assert confirmation.retired[default].median == pytest.approx(1 / 3)
+        assert default not in confirmation.contestants
+        assert set(confirmation.compared) == {default, confirmation.candidate}
+        assert len([name for name, _, _ in tune.held if name == f"trial-{default:04d}"]) == 4
+        assert len(confirmation.blocks) > 4
+
+    def test_the_noise_floor_raises_the_margin(self, study, tune):
+        """A gain of 4 % on a machine that shows 10 % between two processes of one config is a tie."""
+        latencies = {UNTUNED: 10, compiled("b"): 10 / 1.04}
+        confirmation = tune(latencies, floor_ms=(10, 11))
+        assert confirmation.margin > 0.04
+        assert confirmation.verdict is Verdict.TIE
+
+    def test_without_noise_the_same_gain_is_faster(self, study, tune):
+        """The margin is 1 % at least."""
+        confirmation = tune({UNTUNED: 10, compiled("b"): 10 / 1.04})
+        assert confirmation.margin == MARGIN
+        assert confirmation.verdict is Verdict.FASTER
+
+    def test_undecided_is_confirmed_again(self, study, tune):
+        """A wild machine gives no verdict, and nothing compiled is exported; run again when quiet, it does."""
+        wild = dict(enumerate([4, 16, 7, 30] * 4, start=1))
+        latencies = {UNTUNED: 10, compiled("b"): 8}
+        confirmation = tune(latencies, dict.fromkeys((compiled("b"), DEFAULT), wild.get))
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert tune.blocks == 16
+        assert result_of(study).best.config == UNTUNED
+        assert tuned_config(study).is_untuned
+        again = tune(latencies)
+        assert tune.blocks == 4
+        assert again.verdict is Verdict.FASTER
+        assert study.confirmation == again
+
+    @pytest.mark.parametrize("speed", [5, 10, 10.5], ids=["faster", "tie", "keep_untuned"])
+    def test_a_decided_verdict_stands(self, study, tune, speed):
+        """Run again with the same number of trials, a verdict costs nothing and stays."""
+        latencies = {UNTUNED: 10, DEFAULT: speed}
+        first = tune(latencies)
+        assert tune.blocks > 0
+        assert tune({}) == first
+        assert tune.blocks == 0
+
+    def test_more_trials_confirm_again(self, study, tune):
+        """A verdict speaks of the trials that there were."""
+        latencies = {UNTUNED: 10, DEFAULT: 5}
+        first = tune(latencies, trials=3)
+        second = tune(latencies, trials=5)
+        assert (first.num_trials, second.num_trials) == (3, 5)
+        assert tune.blocks > 0
+
+    def test_nothing_within_reach_is_not_compared(self, study, tune):
+        """A search whose best is far slower than the untuned model needs no contest."""
+        confirmation = tune({UNTUNED: 10, DEFAULT: 11.5})
+        assert confirmation.verdict is Verdict.KEEP_UNTUNED
+        assert tune.contests == []
+        assert "within" in confirmation.note
+
+    def test_on_a_noisy_machine_more_is_within_reach(self, study, tune):
+        """Where two processes differ by 30 % anyhow, 15 % in the search prove nothing."""
+        tune({UNTUNED: 10, DEFAULT: 11.5}, floor_ms=(10, 13.5))
+        assert len(tune.contests) == 1
+
+    def test_a_finalist_that_fails_is_noted_and_the_others_decide(self, study, tune):
+        """The next best wins, and the note says who failed and why."""
+        failure = Failure(reason="wrong_result", stage="check", error="relative error 3")
+        latencies = {UNTUNED: 10, DEFAULT: 7, compiled("b"): 5}
+        confirmation = tune(latencies, {compiled("b"): failure})
+        assert confirmation.verdict is Verdict.FASTER
+        assert self.config_of(study, confirmation) == DEFAULT
+        assert "failed in a fresh process: wrong_result: relative error 3" in confirmation.note
+
+    def test_contests_end(self, study, tune):
+        """All compiled configs fail when confirmed: three contests, then the untuned model is kept."""
+        failure = Failure(reason="crash", stage="compile", error="gone")
+        all_compiled = [compiled(mode, extra) for mode in "abcd" for extra in ("without", "with")]
+        latencies = {UNTUNED: 10} | {config: 5 + n for n, config in enumerate(all_compiled)}
+        confirmation = tune(latencies, dict.fromkeys(all_compiled, failure))
+        assert confirmation.verdict is Verdict.KEEP_UNTUNED
+        assert 1 < len(tune.contests) <= MAX_CONTESTS
+        assert confirmation.note.count("failed in a fresh process: crash: gone") >= MAX_CONTESTS
+
+    def test_without_room_for_all_only_the_fastest_is_compared(self, study, tune):
+        """Several live models need more memory than one: out of memory shrinks the contest, and blames no config."""
+        failure = Failure(reason="out_of_memory", stage="compile", error="1 TiB")
+        numbers = iter([failure])
+        latencies = {UNTUNED: 10, DEFAULT: 7, compiled("b"): 5}
+        confirmation = tune(latencies, {DEFAULT: lambda block: next(numbers, 7)})
+        assert confirmation.verdict is Verdict.FASTER
+        assert self.config_of(study, confirmation) == compiled("b")
+        assert "no room for 3 processes" in confirmation.note
+        assert [len(each.contestants) for each in tune.contests] == [2, 1]
+
+    def test_the_untuned_model_failing_in_the_confirmation(self, study, tune):
+        """It worked before, so the study ends with an answer: undecided, with the child's own error as the reason."""
+        failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
+        confirmation = tune({UNTUNED: 10, DEFAULT: 5}, {UNTUNED: failure})
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.why == "the untuned model failed 4 times in a row: run_error: RuntimeError: no device"
+        assert study.confirmation == confirmation
+        assert tuned_config(study).is_untuned
+        assert f"undecided: {confirmation.why}" in shown(study)
+        assert tune({UNTUNED: 10, DEFAULT: 5}).verdict is Verdict.FASTER
+
+    def test_an_untuned_model_lost_after_the_first_look_keeps_the_verdict(self, study, tune):
+        """What four blocks did not prove six may: the blocks before the failure are judged, and confirmed again."""
+        failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
+        scatter = dict(enumerate([8.2, 9.6, 8.0, 9.4, 8.6, 8.7, 8.7], start=1))
+        confirmation = tune(
+            {UNTUNED: 10, DEFAULT: 9}, {UNTUNED: lambda block: failure if block == 7 else 10, DEFAULT: scatter.get}
+        )
+        assert len(confirmation.blocks) == 6
+        assert confirmation.speedup.median > 1.1
+        assert "RuntimeError: no device" in confirmation.why
+        assert confirmation.cut_short
+
+    def test_a_crash_by_chance_is_noted_and_costs_nothing(self, study, tune):
+        """A config that crashed once and then ran takes part, and the note says so."""
+        crash = [Failure(reason="crash", stage="run", error="SIGSEGV")]
+        confirmation = tune({UNTUNED: 10, DEFAULT: 5}, {DEFAULT: lambda block: crash.pop() if crash else 5})
+        assert confirmation.verdict is Verdict.FASTER
+        assert "failed and was run again: crash: SIGSEGV" in confirmation.note
+
+    def test_the_contest_goes_on_while_a_rival_looks_faster(self, study, tune):
+        """One config is proven after four blocks, another looks faster and was hit once: the answer is the best."""
+        hit = {1: 5.0, 2: 9.5, 3: 5.02, 4: 4.98}
+        confirmation = tune({UNTUNED: 10, DEFAULT: 7, compiled("b"): 5}, {compiled("b"): lambda n: hit.get(n, 5)})
+        assert self.config_of(study, confirmation) == compiled("b")
+        assert tune.blocks == 8
+
+    def test_the_untuned_model_alone_is_no_answer(self, study, tune):
+        """One trial shows nothing: no other config was measured, which is not that nothing is faster."""
+        confirmation = tune({UNTUNED: 10}, trials=1)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.why == "no other config was measured"
+        assert "undecided: no other config was measured" in shown(study)

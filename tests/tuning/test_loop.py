@@ -1,0 +1,450 @@
+"""The loop: baseline, search, confirmation, verdict; on real child processes of the fake framework."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from rich.console import Console
+
+from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.job.load import Loaded
+from autotune.measure.measurement import Measurement, Stage
+from autotune.measure.statistics import Verdict, spread_of_pairs
+from autotune.report.summary import summary
+from autotune.results.result import result_of, tuned_config
+from autotune.space.space import Circumstances, load_space
+from autotune.study.records import DRIFTING, NoiseFloor
+from autotune.study.study import open_study
+from autotune.trial.runner.runner import Runner
+from autotune.tuning.events import (
+    BlockMeasured,
+    DriftChecked,
+    DriftCheckStarted,
+    NoiseFloorMeasured,
+    NoiseFloorStarted,
+    StageEntered,
+    TrialEnded,
+    TrialStarted,
+)
+from autotune.tuning.loop import Tuner
+from autotune.tuning.pruning import MOST_EXTRA
+from tests.conftest import QUICK_BUDGET
+
+EXHAUSTIVE = QUICK_BUDGET.model_copy(update={"num_trials": 100})
+
+
+def tune(study, budget=EXHAUSTIVE, notify=lambda _: None):
+    with Runner("fake", study.manifest.variables, preload=True, log=study.folder / "supervisor.log") as runner:
+        return Tuner(study, budget, runner, notify).run()
+
+
+def space_of(tmp_path, knobs: str):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"schema: 1\nframework: fake\nknobs:\n{knobs}")
+    return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+
+
+EXECUTION = "  execution: {doc: 'https://e.org/x', values: [eager, compile], untuned: eager, default: compile}\n"
+
+
+def test_a_faster_config_is_found_confirmed_and_exported(make_study):
+    """The fastest right config wins, over fresh processes; failures are recorded and never win."""
+    study = make_study()
+    confirmation = tune(study)
+    answer = result_of(study)
+    assert confirmation.verdict is answer.verdict is Verdict.FASTER
+    assert answer.best.config["latency_ms"] == 2
+    assert answer.best.config.get("behaviour", "right") in ("right", "breaks")
+    assert len(confirmation.blocks) == QUICK_BUDGET.confirmation.first_look
+    assert answer.speedup.low > 1.5
+    assert answer.break_even_calls is not None
+    assert {each.outcome.reason for each in answer.records if each.state == "failed"} == {
+        "wrong_result",
+        "compile_error",
+    }
+    assert tuned_config(study).config == answer.best.config
+
+
+def test_when_nothing_is_faster_the_untuned_model_is_kept(make_study, tmp_path):
+    """A study whose configs are all slower says `keep_untuned`, and the export is the untuned model."""
+    knobs = EXECUTION + (
+        "  latency_ms: {doc: 'https://e.org/x', when: {execution: compile}, values: [6, 8], default: 6}\n"
+    )
+    study = make_study(space=space_of(tmp_path, knobs))  # Untuned, a call takes 1 ms.
+    confirmation = tune(study)
+    assert confirmation.verdict is Verdict.KEEP_UNTUNED
+    assert confirmation.pairs == ()
+    tuned = tuned_config(study)
+    assert tuned.config == study.manifest.space.untuned()
+    assert tuned.is_untuned
+    model = object()
+    assert Loaded("best.yaml", tuned).apply(model) is model
+
+
+def test_equal_configs_are_a_tie_or_keep_untuned_and_never_faster(make_study, tmp_path):
+    """The very same work under two names is never sold as a speed-up."""
+    knobs = EXECUTION + "  latency_ms: {doc: 'https://e.org/x', values: [5], default: 5}\n"
+    study = make_study(space=space_of(tmp_path, knobs))
+    assert tune(study).verdict is not Verdict.FASTER
+    assert tuned_config(study).is_untuned
+
+
+def test_among_equals_the_simplest_is_confirmed(make_study, tmp_path):
+    """A config that is not faster than the default does not replace it."""
+    knobs = (
+        EXECUTION
+        + "  latency_ms: {doc: 'https://e.org/x', values: [20, 4], untuned: 20, default: 4}\n"
+        + "  idle: {doc: 'https://e.org/x', when: {execution: compile}, values: [b, a, c], default: a}\n"
+    )
+    study = make_study(space=space_of(tmp_path, knobs))
+    tune(study)
+    best = result_of(study).best
+    # Sleeping processes differ by less than the 2 % that count as equal here.
+    assert best.config.get("idle", "a") == "a"
+
+
+def test_the_untuned_model_must_work(make_study, model_file):
+    """A model that fails untuned stops the study at once, with the child's own error first."""
+    model_file.write_text("import numpy as np\ndef tiny():\n    return (lambda x: 1 / 0), np.ones((2, 2))\n")
+    study = make_study()
+    with pytest.raises(NoUsableTrialError, match="ZeroDivisionError: division by zero"):
+        tune(study)
+    assert len(study.records()) == 1
+
+
+def test_a_broken_model_file_is_not_retried(make_study, model_file):
+    """A model function that raises is the operator's mistake: one trial, one sentence, exit status 2."""
+    model_file.write_text("def tiny():\n    raise RuntimeError('no weights')\n")
+    study = make_study()
+    with pytest.raises(HarnessError, match="RuntimeError: no weights") as caught:
+        tune(study)
+    assert caught.value.exit_code == 2
+    assert len(study.records()) == 1
+
+
+def test_harness_failures_in_a_row_stop_the_study(make_study, tmp_path, model_file):
+    """When trials cannot be run any more, the loop says so instead of burning through the space."""
+    study = make_study()
+
+    def break_the_model(event):
+        if isinstance(event, TrialEnded) and event.record.number == 1:
+            model_file.write_text("raise OSError('the disk is gone')\n")
+
+    with pytest.raises(HarnessError, match="the disk is gone"):
+        tune(study, notify=break_the_model)
+    assert study.num_recorded() == 2
+    assert len(study.records()) == 4
+
+
+def test_no_feasible_config_is_a_verdict_with_the_closest_miss(make_study):
+    """Constraints that nothing keeps: `infeasible`, how close the best came, nothing to export."""
+    study = make_study(constraints=("latency <= 1ms",))
+    confirmation = tune(study, QUICK_BUDGET)
+    assert confirmation.verdict is Verdict.INFEASIBLE
+    answer = result_of(study)
+    assert answer.best is None
+    assert answer.closest_miss.config["latency_ms"] == min(
+        each.config["latency_ms"] for each in answer.records if each.state == "infeasible"
+    )
+    assert 0.001 < answer.closest_miss.violations["latency <= 1ms"].amount < 1
+    with pytest.raises(InputError, match="infeasible"):
+        tuned_config(study)
+
+
+def test_an_untuned_model_that_breaks_a_constraint_is_not_recommended(make_study, tmp_path):
+    """Something keeps the constraint that the untuned model breaks: that is the answer, faster or not."""
+    knobs = EXECUTION + (
+        "  behaviour: {doc: 'https://e.org/x', values: [breaks, right], untuned: breaks, default: right}\n"
+        "  latency_ms: {doc: 'https://e.org/x', when: {execution: compile}, values: [8], default: 8}\n"
+    )
+    study = make_study(space=space_of(tmp_path, knobs), constraints=("graph_breaks == 0",))
+    confirmation = tune(study)
+    assert confirmation.verdict in (Verdict.FEASIBLE, Verdict.FASTER)
+    assert not result_of(study).best.violations
+    assert not tuned_config(study).is_untuned
+
+
+def test_a_lone_slower_candidate_is_the_answer_where_the_untuned_model_is_out_of_the_question(make_study, tmp_path):
+    """Though nobody would take it otherwise; the sentence says by how much it is slower, and what untuned breaks."""
+    knobs = EXECUTION.replace("[eager, compile]", "[eager, compile]") + (
+        "  behaviour: {doc: 'https://e.org/x', values: [breaks, right], untuned: breaks, default: right}\n"
+        "  latency_ms: {doc: 'https://e.org/x', when: {execution: compile}, values: [8], default: 8}\n"
+    )
+    space = space_of(tmp_path, knobs + "forbid:\n  - {if: {execution: eager, behaviour: right}, because: never}\n")
+    study = make_study(space=space, constraints=("graph_breaks == 0",))
+    confirmation = tune(study)
+    assert confirmation.verdict is Verdict.FEASIBLE
+    assert confirmation.speedup.high < 1
+    text = summary_of(study)
+    assert "keeps every constraint, the untuned model does not; 0." in text
+    assert "untuned     breaks a constraint: graph_breaks 1 instead of 0" in text
+
+
+def test_a_model_that_computes_something_else_now_is_refused(make_study, model_file):
+    """What the model imports is no part of its file: a changed model is found before any config is blamed."""
+    (model_file.parent / "sibling.py").write_text("SCALE = 1.0\n")
+    model_file.write_text(
+        "import numpy as np, sibling\ndef tiny():\n    return (lambda x: x * sibling.SCALE), np.ones((2, 2))\n"
+    )
+    study = make_study()
+    tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 2}))
+    (model_file.parent / "sibling.py").write_text("SCALE = 2.0\n")
+    with pytest.raises(HarnessError, match="does not give what it gave"):
+        tune(study, QUICK_BUDGET)
+    assert study.num_recorded() == 2
+
+
+def test_a_model_that_draws_random_numbers_is_named(make_study, model_file):
+    """Another output for the same input is the model's doing, and no config is blamed for it."""
+    model_file.write_text(
+        "import numpy as np\ndef tiny():\n    return (lambda x: x + np.random.rand(*x.shape)), np.ones((2, 2))\n"
+    )
+    with pytest.raises(HarnessError, match="another output when called again") as caught:
+        tune(make_study())
+    assert "dropout" in str(caught.value)
+
+
+def test_a_model_that_writes_into_its_inputs_is_named(make_study, model_file):
+    """Each call would time and check other numbers: refused, with what it may be."""
+    model_file.write_text(
+        "import numpy as np\ndef tiny():\n    def model(x):\n        x *= 0.5\n        return x + 1\n"
+        "    return model, np.ones((2, 2))\n"
+    )
+    with pytest.raises(HarnessError, match=r"it writes into its input \(argument 1\)"):
+        tune(make_study())
+
+
+def test_when_no_other_config_was_tried_it_says_so(make_study):
+    """One trial is a verdict about nothing: undecided, and the headline says why."""
+    study = make_study()
+    confirmation = tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 1}))
+    assert confirmation.verdict is Verdict.UNDECIDED
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(summary(result_of(study)))
+    assert "undecided: no other config was measured; the model is kept untuned" in captured.get()
+
+
+def test_a_constraint_keeps_the_fastest_out(make_study):
+    """The winner keeps every constraint even if another config is faster."""
+    study = make_study(constraints=("graph_breaks == 0",))
+    tune(study)
+    answer = result_of(study)
+    assert answer.best.outcome.diagnosis.num_graph_breaks == 0
+    assert any(each.state == "infeasible" for each in answer.records)
+
+
+def test_a_study_goes_on_up_to_the_new_number_and_confirms_again(make_study):
+    """More trials make the old verdict outdated; the same number of trials changes nothing."""
+    study = make_study()
+    first = tune(study, QUICK_BUDGET)
+    assert first.num_trials == 6
+    events = []
+    assert tune(study, QUICK_BUDGET, events.append) == first
+    assert not any(isinstance(each, (TrialStarted, BlockMeasured)) for each in events)
+    second = tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 8}))
+    assert 8 <= second.num_trials <= 8 + MOST_EXTRA
+    assert study.num_recorded() == second.num_trials
+
+
+def test_events_tell_what_the_child_does(make_study):
+    """Stages of each trial arrive in order, between its start and its end."""
+    events = []
+    tune(make_study(), QUICK_BUDGET.model_copy(update={"num_trials": 1}), events.append)
+    kinds = [type(each) for each in events]
+    start = kinds.index(TrialStarted)
+    stages = [each.stage for each in events[start + 1 : start + 5]]
+    assert stages == [Stage.BUILD, Stage.COMPILE, Stage.CHECK, Stage.RUN]
+    assert isinstance(events[start], TrialStarted)
+    assert isinstance(events[start + 5], TrialEnded)
+    assert isinstance(events[start + 1], StageEntered)
+
+
+def test_caches_and_scratch_are_gone_and_the_evidence_stays(make_study):
+    """A study does not grow by compile caches; request, outcome and output of each trial stay."""
+    study = make_study()
+    tune(study, QUICK_BUDGET)
+    for record in study.records():
+        names = {path.name for path in study.trial_folder(record.number).path.iterdir()}
+        assert names == {"request.json", "outcome.json", "stage", "stdout.txt", "stderr.txt"}
+    assert not (study.folder / "confirm" / "cache").exists()
+
+
+def test_an_unconfirmed_study_cannot_be_exported(make_study):
+    """Nothing is exported that was not confirmed."""
+    with pytest.raises(InputError, match="no verdict yet"):
+        tuned_config(make_study())
+
+
+def summary_of(study):
+    console = Console(width=240)
+    with console.capture() as captured:
+        console.print(summary(result_of(study)))
+    return captured.get()
+
+
+def kinds(events, *wanted):
+    return [type(each) for each in events if isinstance(each, wanted)]
+
+
+class TestTheMachineIsWatched:
+    """The noise floor once, a sentinel every few trials."""
+
+    def test_the_noise_floor_is_measured_once_and_kept(self, make_study, tmp_path):
+        """Right after the untuned model, before any config: two live processes, two blocks, on record for good."""
+        study = make_study()
+        events = []
+        tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 2}), events.append)
+        order = kinds(events, TrialEnded, NoiseFloorStarted, NoiseFloorMeasured)
+        assert order == [TrialEnded, NoiseFloorStarted, NoiseFloorMeasured, TrialEnded]
+        floor = study.noise_floor
+        assert floor == next(each.noise_floor for each in events if isinstance(each, NoiseFloorMeasured))
+        assert len(floor.pairs) == 2
+        assert all(0.008 <= each < 1 for pair in floor.pairs for each in pair)
+        assert floor.spread == pytest.approx(spread_of_pairs(floor.pairs))
+        assert floor.relative_error == 0
+        assert (study.folder / "noise_floor" / "block-02" / "untuned-1" / "outcome.json").exists()
+        assert not (study.folder / "noise_floor" / "cache").exists()
+        study.close()
+
+        events.clear()
+        again = open_study(tmp_path / "studies", "s")
+        tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 3}), events.append)
+        assert NoiseFloorStarted not in kinds(events, NoiseFloorStarted)
+        assert again.noise_floor == result_of(again).noise_floor == floor
+        assert f"differ by {100 * floor.spread:.1f} %" in summary_of(again)
+        assert tuned_config(again).evidence.noise_floor == floor.spread
+
+    def test_a_model_that_differs_from_process_to_process_is_refused(self, make_study, model_file):
+        """Its outputs repeat within a process and not in the next one: no config is blamed for that."""
+        model_file.write_text(
+            "import os, numpy as np\ndef tiny():\n"
+            "    own = np.random.default_rng(int.from_bytes(os.urandom(8), 'big')).normal(size=(8, 8))\n"
+            "    return (lambda x: x @ own), np.ones((2, 8))\n"
+        )
+        study = make_study()
+        with pytest.raises(HarnessError, match="another output in another process"):
+            tune(study)
+        assert study.num_recorded() == 1
+
+    def test_a_model_that_breaks_meanwhile_ends_in_its_own_error(self, make_study, model_file):
+        """The untuned model that worked in trial 0 and not in the noise floor stops the study, nothing is lost."""
+        study = make_study()
+
+        def break_it(event):
+            if isinstance(event, NoiseFloorStarted):
+                model_file.write_text("raise OSError('the disk is gone')\n")
+
+        with pytest.raises(HarnessError, match="against itself could not be run: OSError: the disk is gone"):
+            tune(study, notify=break_it)
+        assert study.num_recorded() == 1
+        assert study.noise_floor is None
+
+    def test_a_sentinel_is_read_after_every_four_trials(self, make_study):
+        """The untuned model is timed again after trial 4 and after trial 8; the readings are on record."""
+        study = make_study()
+        events = []
+        tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 10}), events.append)
+        assert [each.after for each in study.sentinels] == [4, 8]
+        assert all(each.latency_s >= 0.008 for each in study.sentinels)
+        assert kinds(events, DriftCheckStarted, DriftChecked) == [DriftCheckStarted, DriftChecked] * 2
+        ended = [each for each in events if isinstance(each, (TrialEnded, DriftChecked))]
+        assert [n for n, each in enumerate(ended) if isinstance(each, DriftChecked)] == [5, 10]
+        assert study.num_recorded() == 10, "a sentinel is no trial"
+
+    def test_sentinels_go_on_where_a_study_goes_on(self, make_study, tmp_path):
+        """A run that goes on begins with a reading, and counts from the last one on record."""
+        study = make_study()
+        tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 6}))
+        study.close()
+        again = open_study(tmp_path / "studies", "s")
+        tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 9}))
+        assert [each.after for each in again.sentinels][:2] == [4, 5]
+
+    def test_a_machine_that_drifts_is_reported(self, make_study, model_file, tmp_path):
+        """The untuned model's own latency doubles during the search: measured, said, and no verdict comes from it."""
+        slow = tmp_path / "slow"
+        model_file.write_text(
+            "import os, time, numpy as np\ndef tiny():\n    def model(x):\n"
+            f"        time.sleep(0.04 * os.path.exists({str(slow)!r}))\n"
+            "        return x + 1\n    return model, np.ones((2, 2))\n"
+        )
+        study = make_study()
+
+        def slow_down(event):
+            if isinstance(event, TrialEnded) and event.record.number == 3:
+                slow.touch()
+
+        tune(study, QUICK_BUDGET, slow_down)
+        answer = result_of(study)
+        assert answer.drift > 1
+        assert "latency changed by" in summary_of(study)
+        untuned_s, tuned_s = answer.confirmation.values
+        assert min(untuned_s, tuned_s) > 0.04, "both sides of the comparison were measured on today's machine"
+
+    def test_a_quiet_machine_is_not_reported(self, make_study, tmp_path):
+        """A drift below 5 % is on record and no warning."""
+        study = make_study()
+        tune(study, QUICK_BUDGET)
+        answer = result_of(study)
+        assert answer.drift is not None
+        assert ("latency changed by" in summary_of(study)) is (answer.drift > DRIFTING)
+
+    def test_a_sentinel_that_fails_does_no_harm(self, make_study, model_file):
+        """No reading, no verdict on any config: the study goes on, and tries again after the next trial."""
+        model_file.write_text(
+            "import os, numpy as np\ndef tiny():\n    assert 'sentinel-0004' not in os.getcwd(), 'not now'\n"
+            "    return (lambda x: x + 1), np.ones((2, 2))\n"
+        )
+        study = make_study()
+        tune(study, QUICK_BUDGET)
+        assert [each.after for each in study.sentinels] == [5]
+        assert study.confirmation is not None
+
+
+class TestEarlyStop:
+    """A clearly slower config is not sampled to the end."""
+
+    def test_it_is_recorded_and_never_wins(self, make_study):
+        """What was sampled until then is a measurement like any other, above the best trial's by the documented bar."""
+        study = make_study()
+        # As on a quiet machine: what is clearly slower on a noisy one is 8 ms after 2 ms no more.
+        study.remember_noise_floor(NoiseFloor(pairs=((1.0, 1.01),), spread=0.01, relative_error=0.0, start_s=0.1))
+        sampling = QUICK_BUDGET.sampling.model_copy(update={"samples_to_judge": 5})
+        confirmation = tune(study, EXHAUSTIVE.model_copy(update={"sampling": sampling}))
+        records = study.records()
+        stopped = [
+            each for each in records
+            if isinstance(each.outcome, Measurement) and each.outcome.samples.ended_by == "slower"
+        ]  # fmt: skip
+        assert stopped, "8 ms after 2 ms"
+        for each in stopped:
+            earlier = [r for r in records[: each.number] if r.state == "measured"]
+            best_s = min(r.outcome.latency.p50 for r in earlier)
+            assert statistics.median(each.outcome.samples.latency_s) > 1.1 * best_s
+            assert each.number != confirmation.candidate
+            assert each.state == "measured"
+        assert study.record(confirmation.candidate).outcome.samples.ended_by != "slower"
+
+    def test_the_untuned_model_is_sampled_in_full(self, make_study):
+        """Trial 0 has nothing to be slower than; its request names no latency to beat."""
+        study = make_study()
+        tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 3}))
+        assert study.records()[0].outcome.samples.ended_by != "slower"
+        requests = [study.trial_folder(number).read_request() for number in range(3)]
+        assert requests[0].incumbent_s is None
+        assert requests[1].incumbent_s == study.records()[0].outcome.latency.p50
+        assert all(each.sampling.clearly_slower >= 0.1 for each in requests)
+
+
+def test_the_default_compile_is_confirmed_beside_the_winner(make_study):
+    """The framework's default (6 ms) takes part in each block, though the winner (2 ms) is far from it."""
+    study = make_study()
+    confirmation = tune(study)
+    default = next(each for each in study.records() if each.config == study.manifest.space.default())
+    assert confirmation.candidate != default.number
+    assert default.number in confirmation.contestants
+    column = confirmation.contestants.index(default.number)
+    assert all(row[column] >= 0.006 for row in confirmation.blocks)
+    assert f"trial {default.number}" in summary_of(study)

@@ -1,0 +1,342 @@
+"""Priors: what is taken from other studies and files, how it is said in this space, and what it saved."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.config import Config
+from autotune.errors import InputError
+from autotune.measure.measurement import Failure
+from autotune.measure.statistics import Verdict
+from autotune.report.failure_rules import news_of, priors_summary
+from autotune.report.json import document
+from autotune.results.result import result_of
+from autotune.study.records import Confirmation
+from autotune.study.study import open_study
+from autotune.tuned.tuned_config import load_tuned
+from autotune.tuning import priors
+from autotune.tuning.events import PriorsGiven, PriorsOffered
+from autotune.tuning.priors import MOST_CONFIGS, given, near_best_after, projection, read_prior, related
+from tests.conftest import REPOSITORY, with_latency
+from tests.tuning.test_isolate import SPACE, knob, load
+
+
+@pytest.fixture
+def space(tmp_path):
+    return load(tmp_path, SPACE)
+
+
+@pytest.fixture
+def studies_dir(tmp_path):
+    return tmp_path / "studies"
+
+
+def latency_s(config):
+    """A landscape with a known best: fusion 2, freezing, mode max with fancy gemm."""
+    if config["execution"] == "eager":
+        return 1.0
+    gain = {2: 0.3, 1: 0.1}.get(config["fusion"], 0) + 0.2 * config["freezing"]
+    return 1.05 - gain - 0.1 * (config.get("mode") == "max") - 0.1 * (config.get("gemm") == "fancy")
+
+
+@pytest.fixture
+def search(measurement):
+    """Tell a study the outcomes of its next trials, by the landscape."""
+
+    def run(study, num_trials, outcome_of=None):
+        while study.num_recorded() < num_trials:
+            asked = study.ask(60)
+            if asked is None:
+                break
+            measured = with_latency(measurement, latency_s(asked.config))
+            study.tell(asked, measured if outcome_of is None else outcome_of(asked.config, measured))
+        return study
+
+    return run
+
+
+@pytest.fixture
+def earlier(make_study, space, search):
+    """A study of the same model."""
+    return search(make_study("earlier", space=space), 24)
+
+
+def give(study, *sources):
+    events = []
+    priors.begin(study, sources, events.append)
+    return events
+
+
+def by_speed(study):
+    measured = [each for each in study.records() if each.state == "measured"]
+    return sorted(measured, key=lambda each: each.measurement.latency.p50)
+
+
+class TestFromAStudy:
+    """`--prior STUDY`."""
+
+    def test_its_best_are_tried_right_after_the_default(self, make_study, space, search, earlier, studies_dir):
+        """Trials 2 to 5 are the four fastest of the other study, the fastest first."""
+        study = make_study(space=space)
+        (event,) = give(study, read_prior("earlier", studies_dir))
+        assert event == PriorsGiven({"earlier": MOST_CONFIGS})
+        search(study, 8)
+        configs = [each.config for each in study.records()]
+        assert configs[:2] == [space.untuned(), space.default()]
+        best = [latency_s(each.config) for each in by_speed(earlier)][:MOST_CONFIGS]
+        assert [latency_s(each) for each in configs[2:6]] == pytest.approx(best)
+        assert len(set(configs)) == 8
+
+    def test_the_confirmed_winner_comes_first(self, make_study, space, earlier, studies_dir):
+        """The verdict rests on more than a trial."""
+        second = by_speed(earlier)[1]
+        earlier.confirm(
+            Confirmation(
+                verdict=Verdict.FASTER, candidate=second.number, contestants=(0, second.number), num_trials=24,
+                blocks_s=((1.0, 0.5),), speedups=({"median": 2.0, "low": 1.9, "high": 2.1},),
+            )
+        )  # fmt: skip
+        assert read_prior("earlier", studies_dir).configs[0] == second.config
+
+    def test_one_of_each_program(self, make_study, space, search, studies_dir):
+        """Configs that gave the same code are one suggestion, by the fastest of its names."""
+        study = search(
+            make_study("earlier", space=space), 24,
+            lambda config, measured: measured.model_copy(update={"program": str(config.get("fusion"))}),
+        )  # fmt: skip
+        configs = read_prior("earlier", studies_dir).configs
+        assert [each["fusion"] for each in configs] == [2, 1, 0][: len(configs)]
+        assert configs[0] == by_speed(study)[0].config
+
+    def test_what_failed_was_infeasible_or_slower_than_untuned_is_no_suggestion(
+        self, make_study, space, search, studies_dir
+    ):
+        """Failures, broken constraints, and what is slower than leaving the model as it is."""
+
+        def outcome(config, measured):
+            return Failure(reason="crash", stage="run", error="x") if config.get("freezing") else measured
+
+        study = search(make_study("earlier", space=space, constraints=("latency <= 0.95s",)), 24, outcome)
+        (source,) = [read_prior("earlier", studies_dir)]
+        assert source.configs
+        assert all(not each["freezing"] and latency_s(each) <= 0.95 for each in source.configs)
+        assert any(each.state == "infeasible" for each in study.records())
+
+    def test_nothing_faster_nothing_suggested(self, make_study, space, search, studies_dir):
+        """A study in which nothing beats the untuned model gives no config, which is no mistake."""
+        search(make_study("earlier", space=space), 10, lambda config, m: with_latency(m, 1 + (len(config.root) > 1)))
+        study = make_study(space=space)
+        assert give(study, read_prior("earlier", studies_dir)) == [PriorsGiven({"earlier": 0})]
+        assert "no config that is new here" in priors_summary(result_of(search(study, 4)))[0]
+
+
+class TestProjection:
+    """A config of another space, said in this one."""
+
+    @pytest.mark.parametrize(
+        ("there", "here"),
+        [
+            ({"freezing": True}, {"freezing": True}),
+            ({"freezing": True, "unheard_of": 7}, {"freezing": True}),
+            ({"fusion": 9}, {}),
+            ({"fusion": True}, {}),
+            ({"mode": "reduce-overhead", "dynamic": False}, {"dynamic": False}),
+            ({"backend": "other", "mode": "max"}, {"backend": "other"}),
+            ({"mode": "max", "gemm": "fancy"}, {"mode": "max", "gemm": "fancy"}),
+            ({"execution": "eager"}, {"execution": "eager"}),
+        ],
+        ids=str,
+    )
+    def test_rules(self, space, there, here):
+        """Knobs that are not there are dropped, values not on offer fall back, what is missing has its default."""
+        default = {knob.name: knob.default for knob in space.knobs}
+        expected = space.walk(lambda name, _: {**default, **here}[name])
+        assert projection(Config(there), space) == expected
+        assert projection(projection(Config(there), space), space) == expected
+
+    def test_what_is_known_double_or_forbidden_here_is_dropped(self, make_study, space, earlier, studies_dir, tmp_path):
+        """The default, two that fall together, and a forbidden one leave their places to the next best."""
+        forbid = "forbid:\n  - {if: {fusion: 2, freezing: true}, because: x}\n"
+        narrow = load(tmp_path, SPACE.replace("[plain, fancy]", "[plain]") + forbid)
+        study = make_study(space=narrow)
+        give(study, read_prior("earlier", studies_dir))
+        (prior,) = given(study)
+        assert len(set(prior.configs)) == len(prior.configs) == MOST_CONFIGS
+        assert all(narrow.forbidden(each) is None and each in set(narrow.configs()) for each in prior.configs)
+        assert not {narrow.default(), narrow.untuned()} & set(prior.configs)
+
+
+class TestSeveral:
+    """More than one prior."""
+
+    def test_they_take_turns(self, make_study, space, search, earlier, measurement, studies_dir):
+        """The best of each first, four in all."""
+        other = search(make_study("other", space=space), 24, lambda c, m: with_latency(m, 1.5 - latency_s(c) / 2))
+        study = make_study(space=space)
+        give(study, read_prior("earlier", studies_dir), read_prior("other", studies_dir))
+        first, second = given(study)
+        assert first.configs[0] == read_prior("earlier", studies_dir).configs[0]
+        assert len(first.configs) + len(second.configs) <= MOST_CONFIGS
+        assert not set(first.configs) & set(second.configs)
+        search(study, 4)
+        turns = [each.config for each in study.records()[2:4]]
+        assert turns[0] == first.configs[0]
+        assert other.records()
+
+    def test_given_again_it_is_not_taken_again(self, make_study, space, search, earlier, studies_dir):
+        """The command is repeated to go on: the same prior changes nothing, and says nothing."""
+        study = make_study(space=space)
+        source = read_prior("earlier", studies_dir)
+        give(study, source)
+        search(study, 3)
+        assert give(study, source) == []
+        assert len(given(study)) == 1
+
+    def test_given_later_it_comes_next(self, make_study, space, search, earlier, studies_dir):
+        """A prior that is added to a running study is tried from then on, without what is known already."""
+        study = search(make_study(space=space), 10)
+        known = {each.config for each in study.records()}
+        give(study, read_prior("earlier", studies_dir))
+        (prior,) = given(study)
+        assert prior.given_at == 10
+        assert not known & set(prior.configs)
+        search(study, 10 + len(prior.configs))
+        assert [each.config for each in study.records()[10:]] == list(prior.configs)
+
+
+def test_a_study_that_is_stopped_among_them_goes_on(make_study, space, search, earlier, studies_dir):
+    """Opened anew after trial 3, the rest of the prior's configs comes next."""
+    study = make_study(space=space)
+    give(study, read_prior("earlier", studies_dir))
+    (prior,) = given(study)
+    search(study, 4)
+    study.close()
+    again = search(open_study(studies_dir, "s"), 6)
+    assert [each.config for each in again.records()[2:]] == list(prior.configs)
+
+
+class TestFromAFile:
+    """`--prior best.yaml`."""
+
+    def test_its_config(self, make_study, tmp_path):
+        """The exported winner is one config; a verdict that keeps the untuned model gives none."""
+        path = tmp_path / "best.yaml"
+        tuned = load_tuned(REPOSITORY / "tests" / "best.yaml")
+        tuned.model_copy(update={"verdict": Verdict.FASTER}).write(path)
+        assert read_prior(str(path), tmp_path).configs == (tuned.config,)
+        tuned.model_copy(update={"verdict": Verdict.TIE}).write(path)
+        assert read_prior(str(path), tmp_path).configs == ()
+
+    @pytest.mark.parametrize("content", ["", "schema: 1", "a: [", "schema: 99"])
+    def test_a_broken_one_is_a_sentence(self, tmp_path, content):
+        """The file is named."""
+        path = tmp_path / "best.yaml"
+        path.write_text(content)
+        with pytest.raises(InputError, match=r"best\.yaml"):
+            read_prior(str(path), tmp_path)
+
+
+def test_an_unknown_study_is_a_sentence(earlier, studies_dir):
+    """It names the flag and what there is."""
+    for text in ("nobody", "no/such/file.yaml"):
+        with pytest.raises(InputError) as caught:
+            read_prior(text, studies_dir)
+        assert text in str(caught.value)
+    with pytest.raises(InputError, match="--prior nobody") as caught:
+        read_prior("nobody", studies_dir)
+    assert "earlier" in caught.value.tip
+
+
+@pytest.mark.parametrize("is_same_framework", [True, False])
+def test_another_frameworks_knobs_are_a_sentence(make_study, space, search, studies_dir, tmp_path, is_same_framework):
+    """Nothing can be carried over: said before any trial, and the study's queue stays empty."""
+    way = "  way: {doc: 'https://e.org', values: [slow, quick], untuned: slow, default: quick}\n"
+    alien = load(tmp_path, "schema: 1\nframework: fake\nknobs:\n" + way + knob("x", when="way: quick"))
+    if not is_same_framework:
+        alien = space.model_copy(update={"framework": "another"})
+    study = make_study(space=alien)
+    search(make_study("earlier", space=space), 24)
+    with pytest.raises(InputError, match=r"--prior earlier: its configs .* say nothing about the knobs"):
+        give(study, read_prior("earlier", studies_dir))
+    assert given(study) == []
+    assert study.recall("queue") is None
+
+
+class TestOffered:
+    """Studies of the same model are named at the start, once, and that is all."""
+
+    def test_in_one_line(self, make_study, space, earlier):
+        """The line says what to add."""
+        (event,) = give(make_study(space=space))
+        assert event == PriorsOffered(["earlier"])
+        assert news_of(event) == ["study earlier tuned the same model: add --prior earlier"]
+
+    def test_not_to_a_study_that_goes_on_or_has_a_prior(self, make_study, space, search, earlier, studies_dir):
+        """Whoever began without knows what they do."""
+        assert give(search(make_study(space=space), 1)) == []
+        with_prior = make_study("another", space=space)
+        give(with_prior, read_prior("earlier", studies_dir))
+        assert give(with_prior) == []
+
+    @pytest.mark.parametrize("change", [{"reference": "another:model"}, {"framework": "another"}], ids=str)
+    def test_no_study_of_another_model_or_framework(self, make_study, space, workload, earlier, studies_dir, change):
+        """Those must be asked for by name."""
+        study = make_study(space=space, workload=workload.model_copy(update=change))
+        assert related(studies_dir, study.manifest) == []
+
+    def test_no_study_without_anything_to_suggest_or_that_is_broken(self, make_study, space, studies_dir, earlier):
+        """An empty study, a manifest or a database that cannot be read: no offer, and no error."""
+        make_study("empty", space=space)
+        for name, file in (("bad-manifest", "manifest.json"), ("bad-database", "study.db")):
+            make_study(name, space=space).close()
+            (studies_dir / name / file).write_bytes(b"rubbish, and long enough to be a file of its own" * 20)
+        assert related(studies_dir, make_study(space=space).manifest) == ["earlier"]
+
+
+class TestWhatItSaved:
+    """Told in trial numbers, from the records alone."""
+
+    def test_when_the_search_had_arrived(self, make_study, space, search, measurement):
+        """The number of trials after which the best was within 2 % of what it is in the end."""
+        seconds = iter([1.0, 0.9, 0.505, 0.7, 0.50, 0.8])
+        study = search(make_study(space=space), 6, lambda _, m: with_latency(m, next(seconds)))
+        assert near_best_after(study, study.records()) == 3
+        assert near_best_after(study, study.records()[:2]) == 2
+        assert near_best_after(study, []) is None
+
+    def test_the_report(self, make_study, space, search, earlier, studies_dir):
+        """Which trials came from it, whether the best did, and how soon the search arrived, here and there."""
+        study = make_study(space=space)
+        give(study, read_prior("earlier", studies_dir))
+        answer = result_of(search(study, 8))
+        (entry,) = document(study.manifest, answer)["priors"]
+        assert entry["trials"] == [2, 3, 4, 5]
+        assert entry["gave_best"] is True
+        assert entry["num_configs"] == 4
+        there = near_best_after(earlier, earlier.records())
+        assert entry["near_best_after"] == there
+        assert document(study.manifest, answer)["near_best_after"] == 3
+        gave, arrived = priors_summary(answer)
+        assert gave.endswith("gave trials 2, 3, 4, 5; the best is one of them")
+        assert arrived == f"search      within 2 % of its best after 3 trials; earlier was after {there}"
+
+    def test_a_prior_that_was_no_use_is_told_as_such(self, make_study, space, search, earlier, studies_dir):
+        """Here other settings are fast: the best did not come from the prior."""
+        study = make_study(space=space)
+        give(study, read_prior("earlier", studies_dir))
+        answer = result_of(search(study, 30, lambda c, m: with_latency(m, 2 - latency_s(c))))
+        assert "the best is none of them" in priors_summary(answer)[0]
+        assert document(study.manifest, answer)["priors"][0]["gave_best"] is False
+
+    def test_a_config_that_was_tried_before_is_not_its_merit(self, make_study, space, search, earlier, studies_dir):
+        """Given to a study that goes on, it takes no credit for earlier trials."""
+        study = search(make_study(space=space), 24)
+        give(study, read_prior("earlier", studies_dir))
+        assert priors.uses(study, study.records())[0].trials == ()
+
+
+def test_a_prior_is_no_part_of_the_question(make_study, make_manifest, space, search, earlier, studies_dir):
+    """The same study goes on with or without it: its trials are as comparable as before."""
+    study = make_study(space=space)
+    give(study, read_prior("earlier", studies_dir))
+    assert study.manifest.differences(make_manifest(space=space)) == []

@@ -1,0 +1,532 @@
+"""A run with a time budget: on a clock that only the scripted processes advance."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from rich.console import Console
+
+from autotune.config import Config
+from autotune.errors import InputError
+from autotune.measure.measurement import Failure, Reason, Samples, Stage
+from autotune.measure.statistics import Verdict
+from autotune.report.json import document
+from autotune.report.summary import summary
+from autotune.results.result import result_of, tuned_config
+from autotune.space.space import Circumstances, load_space
+from autotune.study.budget import Budget, duration_s
+from autotune.study.records import StopReason
+from autotune.study.study import open_study
+from autotune.trial.request import Limits
+from autotune.trial.runner.blocks import BlockPlan
+from autotune.trial.runner.deadline import SHORTEST_S, Deadline
+from autotune.tuning.events import ConfirmationStarted, SearchEnded
+from autotune.tuning.loop import Tuner
+
+SPACE = """
+schema: 1
+framework: fake
+knobs:
+  execution: {doc: "https://e.org", values: [eager, compile], untuned: eager, default: compile}
+  mode: {doc: "https://e.org", when: {execution: compile}, default: m0,
+         values: [m0, m1, m2, m3, m4, m5, m6, m7, m8, m9]}
+"""
+UNTUNED = Config({"execution": "eager"})
+START_S, RUN_S, TURN_S = 2.0, 5.0, 0.1
+STOPPED = Failure(reason="timeout", stage="compile", error="stopped: longer than its limit in stage compile")
+
+
+def compiled(number):
+    return Config({"execution": "compile", "mode": f"m{number}"})
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Live:
+    """A live process whose turns take time; with a `hang`, one turn takes that much and kills it."""
+
+    clock: Clock
+    end: object
+    hang_s: float | None = None
+    outcome: object = None
+
+    def turn(self):
+        if self.outcome is None and self.hang_s is not None:
+            self.clock.now += self.hang_s
+            self.outcome = STOPPED
+        self.clock.now += TURN_S if self.outcome is None else 0.0
+
+    def finish(self):
+        self.outcome = self.outcome or self.end
+        return self.outcome
+
+
+@dataclass
+class TimedTrials:
+    """Processes that take the time they are said to, and are killed at their limits as real ones are.
+
+    `says` gives by config: ms a call, seconds to compile. From the second block on a live process compiles with caches,
+    in a fifth of the time. `in_blocks` multiplies what a live process takes.
+    """
+
+    clock: Clock
+    measurement: object
+    says: object
+    in_blocks: float = 1.0
+    hangs: object = lambda name, block: False
+    started: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
+
+    def run(self, folder, request, **_):
+        self.started.append(folder.path.name)
+        self.requests.append(request)
+        latency_ms, compile_s = self.says(request.config)
+        took_s = START_S + compile_s + RUN_S
+        self.clock.now += min(took_s, request.limits.total)
+        if took_s > request.limits.total:
+            return STOPPED
+        return self.measured(latency_ms, compile_s)
+
+    def hold(self, folder, request, **_):
+        block = folder.path.parent.name
+        self.started.append(f"{folder.path.parent.parent.name}/{block}/{folder.path.name}")
+        latency_ms, compile_s = self.says(request.config)
+        share = 1.0 if block == "block-01" else 0.2
+        took_s = self.in_blocks * (START_S + share * compile_s)
+        self.clock.now += min(took_s, request.limits.total)
+        if took_s > request.limits.total:
+            return Live(self.clock, STOPPED, outcome=STOPPED)
+        hang_s = request.limits.total if self.hangs(folder.path.name, block) else None
+        return Live(self.clock, self.measured(latency_ms, compile_s), hang_s)
+
+    def measured(self, latency_ms, compile_s):
+        return self.measurement.model_copy(
+            update={
+                "samples": Samples(latency_s=(latency_ms / 1e3,) * 9, steady=True, ended_by="turns", turns=(9,)),
+                "first_call_s": compile_s + latency_ms / 1e3,
+                "compile_s": compile_s,
+                "stage_s": {Stage.START: START_S, Stage.COMPILE: compile_s, Stage.RUN: RUN_S},
+            }
+        )
+
+
+PLAN = Budget(
+    confirmation=BlockPlan(num_rounds=3, max_sampling_s=3, first_look=4, num_looks=2),
+    noise_floor=BlockPlan(num_rounds=3, max_sampling_s=3, first_look=2, num_looks=1),
+)
+DEAR_NOISE = PLAN.model_copy(
+    update={"noise_floor": BlockPlan(num_rounds=90, max_sampling_s=60, first_look=2, num_looks=1)}
+)
+
+
+def usual(config):
+    """10 ms untuned; the others compile for 20 s, and the later the mode the faster."""
+    return (10, 0.0) if config == UNTUNED else (9 - int(config["mode"][1:]) / 2, 20.0)
+
+
+@pytest.fixture
+def study(tmp_path, make_study):
+    path = tmp_path / "modes.yaml"
+    path.write_text(SPACE)
+    return make_study(space=load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu")))
+
+
+@pytest.fixture
+def tune(study, measurement):
+    """Run the loop with so many seconds; what happened is kept on the function."""
+
+    def tune(wall_s, says=usual, *, num_trials=None, on=None, plan=PLAN, **more):
+        clock = Clock()
+        tune.events, tune.clock = [], clock
+        tune.trials = TimedTrials(clock, measurement, says, **more)
+        budget = plan.model_copy(update={"wall_s": wall_s, "num_trials": num_trials})
+        deadline = Deadline.after(wall_s, clock=clock)
+        return Tuner(on or study, budget, tune.trials, tune.events.append, deadline=deadline).run()
+
+    return tune
+
+
+def stop_of(tune):
+    return next(each.reason for each in tune.events if isinstance(each, SearchEnded))
+
+
+def summary_of(study):
+    console = Console(width=240)
+    with console.capture() as captured:
+        console.print(summary(result_of(study)))
+    return captured.get()
+
+
+class TestTheSearch:
+    """It goes on as long as the best answer can still be confirmed."""
+
+    def test_it_stops_in_time_for_the_confirmation(self, study, tune):
+        """Several configs are tried, not all; the verdict comes before the time is up; and why it stopped is said."""
+        confirmation = tune(300)
+        assert confirmation.verdict is Verdict.FASTER
+        assert tune.clock.now <= 300
+        assert 3 < study.num_recorded() < 11
+        assert stop_of(tune) is study.stop_reason is StopReason.TIME
+        assert (
+            f"searched    {study.num_recorded()} of 11 configs: the time was used up; `resume` goes on"
+            in summary_of(study)
+        )
+        assert document(study.manifest, result_of(study))["stop_reason"] == "time"
+
+    @pytest.mark.parametrize("wall_s", [160, 240, 400, 900])
+    def test_whatever_the_time_the_answer_is_confirmed_within_it(self, study, tune, wall_s):
+        """The first look is always reached, and no run outlasts its time."""
+        confirmation = tune(wall_s)
+        assert len(confirmation.blocks) >= PLAN.confirmation.first_look
+        assert confirmation.verdict is Verdict.FASTER
+        assert tune.clock.now <= wall_s
+
+    def test_more_time_tries_more(self, make_study, study, tune):
+        """The rest of the time is not given away: each further minute is used."""
+        tried = []
+        for number, wall_s in enumerate((180, 260, 340)):
+            other = make_study(f"s{number}", space=study.manifest.space)
+            tune(wall_s, on=other)
+            tried.append(other.num_recorded())
+        assert tried == sorted(set(tried))
+
+    def test_the_number_of_trials_may_come_first(self, study, tune):
+        """Whichever of the two is used up."""
+        tune(3000, num_trials=4)
+        assert study.num_recorded() == 4
+        assert study.stop_reason is StopReason.TRIALS
+        assert "searched    4 of 11 configs: as many trials as were asked for" in summary_of(study)
+
+    def test_all_configs_may_come_first(self, study, tune):
+        """Time that is left over is no reason."""
+        tune(3000)
+        assert study.num_recorded() == 11
+        assert study.stop_reason is StopReason.EXHAUSTED
+
+    def test_without_a_time_nothing_is_capped(self, study, tune):
+        """Limits and plans are those of the budget."""
+        tune(None, num_trials=5)
+        assert {request.limits.total for request in tune.trials.requests} == {Limits().total}
+
+    def test_dear_confirmations_stop_it_earlier(self, make_study, study, tune):
+        """What the likely finalists cost is kept back: where they compile long, fewer are tried in the same time."""
+
+        def dear(config):
+            latency_ms, compile_s = usual(config)
+            return latency_ms, 2 * compile_s
+
+        tune(400)
+        other = make_study("dear", space=study.manifest.space)
+        confirmation = tune(400, dear, on=other)
+        assert other.num_recorded() < study.num_recorded()
+        assert confirmation.verdict is Verdict.FASTER
+        assert tune.clock.now <= 400
+
+    def test_a_running_trial_is_cut_off_and_asked_again(self, study, tune, tmp_path):
+        """It is on record, it blames nobody, it leaves time to confirm the others; and `resume` runs it to its end."""
+        slow = compiled(3)
+
+        def says(config):
+            return (1, 500.0) if config == slow else usual(config)
+
+        study.enqueue([slow])
+        confirmation = tune(600, says)
+        cut = [each for each in study.records() if each.was_cut_off]
+        assert [each.config for each in cut] == [slow]
+        assert cut[0].outcome.reason is Reason.OUT_OF_TIME
+        assert cut[0].outcome.error == "stopped: the run's time was used up"
+        assert stop_of(tune) is StopReason.TIME
+        assert confirmation.verdict is Verdict.FASTER
+        assert tune.clock.now <= 600
+        assert "1 x out_of_time, first in trial" in summary_of(study)
+        study.close()
+
+        again = open_study(tmp_path / "studies", "s")
+        num_before = again.num_recorded()
+        tune(4000, says, on=again)
+        assert again.num_recorded() == 11
+        assert num_before < 11
+        last = next(each for each in again.records() if each.config == slow and not each.was_cut_off)
+        assert last.state == "measured"
+
+    def test_a_trial_that_reaches_its_own_limit_blames_its_config(self, study, tune):
+        """The time of the run was not what ended it."""
+        plan = PLAN.model_copy(update={"limits": Limits(total=60)})
+        tune(2000, lambda config: (1, 300.0) if config == compiled(3) else usual(config), plan=plan)
+        failed = [each for each in study.records() if each.state == "failed"]
+        assert [each.outcome.reason for each in failed] == [Reason.TIMEOUT]
+        assert study.num_recorded() == 11
+
+    def test_a_run_that_goes_on_has_its_time_anew(self, study, tune, tmp_path):
+        """What an earlier run used up is not counted; the verdict is made again with the new trials."""
+        first = tune(300)
+        num_before = study.num_recorded()
+        study.close()
+        again = open_study(tmp_path / "studies", "s")
+        second = tune(300, on=again)
+        assert again.num_recorded() > num_before
+        assert second.num_trials > first.num_trials
+        assert second.verdict is Verdict.FASTER
+        assert tune.clock.now <= 300
+
+
+class TestTooLittle:
+    """A time that does not hold what a verdict needs."""
+
+    def test_one_config_and_no_confirmation(self, study, tune):
+        """The first config may take all of the time; the best of the search is named, and marked as unconfirmed."""
+        confirmation = tune(40)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.cut_short
+        assert confirmation.candidate == 1
+        assert "the best of the search, unconfirmed, is trial 1 (1.1" in confirmation.note
+        assert "unconfirmed" in summary_of(study)
+        assert study.stop_reason is StopReason.TIME
+        assert tune.clock.now <= 40
+
+    def test_time_that_holds_trials_and_no_confirmation_is_for_trials(self, study, tune):
+        """A confirmation that does not fit reserves nothing."""
+        confirmation = tune(100, plan=DEAR_NOISE)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert study.num_recorded() > 2
+        assert confirmation.candidate is not None
+        assert tune.clock.now <= 100
+
+    def test_not_even_one_config(self, study, tune):
+        """The untuned model alone is no comparison: undecided, and its trial is kept."""
+        confirmation = tune(10)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.why == "the time was used up before any other config was measured"
+        assert [each.config for each in study.records()] == [UNTUNED]
+
+    def test_one_trial_is_no_keep_untuned(self, study, tune):
+        """Nothing else was tried: that nothing is faster is not known."""
+        confirmation = tune(None, num_trials=1)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.why == "no other config was measured"
+
+    def test_not_even_the_untuned_model(self, study, tune):
+        """It was cut off, which blames nobody; with more time the same study goes on."""
+        with pytest.raises(InputError, match="the time of 3 s does not hold"):
+            tune(3)
+        assert [each.was_cut_off for each in study.records()] == [True]
+        assert tune(600).verdict is Verdict.FASTER
+
+    def test_the_only_config_was_cut_off(self, study, tune):
+        """Nothing was learned of any config: no verdict about none."""
+        confirmation = tune(120, lambda config: (10, 0.0) if config == UNTUNED else (5, 1000.0))
+        assert [each.was_cut_off for each in study.records()] == [False, True]
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert tune.clock.now <= 120
+
+    def test_little_time_is_not_spent_on_noise(self, study, tune):
+        """The noise floor and the sentinels take no more than their share; without them there is still a verdict."""
+        assert tune(250, plan=DEAR_NOISE).verdict is Verdict.FASTER
+        assert study.noise_floor is None
+        assert study.sentinels == []
+        assert not any("noise_floor" in each or "sentinel" in each for each in tune.trials.started)
+
+    def test_with_time_the_machine_is_watched(self, study, tune):
+        """As in any other run; the floor knows what a fresh start takes."""
+        tune(3000)
+        assert study.noise_floor.start_s == START_S
+        assert len(study.sentinels) == 2
+
+    def test_what_was_skipped_is_made_up_for(self, study, tune, tmp_path):
+        """A later run with more time measures the noise floor."""
+        tune(250, plan=DEAR_NOISE)
+        study.close()
+        again = open_study(tmp_path / "studies", "s")
+        tune(3000, on=again, plan=DEAR_NOISE)
+        assert again.noise_floor is not None
+
+
+class TestTheConfirmation:
+    """It ends in time too, and says so where it could not be finished."""
+
+    def test_no_time_to_compare(self, study, tune):
+        """Everything takes four times what it took in the search: fewer blocks than the first look decide nothing."""
+        confirmation = tune(500, in_blocks=4.0)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.cut_short
+        assert confirmation.blocks == ()
+        assert "the time was used up before anything could be compared" in confirmation.note
+        text = summary_of(study)
+        assert text.startswith("undecided: the time was used up before the confirmation could tell")
+        assert "confirms again, with more time" in text
+        assert tuned_config(study).is_untuned
+
+    def test_no_block_is_begun_that_the_rest_does_not_hold(self, study, tune):
+        """The run ends within its time though its estimates were far off."""
+        tune(500, in_blocks=4.0)
+        assert tune.clock.now <= 500
+
+    def test_it_is_made_again_when_the_study_goes_on(self, study, tune, tmp_path):
+        """Without a single new trial."""
+        tune(500, in_blocks=4.0)
+        num_trials = study.num_recorded()
+        study.close()
+        again = open_study(tmp_path / "studies", "s")
+        confirmation = tune(2000, num_trials=num_trials, on=again)
+        assert (confirmation.verdict, confirmation.cut_short) == (Verdict.FASTER, False)
+        assert again.num_recorded() == num_trials
+
+    def test_cut_short_between_two_looks(self, study, tune):
+        """What there is after the first look is judged; it is made again all the same."""
+        waves = itertools.cycle([6, 12, 8, 15])
+
+        def says(config):
+            return (10, 0.0) if config == UNTUNED else (9.9, 20.0)
+
+        def wild(config):
+            latency_ms, compile_s = says(config)
+            is_live = config != UNTUNED and tune.trials.started[-1].startswith("confirm/")
+            return next(waves) if is_live else latency_ms, compile_s
+
+        plan = PLAN.model_copy(update={"confirmation": PLAN.confirmation.model_copy(update={"num_looks": 3})})
+        confirmation = tune(150, wild, num_trials=2, plan=plan)
+        assert 4 <= len(confirmation.blocks) < 16
+        assert confirmation.cut_short
+        assert confirmation.verdict is not Verdict.FASTER
+        assert "`resume` confirms again" in summary_of(study)
+
+    def test_whom_there_is_no_time_for_is_named(self, study, tune):
+        """The fastest takes part before the framework's default; who was left out is in the note."""
+
+        def says(config):
+            return (9.5, 120.0) if config == compiled(0) else usual(config)
+
+        confirmation = tune(740, says)
+        default = next(each.number for each in study.records() if each.config == compiled(0))
+        assert f"no time to compare trial {default}" in confirmation.note
+        assert default not in confirmation.contestants
+        assert confirmation.cut_short
+        assert confirmation.verdict is Verdict.FASTER
+        assert tune.clock.now <= 740
+
+    def test_a_fastest_that_costs_too_much_leaves_the_next_best(self, study, tune):
+        """An answer that is proven beats a better one that is not; the note says of whom there was no proof."""
+
+        def says(config):
+            return (1, 200.0) if config == compiled(5) else usual(config)
+
+        confirmation = tune(700, says)
+        fastest = next((each for each in study.records() if each.config == compiled(5)), None)
+        assert fastest is not None
+        assert fastest.state == "measured"
+        assert f"no time to compare trial {fastest.number}" in confirmation.note
+        assert confirmation.verdict is Verdict.FASTER
+        assert confirmation.candidate != fastest.number
+
+    def test_a_process_that_hangs_until_the_end_is_not_blamed(self, study, tune):
+        """Its limit was the run's; nobody is out of the contest, and nothing was decided."""
+        confirmation = tune(500, hangs=lambda name, block: name.startswith("trial-") and block == "block-02")
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert confirmation.cut_short
+        assert "failed in a fresh process" not in (confirmation.note or "")
+
+    def test_a_verdict_is_not_given_up_for_none(self, study, tune, tmp_path):
+        """New trials, and no time to compare: the earlier verdict stays, and is said to be outdated."""
+        first = tune(250)
+        assert first.verdict is Verdict.FASTER
+        study.close()
+        again = open_study(tmp_path / "studies", "s")
+        second = tune(250, in_blocks=9.0, on=again)
+        assert again.num_recorded() > first.num_trials
+        assert second == first == again.confirmation
+        assert result_of(again).is_outdated
+
+    def test_out_of_time_with_an_untuned_model_that_is_out_of_the_question(self, make_study, study, tune):
+        """What keeps the constraints is the answer, compared or not."""
+        other = make_study("bound", space=study.manifest.space, constraints=("latency <= 9.2ms",))
+        confirmation = tune(500, on=other, in_blocks=4.0)
+        assert (confirmation.verdict, confirmation.speedup) == (Verdict.FEASIBLE, None)
+        best = result_of(other).best
+        assert best.number == confirmation.candidate
+        assert best.outcome.latency.p50 == min(each.outcome.latency.p50 for each in other.records())
+        text = summary_of(other)
+        assert "keeps every constraint, the untuned model does not\n" in text
+        assert tuned_config(other).config == best.config
+
+    def test_it_starts_with_what_fits(self, study, tune):
+        """All finalists where there is time for them."""
+        tune(3000)
+        (started,) = [each for each in tune.events if isinstance(each, ConfirmationStarted)]
+        assert compiled(0) in [each.config for each in started.contestants]
+
+
+class TestDeadline:
+    """When a run must be over."""
+
+    def test_time_left(self):
+        """Counted from when it began; without an end there is all the time in the world."""
+        clock = Clock(now=5.0)
+        deadline = Deadline.after(10, begun=3.0, clock=clock)
+        assert deadline.left_s() == 8
+        clock.now = 20
+        assert deadline.left_s() == -7
+        assert Deadline.after(None, clock=clock).left_s() == float("inf")
+
+    def test_limits_are_capped_and_stay_above_zero(self):
+        """By what is left, or by less; never raised."""
+        clock = Clock()
+        deadline = Deadline.after(50, clock=clock)
+        assert deadline.cap(Limits(total=900)).total == 50
+        assert deadline.cap(Limits(total=900), longest_s=30).total == 30
+        assert deadline.cap(Limits(total=20)).total == 20
+        assert deadline.cap(Limits(compile=7)).compile == 7
+        clock.now = 99
+        assert deadline.cap(Limits()).total == SHORTEST_S
+
+
+class TestWords:
+    """`--budget` takes a time or a file; they are told apart by their form."""
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [("600", 600), ("90s", 90), ("10m", 600), ("10 min", 600), ("1.5h", 5400), ("budget.yaml", None), ("10x", None),
+         ("10m.yaml", None), ("", None), ("-5m", None)],
+    )  # fmt: skip
+    def test_durations(self, text, seconds):
+        """Seconds unless a unit says otherwise; what has another form is a file."""
+        assert duration_s(text) == seconds
+
+    def test_no_time_is_refused(self):
+        """Zero holds nothing."""
+        with pytest.raises(InputError, match="--budget 0m: that is no time"):
+            duration_s("0m")
+
+    def test_a_time_alone_is_the_only_limit(self):
+        """The usual number of trials is for runs without a time; what is said holds."""
+        assert Budget().but(wall_s=60) == Budget(wall_s=60, num_trials=None)
+        assert Budget().but(wall_s=60).but(num_trials=5) == Budget(wall_s=60, num_trials=5)
+        assert Budget(wall_s=60, num_trials=None).but() == Budget(wall_s=60, num_trials=None)
+
+    def test_on_the_command_line(self, tune_fake, cli, budget_file, tmp_path):
+        """In a file or as it is; `resume` keeps the time, or takes another."""
+        budget_file.write_text(json.dumps({**json.loads(budget_file.read_text()), "wall_s": 3600}))
+        result = tune_fake("--trials", "1")
+        assert result.returncode == 0, result.stderr
+        assert "as many trials as were asked for" in result.stdout
+        study = open_study(tmp_path / "studies", "s")
+        assert (study.budget["wall_s"], study.budget["num_trials"]) == (3600, 1)
+        assert cli("resume", "s", "--budget", "30m", "--trials", "2").returncode == 0
+        assert (study.budget["wall_s"], study.budget["num_trials"]) == (1800, 2)
+
+    @pytest.mark.parametrize(("given", "words"), [("0", "that is no time"), ("10x", "neither a time nor a file")])
+    def test_what_is_neither_is_refused(self, tune_fake, given, words):
+        """With the flag and what was given, before anything is begun."""
+        result = tune_fake("--budget", given)
+        assert result.returncode == 2
+        assert f"--budget {given}: {words}" in result.stderr
+        assert "Traceback" not in result.stderr
