@@ -48,7 +48,8 @@ SCRIPT = """
 import importlib, json, random, sys
 import numpy as np
 from pathlib import Path
-from autotune.backends.protocol import load_backend, output_arrays
+from autotune.backends.outputs import output_arrays
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.planning.manifest import bundled_spaces
@@ -89,7 +90,7 @@ inputs = tuple(backend.place(each) for each in inputs)
 spaces = {path.stem: path for path in bundled_spaces()}
 untuned = Config({"execution": "eager"})
 if framework in spaces:
-    version = __import__("autotune.backends.protocol", fromlist=["x"]).framework_version(framework)
+    version = __import__("autotune.backends.registry", fromlist=["x"]).framework_version(framework)
     here = Circumstances(version=version, device="cpu")
     untuned = load_space(spaces[framework], framework=framework, circumstances=here).untuned()
 with backend.inference():
@@ -140,7 +141,7 @@ def said(request):
 
 def test_a_release_that_is_too_old_is_said_so(monkeypatch):
     """Older than the table's oldest: a sentence with both versions and what to run, before anything is imported."""
-    monkeypatch.setattr("autotune.backends.protocol.package_version", lambda _: "1.13.1+cu117")
+    monkeypatch.setattr("autotune.backends.registry.package_version", lambda _: "1.13.1+cu117")
     with pytest.raises(MissingFrameworkError, match=r"torch 1\.13\.1\+cu117 is too old: 2\.6 is the oldest"):
         framework_version("torch")
 
@@ -230,7 +231,7 @@ def test_the_class_has_the_whole_contract(name):
     """No method of the protocol is missing."""
     require(name)
     script = (
-        f"from autotune.backends.protocol import load_backend\nbackend = load_backend({name!r})\n"
+        f"from autotune.backends.registry import load_backend\nbackend = load_backend({name!r})\n"
         f"missing = [m for m in {_methods()!r} if not hasattr(backend, m)]\nassert not missing, missing"
     )
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)

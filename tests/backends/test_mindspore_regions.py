@@ -18,7 +18,7 @@ import sys
 import numpy as np
 import mindspore as ms
 from mindspore import nn, ops
-from autotune.backends.protocol import load_backend
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -86,11 +86,11 @@ print(said.compiled, said.num_graphs, len(said.recompiles), program is not None,
 def test_regions_are_told_apart(tmp_path):
     """Equal code that runs in other Cells is another program; two texts for the same Cells are one."""
     code = """
-from autotune.backends.protocol import mindspore_diagnosis
+from autotune.backends.mindspore import counters
 programs = []
 for region in ("whole", "blocks.*", "blocks.0", "blocks.0, blocks.1", "blocks.[01]", "head"):
     programs.append(run(capture="ast", region=region)[1])
-    mindspore_diagnosis._AST_PHASES.clear()
+    counters._AST_PHASES.clear()
 print(len(set(programs)), programs[3] == programs[4], None in programs, "done")
 """
     assert in_process(tmp_path, code) == ["5", "True", "False"]

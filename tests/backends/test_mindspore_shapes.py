@@ -18,7 +18,7 @@ SCRIPT = """
 import json, os, sys
 import numpy as np
 from autotune.apply import compile_model
-from autotune.backends.protocol import load_backend
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.workload.shapes import Axis, Shapes

@@ -21,7 +21,7 @@ import mindspore as ms, numpy as np
 import autotune
 from autotune import environment
 from autotune.job.adaptive.ledger import AdaptivePolicy
-from autotune.backends.protocol import framework_version
+from autotune.backends.registry import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
 from autotune.trial.worker.subject import structure_sha256
 import yaml

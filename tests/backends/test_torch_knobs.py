@@ -21,7 +21,8 @@ pytestmark = pytest.mark.torch
 
 TRIALS = """
 import ctypes, json, sys, torch
-from autotune.backends.protocol import load_backend, torch_code
+from autotune.backends.registry import load_backend
+from autotune.backends.torch import emitted_code
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 
@@ -66,7 +67,7 @@ def trial(config):
     compiled = config["execution"] == "compile" and config.get("backend", "inductor") == "inductor"
     return {
         "program": program,
-        "code": torch_code.emitted_code() if compiled else None,
+        "code": emitted_code.emitted_code() if compiled else None,
         "error": float((output.float() - expected).abs().max() / expected.abs().max()),
         "diagnosis": diagnosis.model_dump(mode="json"),
         "same_object": step is model,
@@ -254,10 +255,11 @@ def test_kernels_are_counted(seen):
 
 JOB = """
 import json, sys, torch, autotune
-from autotune.backends.protocol import load_backend, torch_books
+from autotune.backends.registry import load_backend
+from autotune.backends.torch import counters
 from autotune.config import Config
 TRIAL
-torch_books.clear()
+counters.clear()
 torch.manual_seed(0)
 torch.set_num_threads(2)
 model, inputs = Model().eval(), torch.randn(2, 3, 16, 16)
@@ -267,7 +269,7 @@ step = tuned.apply(model, on_mismatch="apply")
 output = step(inputs)  # Gradients are on, as in a job that forgot to say otherwise.
 print(json.dumps({
     "program": load_backend("torch").program(model, tuned.answer.config),
-    "num_graphs": torch_books.diagnosis().num_graphs,
+    "num_graphs": counters.diagnosis().num_graphs,
     "requires_grad": output.requires_grad,
     "error": float((output.float() - expected).abs().max() / expected.abs().max()),
     "attribute": step.first is model.first,

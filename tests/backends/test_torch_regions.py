@@ -20,7 +20,7 @@ import sys
 import torch
 from torch import nn
 from autotune.apply import compile_model
-from autotune.backends.protocol import load_backend
+from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 

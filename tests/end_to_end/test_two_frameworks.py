@@ -383,7 +383,8 @@ import sys, time
 from pathlib import Path
 from autotune.planning.manifest import require_same_question
 from autotune.trial.runner.runner import Runners
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 home = Path(sys.argv[1])
 with Runners({}, preload=True, log=home / "log") as runners:
     for name in ("fake", "sham"):

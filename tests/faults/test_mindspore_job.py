@@ -24,7 +24,7 @@ import mindspore as ms, numpy as np
 import yaml
 import autotune
 from autotune import environment
-from autotune.backends.protocol import framework_version
+from autotune.backends.registry import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
 from autotune.trial.worker.subject import structure_sha256
 from mindspore import nn, ops

@@ -232,7 +232,8 @@ _PARENT = """
 import sys
 from pathlib import Path
 from autotune.trial.runner.runner import Runner
-from autotune.trial.request import TrialFolder, TrialRequest
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
 home = Path(sys.argv[1])
 request = TrialRequest.model_validate_json((home / "r.json").read_text())
 def tell(stage):
