@@ -26,7 +26,7 @@ Compile = Callable[[Any], Any]
 
 def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
     """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release cannot."""
-    # PyTorch's own. Lightning puts a function in its place that deep-copies all arguments, which not every backend allows.
+    # PyTorch's own. Lightning puts a function in its place that deep-copies the arguments; not every backend can be.
     torch_compile: Callable[..., Any] = inspect.unwrap(torch.compile)
     if not entries:
         return lambda target: torch_compile(target, **arguments)

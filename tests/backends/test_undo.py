@@ -73,7 +73,7 @@ for config in ({"freezing": True}, {"freezing": True, "region": "0"}, {"mode": "
 
 @pytest.mark.skipif(find_spec("lightning_fabric") is None, reason="needs Lightning")
 def test_lightning_may_have_replaced_torch_compile():
-    """Lightning's torch.compile deep-copies its arguments, among them locks of ours: a config is applied all the same."""
+    """Lightning's torch.compile deep-copies its arguments, with locks of ours in them: configs are applied still."""
     variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run([sys.executable, "-c", LIGHTNING], env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
