@@ -214,7 +214,9 @@ class Guard:
         if error.lasting:
             self._give_up("; ".join(filter(None, [str(error), error.tip])))
         else:
-            self._note_misfit("; ".join(filter(None, [f"{error}: such calls are made untuned", error.tip])))
+            self._journal.note_once(
+                "mismatch", "; ".join(filter(None, [f"{error}: such calls are made untuned", error.tip]))
+            )
         return self._untuned(*args, **kwargs)
 
     def _from_artifact(self, *args: Any, **kwargs: Any) -> Any:

@@ -82,6 +82,11 @@ class StatsRecorder:
         self.events.append(Event(kind, printable(message), time.time()))
         _log.log(level, "autotune: %s", message)
 
+    def note_once(self, kind: EventKind, message: str) -> None:
+        """The same, unless this very message was noted before."""
+        if not any(each.kind == kind and each.message == printable(message) for each in self.events):
+            self.note(kind, message)
+
     def stats(self) -> Stats:
         found = None if self.diagnose is None else self.diagnose()
         return Stats(

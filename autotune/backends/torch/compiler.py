@@ -8,6 +8,7 @@ compiles: freezing, for one, would make constants of another model's weights.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -25,11 +26,13 @@ Compile = Callable[[Any], Any]
 
 def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
     """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release cannot."""
+    # PyTorch's own. Lightning puts a function in its place that deep-copies the arguments; not every backend can be.
+    torch_compile: Callable[..., Any] = inspect.unwrap(torch.compile)
     if not entries:
-        return lambda target: torch.compile(target, **arguments)
+        return lambda target: torch_compile(target, **arguments)
     # The one place where dynamo calls the compiler, be it for the first call, another shape or the rest of a broken
     # graph. Patching around each call instead would cost it some 40 microseconds (2.13).
-    context = getattr(torch.compile(torch.nn.Identity(), **arguments), "dynamo_ctx", None)
+    context = getattr(torch_compile(torch.nn.Identity(), **arguments), "dynamo_ctx", None)
     if not callable(getattr(context, "callback", None)):
         raise InvalidConfigError(f"torch {torch.__version__} cannot keep compiler settings to one model")
     assert context is not None

@@ -255,8 +255,8 @@ class AdaptiveModel:
         with self._lock:
             if error.lasting and not self._is_over:
                 self._end_it(f"{why}; back to the untuned model")
-            elif not error.lasting and not any(each.kind == "mismatch" for each in self._journal.events):
-                self._journal.note("mismatch", f"{why}: such calls are made untuned")
+            elif not error.lasting:
+                self._journal.note_once("mismatch", f"{why}: such calls are made untuned")
         return self._untuned(*args, **kwargs)
 
     def _end_it(self, why: str) -> None:
