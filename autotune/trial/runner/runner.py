@@ -183,7 +183,7 @@ class Runner:
         folder: TrialFolder,
         limits: Limits,
         on_stage: StageCallback | None,
-        program: str = "worker",
+        program: str = "trial.worker.main",
         **order: bool,
     ) -> _Process:
         """Start a program for a folder; one that cannot be started has ended."""
