@@ -1,7 +1,10 @@
 """Taking latency samples: warm up, then sample until the median is known well enough or the time is used up.
 
-Pure but for the clock, the process's own counters and the call that it is handed; it knows no framework. One call is
+Pure but for the clock, the process's own counters and the calls that it is handed; it knows no framework. One call is
 one sample: the device is synchronised before the clock is read, so a sample is the time until the result is there.
+
+What is sampled is a pass: the calls of a stream of many shapes, or a single call. A pass is never cut: its calls have
+different shapes, so half a pass would be other traffic.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from autotune.measure.diagnosis import Compilations
 from autotune.measure.machine_load import Meter
 from autotune.measure.measurement import Samples, Usage
 from autotune.schema import Record
@@ -26,7 +30,11 @@ except ImportError:  # Not on every system.
     resource = None  # type: ignore[assignment]
 
 Clock = Callable[[], float]
+Calls = Sequence[Callable[[], None]]
+"""A pass: each makes one call and returns when its result is there."""
 
+FEWEST_PASSES = 2
+"""Of a stream; taken even when the time is used up."""
 _MOST_BETWEEN_SAMPLES = 1000
 """Calls; one of less than a microsecond is not worth more."""
 
@@ -48,7 +56,7 @@ class SamplingPlan(Record):
     fewest_samples: PositiveInt = 3
     """Taken even when the time is used up: a model of 10 s a call still gets this many."""
     longest_s: PositiveFloat | None = None
-    """The time of the process is up then. A model of 60 s a call gets one sample rather than none."""
+    """The time of the process is up then. A model of 60 s a call gets one sample and not none; a stream, one pass."""
     clearly_slower: PositiveFloat = 0.10
     """Sampling ends when the median is this share above the incumbent's, but not before `samples_to_judge`."""
     samples_to_judge: PositiveInt = 7
@@ -73,51 +81,63 @@ class TailPlan(Record):
 
 
 def take_samples(
-    call: Callable[[], None],
+    calls: Calls,
     plan: SamplingPlan,
     clock: Clock = time.perf_counter,
     *,
     incumbent_s: float | None = None,
 ) -> Samples:
-    """Time `call` (which returns when its result is there) by `plan`. The warm-up's samples are kept apart.
+    """Warm up, then time passes by `plan`. The warm-up's samples are kept apart.
 
-    `incumbent_s` is the best latency known so far: a call that is clearly slower is not sampled to the end. The median
+    `incumbent_s` is the best latency known so far: what is clearly slower is not sampled to the end. The median
     of two runs of the very same config would have to differ by more than 10 % for the best config to be lost by this;
     docs/measurement.md states how often that happens.
     """
     begun = clock()
-    warmup, steady = _warm_up(call, plan, clock)
+    warmup, steady = _warm_up(calls, plan, clock)
     taken = Taken()
     with taken.watched():
-        ended_by = _sample(call, plan, clock, taken, incumbent_s=incumbent_s, begun=begun)
+        ended_by = _sample(calls, plan, clock, taken, incumbent_s=incumbent_s, begun=begun)
     return taken.samples(warmup, steady, ended_by)
 
 
 def take_turns(
-    call: Callable[[], None], plan: SamplingPlan, next_turn: Callable[[], bool], clock: Clock = time.perf_counter
+    calls: Calls, plan: SamplingPlan, next_turn: Callable[[], bool], clock: Clock = time.perf_counter
 ) -> Samples:
-    """Warm up, then take one burst of samples each time that `next_turn` (which waits) returns True.
+    """Warm up, then take one burst of passes each time that `next_turn` (which waits) returns True.
 
     Each turn begins with a call that is not counted: between turns others had the processor's caches. Raises
     RuntimeError if there was no turn at all.
     """
-    warmup, steady = _warm_up(call, plan, clock)
+    warmup, steady = _warm_up(calls, plan, clock)
     taken = Taken()
     turns = []
     while next_turn():
         begun = clock()
-        call()
+        calls[-1]()
         num_before = len(taken.latency_s)
         end = clock() + plan.turn_s
         with taken.watched():
             while clock() < end or len(taken.latency_s) - num_before < plan.fewest_in_turn:
-                taken.time_once(call, clock)
-                if _is_out_of_time(taken, plan, clock() - begun):
+                taken.time_pass(calls, clock)
+                if _is_out_of_time(taken, calls, plan, clock() - begun):
                     break
         turns.append(len(taken.latency_s) - num_before)
     if not turns:
         raise RuntimeError("ended before its first turn")
     return taken.samples(warmup, steady, "turns", tuple(turns))
+
+
+def take_cold_pass(
+    calls: Calls, read: Callable[[], Compilations | None], clock: Clock = time.perf_counter
+) -> tuple[tuple[float, ...], tuple[Compilations, ...] | None]:
+    """Seconds of each call, and what `read` gave after it; None where it gave nothing once."""
+    seconds, compilations = [], []
+    for call in calls:
+        seconds.append(time_once(call, clock))
+        compilations.append(read())
+    known = tuple(each for each in compilations if each is not None)
+    return tuple(seconds), known if len(known) == len(seconds) else None
 
 
 def is_clearly_slower(samples_s: Sequence[float], plan: SamplingPlan, incumbent_s: float | None) -> bool:
@@ -157,7 +177,11 @@ class Taken:
         yield
         self.by_others_s.append(meter.taken_s())
 
-    def time_once(self, call: Callable[[], None], clock: Clock) -> None:
+    def time_pass(self, calls: Calls, clock: Clock) -> None:
+        for call in calls:
+            self._time_once(call, clock)
+
+    def _time_once(self, call: Callable[[], None], clock: Clock) -> None:
         before = _used()
         self.latency_s.append(time_once(call, clock))
         if before is None or (after := _used()) is None:
@@ -195,28 +219,32 @@ class Taken:
         return round(sum(known), 3) if known and len(known) == len(self.by_others_s) else None
 
 
-def _warm_up(call: Callable[[], None], plan: SamplingPlan, clock: Clock) -> tuple[list[float], bool]:
-    taken: list[float] = []
+def _warm_up(calls: Calls, plan: SamplingPlan, clock: Clock) -> tuple[list[float], bool]:
+    """Seconds of each call until passes have settled; and whether that came in time."""
+    warmup: list[float] = []
+    passes_s: list[float] = []
     end = clock() + plan.max_warmup_s
     while True:
-        taken.append(time_once(call, clock))
-        if len(taken) >= plan.min_warmup_calls and _settled(taken, plan):
-            return taken, True
+        seconds = [time_once(call, clock) for call in calls]
+        warmup += seconds
+        passes_s.append(sum(seconds))
+        if len(warmup) >= plan.min_warmup_calls and _settled(passes_s, plan, len(calls)):
+            return warmup, True
         if clock() >= end:
-            return taken, False
+            return warmup, False
 
 
-def _settled(taken: list[float], plan: SamplingPlan) -> bool:
-    """True when the last window of calls is as fast as the window before it."""
-    width = max(1, plan.min_warmup_calls // 2)
-    if len(taken) < 2 * width:
+def _settled(passes_s: list[float], plan: SamplingPlan, num_calls: int) -> bool:
+    """True when the last window of passes is as fast as the window before it."""
+    width = max(1, plan.min_warmup_calls // num_calls // 2)
+    if len(passes_s) < 2 * width:
         return False
-    before, last = statistics.median(taken[-2 * width : -width]), statistics.median(taken[-width:])
+    before, last = statistics.median(passes_s[-2 * width : -width]), statistics.median(passes_s[-width:])
     return abs(last - before) <= plan.settled_spread * before
 
 
 def _sample(
-    call: Callable[[], None],
+    calls: Calls,
     plan: SamplingPlan,
     clock: Clock,
     taken: Taken,
@@ -224,26 +252,30 @@ def _sample(
     incumbent_s: float | None,
     begun: float,
 ) -> Literal["precision", "num_samples", "time", "slower"]:
+    # How sure the median of a stream's samples is says nothing: they are of different shapes.
+    is_stream = len(calls) > 1
+    fewest = FEWEST_PASSES * len(calls) if is_stream else min(plan.fewest_samples, plan.max_samples)
     start = clock()
     end = start + plan.max_sampling_s
     while True:
-        taken.time_once(call, clock)
+        taken.time_pass(calls, clock)
         num_taken = len(taken.latency_s)
         if is_clearly_slower(taken.latency_s, plan, incumbent_s):
             return "slower"
-        is_long_enough = clock() >= min(start + plan.min_sampling_s, end)
-        if num_taken >= plan.min_samples and is_long_enough and relative_half_width(taken.latency_s) <= plan.precision:
+        is_long_enough = num_taken >= plan.min_samples and clock() >= min(start + plan.min_sampling_s, end)
+        if not is_stream and is_long_enough and relative_half_width(taken.latency_s) <= plan.precision:
             return "precision"
-        if num_taken >= plan.max_samples:
+        if num_taken >= fewest and num_taken + len(calls) > plan.max_samples:
             return "num_samples"
-        if (clock() >= end and num_taken >= plan.fewest_samples) or _is_out_of_time(taken, plan, clock() - begun):
+        if (num_taken >= fewest and clock() >= end) or _is_out_of_time(taken, calls, plan, clock() - begun):
             return "time"
-        _pass_the_time(call, clock, start + num_taken * plan.min_sampling_s / max(plan.max_samples - 1, 1))
+        if not is_stream:
+            _pass_the_time(calls[0], clock, start + num_taken * plan.min_sampling_s / max(plan.max_samples - 1, 1))
 
 
-def _is_out_of_time(taken: Taken, plan: SamplingPlan, spent_s: float) -> bool:
-    """One more call like the last would be too long."""
-    return plan.longest_s is not None and spent_s + taken.latency_s[-1] > plan.longest_s
+def _is_out_of_time(taken: Taken, calls: Calls, plan: SamplingPlan, spent_s: float) -> bool:
+    """One more pass like the last would be too long."""
+    return plan.longest_s is not None and spent_s + sum(taken.latency_s[-len(calls) :]) > plan.longest_s
 
 
 def _pass_the_time(call: Callable[[], None], clock: Clock, until: float) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from autotune.backends.registry import entry_of
 from autotune.errors import InputError
@@ -43,15 +42,16 @@ class _Making:
 
     def make(self, target: Path) -> Artifact:
         kept = self._folder / "kept"
-        cold = self._measured("cold", keep_cache_in=str(kept))
+        cold = self._measured("cold", self._request.keeping_cache_in(kept))
         if cold.diagnosis.compiled is False:
             raise InputError("no artifact: under this config nothing is compiled")
         # Started from its cached graph, MindSpore gives fused kernels other names and compiles them once more.
-        self._measured("again", keep_cache_in=str(kept))
+        self._measured("again", self._request.keeping_cache_in(kept))
         content = pack(kept / KEPT_CACHES)
         write_whole(kept / target.name, content)
         file = self._described(target.name, content, kept / KEY_FILE)
-        shipped = self._measured("shipped", shipped=ShippedCache(artifact=file, home=str(kept)))
+        from_artifact = self._request.started_from(ShippedCache(artifact=file, home=str(kept)))
+        shipped = self._measured("shipped", from_artifact)
         _refuse_if_useless(cold.compile_s, shipped.compile_s)
         try:
             write_whole(target, content)
@@ -68,11 +68,10 @@ class _Making:
             check_first_call=not entry_of(self._request.workload.framework).cache_is_exact,
         )
 
-    def _measured(self, name: str, **warm: Any) -> Measurement:
-        """A run in a process of its own, with empty caches but for what `warm` says."""
+    def _measured(self, name: str, request: TrialRequest) -> Measurement:
+        """A run in a process of its own, with empty caches but for what the request keeps or starts from."""
         folder = TrialFolder(self._folder / name)
-        own = {"cache": str(folder.path / "cache"), "cold": True, **warm}
-        outcome = self._trials.run(folder, self._request.model_copy(update=own), fresh=True)
+        outcome = self._trials.run(folder, request.cached_in(folder.path / "cache", cold=True), fresh=True)
         if isinstance(outcome, Measurement):
             return outcome
         tip = f"the whole story: {outcome.evidence}"

@@ -6,6 +6,9 @@ import os
 import sys
 from pathlib import Path
 
+PRELOAD_ONLY_VARIABLE = "AUTOTUNE_PRELOAD_ONLY"
+"""Names of variables that hold for a supervisor's import alone and are taken away from the trials, comma-separated."""
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 

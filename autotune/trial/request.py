@@ -6,8 +6,9 @@ the process boundary: no pickles, no exceptions. The worker, started by hand on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
@@ -49,8 +50,28 @@ class ShippedCache(Record):
     home: str
 
 
+class Changes(TypedDict, total=False):
+    """The fields of a `TrialRequest` that a copy may differ in, so that a type checker sees their names."""
+
+    reference: str
+    cache: str
+    cold: bool
+    toolchain: str | None
+    compiled_before: ColdCompile | None
+    keep_cache_in: str | None
+    shipped: ShippedCache | None
+    known_programs: dict[str, str]
+    sampling: SamplingPlan
+    incumbent_s: PositiveFloat | None
+    profile_in: str | None
+    limits: Limits
+
+
 class TrialRequest(Record):
-    """Everything that a child needs to know; a bug report needs no more than this file and the model's."""
+    """Everything that a child needs to know; a bug report needs no more than this file and the model's.
+
+    The methods return copies, each with one thing changed.
+    """
 
     schema_: Literal[1] = Field(1, alias="schema")
     number: int
@@ -95,3 +116,52 @@ class TrialRequest(Record):
     def tolerance_for(self, dtypes: Iterable[str]) -> float:
         """The relative error that is still right for a model with tensors of these element types."""
         return self.tolerance or default_tolerance(dtypes)
+
+    def limited_to(self, limits: Limits) -> TrialRequest:
+        return self._but(limits=limits)
+
+    def sampled_by(self, plan: SamplingPlan, *, incumbent_s: float | None = None) -> TrialRequest:
+        """`incumbent_s` is the latency to beat, if there is one."""
+        return self._but(sampling=plan, incumbent_s=incumbent_s)
+
+    def profiled_in(self, folder: Path) -> TrialRequest:
+        """The profile and its trace go to a trial's folder."""
+        return self._but(profile_in=str(folder))
+
+    def compared_with(self, reference: Path) -> TrialRequest:
+        """The file of the reference outputs lies here."""
+        return self._but(reference=str(reference))
+
+    def cached_in(self, folder: Path, *, cold: bool) -> TrialRequest:
+        """`cold`: the folder is emptied first."""
+        return self._but(cache=str(folder), cold=cold)
+
+    def with_toolchain(self, folder: Path) -> TrialRequest:
+        return self._but(toolchain=str(folder))
+
+    def keeping_cache_in(self, folder: Path) -> TrialRequest:
+        """What the first call compiles is kept in the folder."""
+        return self._but(keep_cache_in=str(folder))
+
+    def started_from(self, shipped: ShippedCache) -> TrialRequest:
+        """The first call takes what it needs from the artifact."""
+        return self._but(shipped=shipped)
+
+    def with_known_programs(self, outcomes: Mapping[str, str]) -> TrialRequest:
+        """Samples of these programs serve again."""
+        return self._but(known_programs=dict(outcomes))
+
+    def compiled_already(self, before: ColdCompile) -> TrialRequest:
+        """The cache folder holds a copy of the caches that this compile left."""
+        return self._but(cold=False, compiled_before=before)
+
+    def from_empty_caches(self) -> TrialRequest:
+        """Compiled for itself."""
+        return self._but(cold=True, compiled_before=None)
+
+    def without_reuse(self) -> TrialRequest:
+        """Compiled and sampled for itself."""
+        return self.from_empty_caches().with_known_programs({})
+
+    def _but(self, **changes: Unpack[Changes]) -> TrialRequest:
+        return self.model_copy(update=dict(changes))

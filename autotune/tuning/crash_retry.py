@@ -13,7 +13,6 @@ from pathlib import Path
 from autotune.measure.measurement import Failure, Outcome, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.tuning.reuse import from_empty_caches
 
 FIRST_CRASH = "first_crash"
 """Folder inside the trial's: what the process that crashed left."""
@@ -26,7 +25,7 @@ def once_more_if_crashed(
     if request.untuned or not isinstance(outcome, Failure) or outcome.reason is not Reason.CRASH:
         return outcome
     kept = _put_aside(folder)
-    return run(from_empty_caches(request)).model_copy(update={"first_crash": str(kept)})
+    return run(request.from_empty_caches()).model_copy(update={"first_crash": str(kept)})
 
 
 def _put_aside(folder: TrialFolder) -> Path:

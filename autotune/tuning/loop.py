@@ -43,7 +43,7 @@ from autotune.tuning.events import (
 )
 from autotune.tuning.failure_rules.learner import RuleLearner
 from autotune.tuning.noise_floor import check_drift, measure_noise_floor
-from autotune.tuning.reuse import from_empty_caches, shelve, with_reuse
+from autotune.tuning.reuse import shelve, with_reuse
 from autotune.tuning.session import Session, trial_request
 from autotune.tuning.time_budget import TimeBudget
 
@@ -263,7 +263,7 @@ class Tuner:
         self._notify(TrialStarted(asked.number, asked.config))
         folder = self._study.trial_folder(asked.number)
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
-        request = with_reuse(request, self._study, self._bench.caches).model_copy(update=self._early_stop())
+        request = self._with_early_stop(with_reuse(request, self._study, self._bench.caches))
         clock = self._bench.deadline.clock
         ends = clock() + longest_s
 
@@ -274,7 +274,7 @@ class Tuner:
             outcome = self._quiet.attempt(folder, request, ends - clock())
             if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
                 # Another trial's caches must not be what a config is blamed for.
-                outcome = attempt(from_empty_caches(request))
+                outcome = attempt(request.from_empty_caches())
             outcome = once_more_if_crashed(folder, request, outcome, attempt)
         except BaseException:
             self._study.give_back(asked)
@@ -283,23 +283,20 @@ class Tuner:
         shelve(self._study.record(asked.number), likely_finalists(self._bench), self._study, self._bench.caches)
         return outcome
 
-    def _early_stop(self) -> dict[str, object]:
-        """The latency to beat, and how much slower is clearly slower on a machine as noisy as this one.
+    def _with_early_stop(self, request: TrialRequest) -> TrialRequest:
+        """With the latency to beat, and how much slower is clearly slower on a machine as noisy as this one.
 
-        None where something else than the latency is wanted, or something else as well: a slow config may have that.
+        Unchanged where something else than the latency is wanted, or something else as well: a slow config may have it.
         """
         fastest, floor = self._bench.fastest(), self._study.noise_floor
         if fastest is None or floor is None or len(self._study.manifest.objectives) > 1:
-            return {}
+            return request
         incumbent_s = self._bench.objective.incumbent_s(fastest.measurement)
         if incumbent_s is None:
-            return {}
+            return request
         plan = self._budget.sampling
         clearly = max(plan.clearly_slower, CLEARLY_BEYOND_NOISE * floor.spread)
-        return {
-            "incumbent_s": incumbent_s,
-            "sampling": plan.model_copy(update={"clearly_slower": clearly}),
-        }
+        return request.sampled_by(plan.model_copy(update={"clearly_slower": clearly}), incumbent_s=incumbent_s)
 
     def _break_if_hopeless(self, last: TrialRecord) -> None:
         """Stop when one error ends trial after trial and a config that worked before ends in it too."""

@@ -51,7 +51,7 @@ def check_drift(bench: Session, quiet: BusyMachine, after: int, first_s: float) 
     """Time the untuned model again, briefly, after trial `after`. None if its process failed: no reading, no harm."""
     bench.notify(DriftCheckStarted())
     folder, request = bench.untuned_again(f"sentinel-{after:04d}")
-    outcome = quiet.attempt(folder, request.model_copy(update={"sampling": bench.budget.sentinel}))
+    outcome = quiet.attempt(folder, request.sampled_by(bench.budget.sentinel))
     if not isinstance(outcome, Measurement):
         return None
     sentinel = DriftCheck(after=after, latency_s=outcome.latency.p50)

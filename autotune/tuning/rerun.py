@@ -9,7 +9,6 @@ from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner, repeat_command
-from autotune.tuning.reuse import without_reuse
 from autotune.tuning.session import trial_request
 
 
@@ -24,13 +23,13 @@ def run_again(study: Study, number: int, *, profiled: bool = False, log: Path | 
     try:
         recorded = study.trial_folder(number).read_request()
         # The study may have moved since.
-        here = {"cache": str(folder.path / "cache"), "reference": str(study.reference.resolve())}
-        request = without_reuse(recorded.model_copy(update=here))
+        here = recorded.compared_with(study.reference.resolve()).cached_in(folder.path / "cache", cold=True)
+        request = here.without_reuse()
     except (OSError, ValueError):
         # The evidence was deleted; the study still knows the config.
         request = trial_request(study, number, record.config, folder, Budget())
     if profiled:
-        request = request.model_copy(update={"profile_in": str(study.trial_folder(number).path.resolve())})
+        request = request.profiled_in(study.trial_folder(number).path.resolve())
     framework = request.workload.framework
     with Runner(framework, study.manifest.variables, preload=False, log=log) as runner:
         return runner.run(folder, request, fresh=True), repeat_command(folder, request)

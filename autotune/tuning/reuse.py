@@ -25,27 +25,17 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialR
     The untuned model takes nothing over: it is what all others are compared with.
     """
     place = shelf.place(request.number)
-    request = request.model_copy(update={"cache": str(place)})
+    request = request.cached_in(place, cold=request.cold)
     if request.untuned:
         return request
     records = study.records()
-    request = request.model_copy(update={"known_programs": _known_programs(records, study)})
+    request = request.with_known_programs(_known_programs(records, study))
     if any(each.quantity in ("compile", "total") for each in study.manifest.objectives):
         return request  # The calls that compile are part of what is compared: each trial makes its own from nothing.
     donor = _donor(request.config, records, study, shelf)
     if donor is None or not shelf.copy(donor.number, place):
         return request
-    return request.model_copy(update={"cold": False, "compiled_before": _cold_compile(donor)})
-
-
-def from_empty_caches(request: TrialRequest) -> TrialRequest:
-    """The same trial, compiled for itself."""
-    return request.model_copy(update={"cold": True, "compiled_before": None})
-
-
-def without_reuse(request: TrialRequest) -> TrialRequest:
-    """The same trial, compiled and sampled for itself."""
-    return from_empty_caches(request).model_copy(update={"known_programs": {}})
+    return request.compiled_already(_cold_compile(donor))
 
 
 def shelve(record: TrialRecord, likely_finalists: Sequence[TrialRecord], study: Study, shelf: CacheStore) -> None:

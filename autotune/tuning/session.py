@@ -54,7 +54,7 @@ class Session:
         """
         limits = self.deadline.cap(request.limits, longest_s)
         begun = self.deadline.clock()
-        capped = request.model_copy(update={"limits": limits})
+        capped = request.limited_to(limits)
         outcome = attempt(self.trials, folder, capped, on_stage=self.tell_stage)
         was_cut = limits.total < request.limits.total and self.deadline.clock() - begun >= limits.total
         return _cut_off(outcome) if was_cut else outcome
@@ -85,8 +85,7 @@ class Session:
             cache, cold = (folder / "cache" / name).resolve(), self.objective.compiles_cold
             if not cold:
                 self.caches.copy(number, cache)
-            kept = {"cache": str(cache), "cold": cold}
-            contestants.append(Contestant(name, request.model_copy(update=kept)))
+            contestants.append(Contestant(name, request.cached_in(cache, cold=cold)))
         return BlockedRun(
             self.trials,
             folder,

@@ -60,12 +60,9 @@ def _measure(bench: Session, answer: TrialRecord) -> list[Measurement]:
 
 def _run(bench: Session, answer: TrialRecord, folder: TrialFolder, *, is_first: bool) -> Measurement | Failure:
     request = trial_request(bench.study, answer.number, answer.config, folder, bench.budget)
-    once = {
-        "cache": str(folder.path.parent / "cache"),
-        "cold": is_first,
-        "sampling": bench.budget.tail.sampling(bench.budget.sampling),
-    }
-    return bench.attempt(folder, request.model_copy(update=once))
+    sampling = bench.budget.tail.sampling(bench.budget.sampling)
+    once = request.cached_in(folder.path.parent / "cache", cold=is_first).sampled_by(sampling)
+    return bench.attempt(folder, once)
 
 
 def _not_confirmed(failure: Failure) -> NoUsableTrialError:

@@ -167,7 +167,7 @@ def measure(
     deadline = Deadline.after(budget.wall_s)
     folder = TrialFolder((duel.folder / "untuned").resolve())
     request = _request(duel, budget, duel.untuned, "untuned")
-    untuned = attempt(trials, folder, request.model_copy(update={"limits": deadline.cap(request.limits)}))
+    untuned = attempt(trials, folder, request.limited_to(deadline.cap(request.limits)))
     if isinstance(untuned, Failure) and deadline.left_s() <= 0:
         raise _too_little_time(budget)
     if isinstance(untuned, Failure):

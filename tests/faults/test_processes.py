@@ -366,12 +366,12 @@ supervisor.main(["numpy"])
 
 _UNKILLABLE = """
 import psutil, subprocess, sys
-from autotune.trial.runner import supervisor
-supervisor._REAPED_WITHIN_S = 0.2
+from autotune.trial.runner import reaper
+reaper._REAPED_WITHIN_S = 0.2
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 kill, psutil.Process.kill = psutil.Process.kill, lambda self: None
-supervisor.kill_descendants()
-supervisor.kill_descendants()
+reaper.kill_descendants()
+reaper.kill_descendants()
 print("returned")
 child.kill()
 child.wait()

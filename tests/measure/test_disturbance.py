@@ -134,6 +134,6 @@ class TestMeter:
     def test_samples_record_it(self):
         """Once for all samples of a trial; nothing can have taken more than the whole machine."""
         pytest.importorskip("resource")
-        usage = take_samples(lambda: None, SamplingPlan(min_samples=3, max_samples=3)).usage
+        usage = take_samples([lambda: None], SamplingPlan(min_samples=3, max_samples=3)).usage
         assert usage is not None
         assert usage.taken_s is None or usage.taken_s >= 0

@@ -8,8 +8,7 @@ import pytest
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.measurement import Measurement, Replay, Samples
 from autotune.measure.objective import Objective
-from autotune.measure.passes import take_cold_pass, take_passes, take_passes_in_turns
-from autotune.measure.sampling import SamplingPlan
+from autotune.measure.sampling import SamplingPlan, take_cold_pass, take_samples, take_turns
 
 STREAM = (0, 1, 0)
 """Of two shapes, 2 s and 5 s a call once compiled."""
@@ -36,7 +35,7 @@ class Script:
         return self.now
 
     def sampled(self, incumbent_s: float | None = None, **plan: float) -> Samples:
-        return take_passes(self.calls(), SamplingPlan.model_validate(plan), self.clock, incumbent_s=incumbent_s)
+        return take_samples(self.calls(), SamplingPlan.model_validate(plan), self.clock, incumbent_s=incumbent_s)
 
 
 def compiled(num_graphs: int, num_given_up: int | None = 0) -> Compilations:
@@ -88,11 +87,11 @@ def test_a_turn_is_one_call_that_does_not_count_and_whole_passes() -> None:
     for turn_s, num_passes in ((0.1, 1), (12.0, 2)):
         script, turns = Script(STEADY), iter([True, True, False])
         plan = SamplingPlan(turn_s=turn_s, max_warmup_s=100)
-        samples = take_passes_in_turns(script.calls(), plan, lambda turns=turns: next(turns), script.clock)
+        samples = take_turns(script.calls(), plan, lambda turns=turns: next(turns), script.clock)
         assert samples.turns == (3 * num_passes,) * 2
         assert script.num_calls == len(samples.warmup_s) + 2 * (1 + 3 * num_passes)
     with pytest.raises(RuntimeError, match="before its first turn"):
-        take_passes_in_turns(script.calls(), plan, lambda: False, script.clock)
+        take_turns(script.calls(), plan, lambda: False, script.clock)
 
 
 @pytest.fixture

@@ -33,11 +33,11 @@ class Script:
         return self.now
 
     def sampled(self, *, incumbent_s: float | None = None, **plan: float) -> Samples:
-        return take_samples(self.call, SamplingPlan.model_validate(plan), clock=self.clock, incumbent_s=incumbent_s)
+        return take_samples([self.call], SamplingPlan.model_validate(plan), clock=self.clock, incumbent_s=incumbent_s)
 
     def in_turns(self, num_turns: int, **plan: float) -> Samples:
         turns = iter([True] * num_turns + [False])
-        return take_turns(self.call, SamplingPlan.model_validate(plan), lambda: next(turns), clock=self.clock)
+        return take_turns([self.call], SamplingPlan.model_validate(plan), lambda: next(turns), clock=self.clock)
 
 
 def test_the_plan_is_the_documented_one() -> None:
@@ -338,7 +338,7 @@ class TestTurns:
             calls_before.append(script.num_calls)
             return len(calls_before) < 2
 
-        samples = take_turns(script.call, SamplingPlan(turn_s=2.0, max_warmup_s=1000), next_turn, clock=script.clock)
+        samples = take_turns([script.call], SamplingPlan(turn_s=2.0, max_warmup_s=1000), next_turn, clock=script.clock)
         assert samples.warmup_s == pytest.approx([9, 5, 1, 1])
         assert calls_before == [4, 4 + 1 + 2]
 
@@ -370,7 +370,7 @@ def test_page_faults_are_those_of_the_call() -> None:
             memory[:: 2**12] = b"x" * (len(memory) // 2**12)
 
     plan = SamplingPlan(min_warmup_calls=1, max_warmup_s=1e-9, min_samples=6, max_samples=6, min_sampling_s=1e-9)
-    usage = take_samples(call, plan).usage
+    usage = take_samples([call], plan).usage
     assert usage is not None
     quiet, busy = usage.page_faults[1::2], usage.page_faults[::2]
     assert min(busy) > 10 + max(quiet)

@@ -155,7 +155,7 @@ def test_the_plain_command_repeats_the_trial(tmp_path, make_request):
 def test_a_worker_without_a_request_says_so(tmp_path):
     """A folder without request.json is a sentence and exit status 2."""
     child = subprocess.run(
-        module_command("worker", str(tmp_path)), cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        module_command("trial.worker.main", str(tmp_path)), cwd=REPOSITORY, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     assert child.returncode == 2

@@ -190,7 +190,7 @@ class BlockedRun:
         """A process that is warm, or one that failed and gets no other."""
         name = folder.path.name
         while True:
-            capped = request.model_copy(update={"limits": self.deadline.cap(request.limits)})
+            capped = request.limited_to(self.deadline.cap(request.limits))
             live = self.trials.hold(folder, capped, on_stage=self.on_stage)
             if not isinstance(live.outcome, Failure) or not self._gets_another(name, request, live.outcome):
                 return live

@@ -6,19 +6,13 @@ process that is being timed.
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
 import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from autotune.backends.registry import entry_of, framework_version
 from autotune.errors import HarnessError
@@ -26,19 +20,14 @@ from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.command import module_command, package_path
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.room import when_there_is_room
 from autotune.trial.runner.exit_status import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
+from autotune.trial.runner.supervisor_process import SupervisorProcess
 from autotune.trial.toolchain import ready_toolchain
 
 StageCallback = Callable[[Stage], None]
 
-_ENDS_WITHIN_S = 30.0
-"""A supervisor whose stdin is closed; it waits 10 s for processes that cannot be killed."""
 _TOOLCHAIN_LIMIT_S = 600.0
 """To make what trials share takes 30 s of processor time with inductor; a machine may be slow or busy."""
-
-_PRELOAD_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
-"""NumPy's BLAS starts threads when imported, and a process with threads must not fork."""
 
 
 class LiveTrial(Protocol):
@@ -81,7 +70,7 @@ class Runner:
         self._module = (self._entry.preload or "") if preload else ""
         self._variables = {**self._entry.process_variables, **variables}
         self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._supervisor: SupervisorProcess | None = None
         self._running: dict[str, _Process] = {}
         self._toolchain: tuple[Path | None] | None = None
         """Within a tuple: there may be none to be had."""
@@ -108,28 +97,21 @@ class Runner:
         return held
 
     def close(self) -> None:
-        """Close the supervisor's stdin: it kills what runs and ends. Waits until it has."""
-        if self._process is None:
+        """End the supervisor, which kills what runs. Waits until it has."""
+        if self._supervisor is None:
             return
-        process, self._process = self._process, None
-        for stream in (process.stdin, process.stdout):
-            assert stream is not None
-            with suppress(BrokenPipeError):
-                stream.close()
-        _wait_for_the_end(process)
+        supervisor, self._supervisor = self._supervisor, None
+        supervisor.close()
         for each in list(self._running.values()):
             each.end(None)
         self._running.clear()
 
     def send(self, **order: Any) -> None:
         """Give the supervisor an order. Where it was lost, so are its trials; the next one gets a new supervisor."""
-        process = self._process
-        if process is None:
+        if self._supervisor is None:
             return
         try:
-            assert process.stdin is not None
-            process.stdin.write((json.dumps(order) + "\n").encode())
-            process.stdin.flush()
+            self._supervisor.send(order)
         except BrokenPipeError:
             self.close()
         except BaseException:
@@ -138,19 +120,16 @@ class Runner:
 
     def listen(self) -> None:
         """Wait for one event and hand it to the process that it is about."""
-        process = self._process
-        if process is None:
+        if self._supervisor is None:
             return
-        assert process.stdout is not None
         try:
-            line = process.stdout.readline()
+            event = self._supervisor.next_event()
         except BaseException:
             self.close()
             raise
-        if not line:
+        if event is None:
             self.close()
             return
-        event = json.loads(line)
         running = self._running[event["folder"]]
         if event["event"] == "ended":
             del self._running[event["folder"]]
@@ -183,7 +162,7 @@ class Runner:
         folder: TrialFolder,
         limits: Limits,
         on_stage: StageCallback | None,
-        program: str = "worker",
+        program: str = "trial.worker.main",
         **order: bool,
     ) -> _Process:
         """Start a program for a folder; one that cannot be started has ended."""
@@ -206,7 +185,7 @@ class Runner:
             version = framework_version(self._framework)
             self._toolchain = (ready_toolchain(self._framework, version, self._variables, self._make_toolchain),)
         (found,) = self._toolchain
-        return request if found is None else request.model_copy(update={"toolchain": str(found)})
+        return request if found is None else request.with_toolchain(found)
 
     def _make_toolchain(self, folder: TrialFolder) -> None:
         assert self._entry.toolchain is not None
@@ -218,80 +197,12 @@ class Runner:
 
     def _require_supervisor(self, limit_s: float) -> str | None:
         """See that one is there and has imported what it imports; None, or why there is none."""
-        if self._process is not None:
-            return None
-        try:
-            process = when_there_is_room(self._start_supervisor)
-        except HarnessError as error:
-            return str(error)
-        if _says_something(process, limit_s):
-            assert process.stdout is not None
-            process.stdout.readline()  # `ready`, or nothing from one that has ended: the first order will find out.
-            self._process = process
-            return None
-        _kill_session(process)
-        return (
-            f"stopped: importing {self._module or 'the supervisor'} took longer than {limit_s:.0f} s, the limit of "
-            f"stage {Stage.START}"
-        )
-
-    def _start_supervisor(self) -> subprocess.Popen[bytes]:
-        added = {name: value for name, value in _PRELOAD_ONLY.items() if self._module and name not in os.environ}
-        environment = {
-            **os.environ,
-            **added,
-            **self._variables,
-            "AUTOTUNE_PRELOAD_ONLY": ",".join(added.keys() - self._variables.keys()),
-            "PYTHONPATH": package_path(self._variables.get("PYTHONPATH")),
-        }
-        stderr = None if self._log is None else self._log.open("ab")
-        try:
-            return subprocess.Popen(
-                module_command("trial.runner.supervisor", self._module),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=environment,
-                # Its own session: Ctrl-C reaches the parent alone, which then closes the supervisor's stdin.
-                start_new_session=True,
-            )
-        finally:
-            if stderr is not None:
-                stderr.close()
-
-
-def _says_something(process: subprocess.Popen[bytes], limit_s: float) -> bool:
-    """It has written to its stdout, or closed it, within the limit."""
-    try:
-        with selectors.DefaultSelector() as selector:
-            stdout: IO[bytes] | None = process.stdout
-            assert stdout is not None
-            selector.register(stdout, selectors.EVENT_READ)
-            return bool(selector.select(limit_s))
-    except BaseException:
-        _kill_session(process)
-        raise
-
-
-def _wait_for_the_end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(_ENDS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        _kill_session(process)
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """End a supervisor that does not listen. The kernel ends its trials with it."""
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with suppress(BrokenPipeError):
-                stream.close()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(_ENDS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        sys.stderr.write(f"process {process.pid} cannot be killed, and left: it waits for a device or a disk\n")
+        if self._supervisor is None:
+            try:
+                self._supervisor = SupervisorProcess.start(self._module, self._variables, self._log, limit_s)
+            except HarnessError as error:
+                return str(error)
+        return None
 
 
 class Runners:

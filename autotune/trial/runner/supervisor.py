@@ -18,13 +18,11 @@ found and killed too; and a child dies with its supervisor.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -32,26 +30,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
-
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.room import when_there_is_room
-from autotune.trial.runner.orphans import MARK_VARIABLE, kill_marked, mark_of
-from autotune.trial.worker import main as worker
+from autotune.trial.runner.reaper import kill_descendants, kill_group, reaped, unkillable
+from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
+from autotune.trial.worker.stages import STAGE_FD_VARIABLE, TURN_FD_VARIABLE
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _AFTER_KILL_S = 300.0
 """A killed process is gone in milliseconds; one stuck in a device driver may take long, or for ever."""
-_REAPED_WITHIN_S = 10.0
-"""Killed descendants of a process that has ended; those that the kernel does not let go are left then, and named."""
 _LONGEST_WAIT_S = 86400.0
 """The system call takes milliseconds in 32 bits; after a day it is simply made again."""
-_PRELOAD_ONLY = "AUTOTUNE_PRELOAD_ONLY"
-"""Names of variables that hold for the import alone and are taken away from the trials, comma-separated."""
 
 
 @dataclass
@@ -124,7 +115,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, _exit)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
 
         for descriptor in (self._orders, self._wakeup_read):
             self._selector.register(descriptor, selectors.EVENT_READ)
@@ -154,9 +145,9 @@ class Supervisor:
         for child in [each for each in self._children.values() if each.seconds_left() <= 0]:
             if child.timed_out is None:
                 child.timed_out, child.killed_at = child.stage, time.monotonic()
-                _kill_group(child.pid)
+                kill_group(child.pid)
             else:
-                _stuck.add(child.pid)
+                unkillable.add(child.pid)
                 self._end(child, status=signal.SIGKILL, stuck=True)
         return self._orders not in ready or self._take_orders()
 
@@ -192,15 +183,15 @@ class Supervisor:
         folder = TrialFolder(Path(order["folder"]))
         stages, told = os.pipe()
         turn, turns = os.pipe() if order["live"] else (None, None)
-        for_child = {worker.STAGE_FD_VARIABLE: told}
+        for_child = {STAGE_FD_VARIABLE: told}
         if turn is not None:
-            for_child[worker.TURN_FD_VARIABLE] = turn
+            for_child[TURN_FD_VARIABLE] = turn
         ours = [each for each in (stages, turns) if each is not None]
         try:
             if self._preloaded and not order["fresh"]:
-                pid = _fork_worker(folder, order, for_child, [*ours, *self._descriptors()])
+                pid = fork_worker(folder, order, for_child, [*ours, *self._descriptors()])
             else:
-                pid = when_there_is_room(lambda: _spawn_worker(folder, order, for_child))
+                pid = when_there_is_room(lambda: spawn_worker(folder, order, for_child))
         except HarnessError:
             for descriptor in ours:
                 os.close(descriptor)
@@ -225,7 +216,7 @@ class Supervisor:
 
     def _bury(self) -> None:
         """Collect every ended descendant; when a trial's own process is among them, kill what it left."""
-        for pid, status in _reaped():
+        for pid, status in reaped():
             child = next((each for each in self._children.values() if each.pid == pid), None)
             if child is not None:
                 self._end(child, status)
@@ -235,7 +226,7 @@ class Supervisor:
         del self._children[child.folder]
         if child.stages in self._selector.get_map():
             self._selector.unregister(child.stages)
-        _kill_group(child.pid)
+        kill_group(child.pid)
         kill_descendants(None if not self._children else child.folder)
         child.let_go()
         os.close(child.stages)
@@ -247,107 +238,6 @@ class Supervisor:
             os.write(self._events, (json.dumps(event) + "\n").encode())
 
 
-def _fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int], to_close: list[int]) -> int:
-    """A trial in a fork of this process, the framework already imported."""
-    pid = when_there_is_room(os.fork)
-    if pid:
-        return pid
-    code = 1
-    try:
-        _become_child(folder, order)
-        for descriptor in to_close:
-            os.close(descriptor)
-        for name in os.environ.pop(_PRELOAD_ONLY, "").split(","):
-            os.environ.pop(name, None)
-        for name, pipe in pipes.items():
-            os.environ[name] = str(pipe)
-            os.set_inheritable(pipe, True)  # The worker may start its Python anew.
-        code = worker.main([str(folder.path)])
-    finally:
-        worker.leave(code)
-
-
-def _spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int]) -> int:
-    """A trial, or another program for a folder, in a Python of its own."""
-    numbers = {name: str(pipe) for name, pipe in pipes.items()}
-    environment = {**os.environ, **numbers, MARK_VARIABLE: mark_of(folder.path)}
-    for name in environment.pop(_PRELOAD_ONLY, "").split(","):
-        environment.pop(name, None)
-    process = subprocess.Popen(
-        module_command(order["program"], str(folder.path)),
-        stdin=subprocess.DEVNULL,
-        env=environment,
-        pass_fds=list(pipes.values()),
-        # Safe: a supervisor has a single thread (`main` sees to it).
-        preexec_fn=lambda: _become_child(folder, order),  # noqa: PLW1509
-    )
-    # Reaped in `_bury` with all the others; Popen must not try.
-    process.returncode = 0
-    return process.pid
-
-
-def _become_child(folder: TrialFolder, order: dict[str, Any]) -> None:
-    """Own session, dies with the supervisor, default signals, output into the folder."""
-    os.setsid()
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.set_wakeup_fd(-1)
-    for each in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, signal.SIG_DFL)
-    os.environ[MARK_VARIABLE] = mark_of(folder.path)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if order["echo"]:
-        os.dup2(2, 1)
-        return
-    for descriptor, path in ((1, folder.stdout), (2, folder.stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
-
-
-def _reaped() -> list[tuple[int, int]]:
-    """Process number and status of every descendant that has ended since."""
-    ended = []
-    with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
-            ended.append(found)
-    return ended
-
-
-_stuck: set[int] = set()
-"""Processes that were killed and do not end."""
-
-
-def kill_descendants(of_trial: str | None = None) -> None:
-    """Kill every descendant and wait for it, orphans handed to this process included.
-
-    `of_trial` (a folder) kills those alone that carry the trial's mark: others are still wanted. One that the kernel
-    does not let go, since it waits for a device or a disk (state D), is named and left.
-    """
-    if of_trial is not None:
-        kill_marked(Path(of_trial), psutil.Process().children(recursive=True))
-        return
-    end = time.monotonic() + _REAPED_WITHIN_S
-    while descendants := [each for each in psutil.Process().children(recursive=True) if each.pid not in _stuck]:
-        if time.monotonic() >= end:
-            _stuck.update(each.pid for each in descendants)
-            print(f"cannot be killed, and left: {', '.join(map(_name_of, descendants))}", file=sys.stderr)
-            return
-        for process in descendants:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        if not _reaped():
-            time.sleep(0.01)
-
-
-def _name_of(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return f"process {process.pid} ({process.name()}, {process.status()})"
-    return f"process {process.pid}"
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
 def _drain(descriptor: int) -> None:
     with suppress(BlockingIOError):
         while os.read(descriptor, 4096):
@@ -356,11 +246,6 @@ def _drain(descriptor: int) -> None:
 
 def _exit(*_: object) -> NoReturn:
     raise SystemExit(1)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _preload(module: str) -> str | None:

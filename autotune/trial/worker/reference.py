@@ -59,9 +59,9 @@ def write(request: TrialRequest, backend: Backend, enter: Callable[[Stage], None
     tolerance = request.tolerance_for(subject.dtypes)
     _refuse_narrowing(request, subject, dtype)
     enter(Stage.CHECK)
-    exercise, seen = _observed(request, backend, subject, dtype)
-    with exercise.recording():
-        write_reference(request, seen, tolerance, exercise.gate)
+    task, seen = _observed(request, backend, subject, dtype)
+    with task.recording():
+        write_reference(request, seen, tolerance, task.gate)
 
 
 def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) -> None:
@@ -77,10 +77,10 @@ def _observed(
 ) -> tuple[TrialTask, list[list[Any]]]:
     try:
         wide = widened(subject, backend, dtype)
-        exercise = task_for(request.workload, wide, backend)
-        with exercise.recording():
-            step = exercise.compile(without_variants(request.config), UndoLog())
-            return exercise, exercise.observe(step, wide.inputs[0].call(step))
+        task = task_for(request.workload, wide, backend)
+        with task.recording():
+            step = task.compile(without_variants(request.config), UndoLog())
+            return task, task.observe(step, wide.inputs[0].call(step))
     except Exception as error:
         # Memory too: what counts is that this reference cannot be had, and what to do.
         raise HarnessError(

@@ -1,4 +1,4 @@
-"""The stream of a subject under traffic, called: its first pass as a `Replay`, and the calls of the passes after it."""
+"""The calls of a trial that are timed: of the example inputs, or of the stream under traffic, and its first pass."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from autotune.backends.protocol import Backend
 from autotune.config import Config
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.measurement import Replay
-from autotune.measure.passes import take_cold_pass
+from autotune.measure.sampling import take_cold_pass
 from autotune.trial.worker.subject import Subject
+from autotune.workload.workload import Arguments
 
 
-def stream_calls(subject: Subject, step: Callable[..., Any], backend: Backend) -> list[Callable[[], None]]:
-    """What makes each call of the stream. Each lets go of its output before it returns."""
-    assert subject.stream is not None
+def one_call(step: Callable[..., Any], inputs: Arguments, backend: Backend) -> Callable[[], None]:
+    """Makes the call, and returns when its output is there and let go of."""
 
-    def call_of(index: int) -> Callable[[], None]:
-        inputs = stream.inputs[index]
+    def call() -> None:
+        inputs.call(step)
+        backend.synchronise()
 
-        def call() -> None:
-            inputs.call(step)
-            backend.synchronise()
+    return call
 
-        return call
 
-    stream = subject.stream
-    of_shape = [call_of(index) for index in range(len(stream.inputs))]
-    return [of_shape[index] for index in stream.calls]
+def calls_of_a_pass(subject: Subject, step: Callable[..., Any], backend: Backend) -> list[Callable[[], None]]:
+    """One for each call of the stream; without traffic the call of the example inputs alone."""
+    if subject.stream is None:
+        return [one_call(step, subject.inputs[0], backend)]
+    of_shape = [one_call(step, inputs, backend) for inputs in subject.stream.inputs]
+    return [of_shape[index] for index in subject.stream.calls]
 
 
 def first_pass(
@@ -42,7 +43,7 @@ def first_pass(
         return backend.compilations(subject.model, config)
 
     read()  # What a framework does to be able to tell is no part of the first call.
-    cold_s, compilations = take_cold_pass(stream_calls(subject, step, backend), read)
+    cold_s, compilations = take_cold_pass(calls_of_a_pass(subject, step, backend), read)
     return Replay(
         sizes=subject.stream.sizes,
         stream=subject.stream.calls,

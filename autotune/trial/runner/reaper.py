@@ -1,0 +1,63 @@
+"""The end of processes: every descendant of the supervisor is killed where that is due, and waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from autotune.trial.runner.orphans import kill_marked
+
+_REAPED_WITHIN_S = 10.0
+"""Killed descendants of a process that has ended; those that the kernel does not let go are left then, and named."""
+
+unkillable: set[int] = set()
+"""Processes that were killed and do not end."""
+
+
+def reaped() -> list[tuple[int, int]]:
+    """Process number and status of every descendant that has ended since."""
+    ended = []
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
+            ended.append(found)
+    return ended
+
+
+def kill_descendants(of_trial: str | None = None) -> None:
+    """Kill every descendant and wait for it, orphans handed to this process included.
+
+    `of_trial` (a folder) kills those alone that carry the trial's mark: others are still wanted. One that the kernel
+    does not let go, since it waits for a device or a disk (state D), is named and left.
+    """
+    if of_trial is not None:
+        kill_marked(Path(of_trial), psutil.Process().children(recursive=True))
+        return
+    end = time.monotonic() + _REAPED_WITHIN_S
+    while descendants := [each for each in psutil.Process().children(recursive=True) if each.pid not in unkillable]:
+        if time.monotonic() >= end:
+            unkillable.update(each.pid for each in descendants)
+            print(f"cannot be killed, and left: {', '.join(map(_name_of, descendants))}", file=sys.stderr)
+            return
+        for process in descendants:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if not reaped():
+            time.sleep(0.01)
+
+
+def _name_of(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return f"process {process.pid} ({process.name()}, {process.status()})"
+    return f"process {process.pid}"
+
+
+def kill_group(pid: int) -> None:
+    """Kill the process group that the process leads, if it is still there."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,80 @@
+"""Starting a trial's process from the supervisor: a fork of it, or a Python of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command
+from autotune.trial.folder import TrialFolder
+from autotune.trial.room import when_there_is_room
+from autotune.trial.runner.orphans import MARK_VARIABLE, mark_of
+from autotune.trial.worker import main as worker
+
+PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1
+
+
+def fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int], to_close: list[int]) -> int:
+    """A trial in a fork of this process, the framework already imported."""
+    pid = when_there_is_room(os.fork)
+    if pid:
+        return pid
+    code = 1
+    try:
+        _become_child(folder, order)
+        for descriptor in to_close:
+            os.close(descriptor)
+        for name in os.environ.pop(PRELOAD_ONLY_VARIABLE, "").split(","):
+            os.environ.pop(name, None)
+        for name, pipe in pipes.items():
+            os.environ[name] = str(pipe)
+            os.set_inheritable(pipe, True)  # The worker may start its Python anew.
+        code = worker.main([str(folder.path)])
+    finally:
+        worker.leave(code)
+
+
+def spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int]) -> int:
+    """A trial, or another program for a folder, in a Python of its own."""
+    numbers = {name: str(pipe) for name, pipe in pipes.items()}
+    environment = {**os.environ, **numbers, MARK_VARIABLE: mark_of(folder.path)}
+    for name in environment.pop(PRELOAD_ONLY_VARIABLE, "").split(","):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        module_command(order["program"], str(folder.path)),
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        pass_fds=list(pipes.values()),
+        # Safe: a supervisor has a single thread (`supervisor.main` sees to it).
+        preexec_fn=lambda: _become_child(folder, order),  # noqa: PLW1509
+    )
+    # Reaped by the supervisor with all the others; Popen must not try.
+    process.returncode = 0
+    return process.pid
+
+
+def _become_child(folder: TrialFolder, order: dict[str, Any]) -> None:
+    """Own session, dies with the supervisor, default signals, output into the folder."""
+    os.setsid()
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.set_wakeup_fd(-1)
+    for each in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_DFL)
+    os.environ[MARK_VARIABLE] = mark_of(folder.path)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if order["echo"]:
+        os.dup2(2, 1)
+        return
+    for descriptor, path in ((1, folder.stdout), (2, folder.stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process, on Linux: see prctl(2)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,128 @@
+"""`SupervisorProcess`: the supervisor as seen from the parent, which starts it, gives orders, reads events, ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from autotune.errors import HarnessError
+from autotune.measure.measurement import Stage
+from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command, package_path
+from autotune.trial.room import when_there_is_room
+
+_ENDS_WITHIN_S = 30.0
+"""A supervisor whose stdin is closed; it waits 10 s for processes that cannot be killed."""
+
+_PRELOAD_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
+"""NumPy's BLAS starts threads when imported, and a process with threads must not fork."""
+
+
+class SupervisorProcess:
+    """A running supervisor (`runner.supervisor`)."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @classmethod
+    def start(cls, module: str, variables: Mapping[str, str], log: Path | None, limit_s: float) -> SupervisorProcess:
+        """One that has imported `module`, if that is no empty text. Raises HarnessError.
+
+        `log` takes its stderr; None: it writes to this process's.
+        """
+        process = when_there_is_room(lambda: _popen(module, variables, log))
+        if not _says_something(process, limit_s):
+            _kill_session(process)
+            raise HarnessError(
+                f"stopped: importing {module or 'the supervisor'} took longer than {limit_s:.0f} s, the limit of "
+                f"stage {Stage.START}"
+            )
+        _pipe(process.stdout).readline()  # `ready`, or nothing from one that has ended: the first order finds out.
+        return cls(process)
+
+    def send(self, order: Mapping[str, Any]) -> None:
+        """Raises BrokenPipeError where it has ended."""
+        stdin = _pipe(self._process.stdin)
+        stdin.write((json.dumps(order) + "\n").encode())
+        stdin.flush()
+
+    def next_event(self) -> dict[str, Any] | None:
+        """Waits for one; None where it has ended."""
+        line = _pipe(self._process.stdout).readline()
+        if not line:
+            return None
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+    def close(self) -> None:
+        """Close its stdin: it kills what runs and ends. Waits until it has; kills it where that takes too long."""
+        _close_pipes(self._process)
+        try:
+            self._process.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            _kill_session(self._process)
+
+
+def _popen(module: str, variables: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
+    added = {name: value for name, value in _PRELOAD_ONLY.items() if module and name not in os.environ}
+    environment = {
+        **os.environ,
+        **added,
+        **variables,
+        PRELOAD_ONLY_VARIABLE: ",".join(added.keys() - variables.keys()),
+        "PYTHONPATH": package_path(variables.get("PYTHONPATH")),
+    }
+    stderr = None if log is None else log.open("ab")
+    try:
+        return subprocess.Popen(
+            module_command("trial.runner.supervisor", module),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=environment,
+            # Its own session: Ctrl-C reaches the parent alone, which then closes the supervisor's stdin.
+            start_new_session=True,
+        )
+    finally:
+        if stderr is not None:
+            stderr.close()
+
+
+def _says_something(process: subprocess.Popen[bytes], limit_s: float) -> bool:
+    """It has written to its stdout, or closed it, within the limit."""
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(_pipe(process.stdout), selectors.EVENT_READ)
+            return bool(selector.select(limit_s))
+    except BaseException:
+        _kill_session(process)
+        raise
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """End a supervisor that does not listen. The kernel ends its trials with it."""
+    _close_pipes(process)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(f"process {process.pid} cannot be killed, and left: it waits for a device or a disk\n")
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        with suppress(BrokenPipeError):
+            _pipe(stream).close()
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream

@@ -1,0 +1,60 @@
+"""An exception of the child as a `Failure`: its reason, its stage and its own words."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+
+from autotune.backends.protocol import Backend
+from autotune.errors import AutotuneError, InvalidConfigError, quoted
+from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.trial.request import TrialRequest
+from autotune.trial.room import is_without_room
+from autotune.trial.worker.accuracy_check import WrongResultError
+
+_REASONS: dict[type[BaseException], Reason] = {
+    WrongResultError: Reason.WRONG_RESULT,
+    InvalidConfigError: Reason.INVALID,
+    AutotuneError: Reason.HARNESS,
+}
+"""First match wins, so a subclass stands before its base."""
+
+
+def failure_of(
+    error: BaseException, stage: Stage, request: TrialRequest, backend: Backend | None, evidence: str
+) -> Failure:
+    """The reason behind an exception: told by its type first, else by the stage in which it came."""
+    return Failure(
+        reason=_reason(error, stage, request, backend),
+        stage=stage,
+        error=_in_words(error),
+        evidence=evidence,
+        relative_error=_finite(getattr(error, "relative_error", None)),
+    )
+
+
+def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: Backend | None) -> Reason:
+    by_type = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
+    if by_type is not None:
+        return by_type
+    if stage in (Stage.START, Stage.BUILD) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+        return Reason.HARNESS
+    if is_without_room(error):
+        return Reason.HARNESS
+    told = backend.classify(error) if backend is not None else None
+    if told is not None:
+        return told
+    if isinstance(error, MemoryError):
+        return Reason.OUT_OF_MEMORY
+    return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, AutotuneError):
+        return f"{error} ({error.tip})" if error.tip else str(error)
+    return quoted(error, max_lines=4, max_chars=600)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and np.isfinite(value) else None

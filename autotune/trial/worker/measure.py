@@ -1,0 +1,150 @@
+"""One trial in the child: build, compile, check and time the workload under the request's config."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune import environment
+from autotune.apply import compile_model
+from autotune.apply.warm_start import key_here, warm_start
+from autotune.backends.protocol import Backend
+from autotune.backends.undo import UndoLog
+from autotune.files import write_whole
+from autotune.measure.measurement import Measurement, Replay, Samples, Stage
+from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
+from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
+from autotune.trial.request import TrialRequest
+from autotune.trial.worker.accuracy_check import check
+from autotune.trial.worker.memory import PeakMemory
+from autotune.trial.worker.reused_samples import find_equivalent_trial
+from autotune.trial.worker.stages import Progress, Turns
+from autotune.trial.worker.subject import Subject, put_on_device
+from autotune.trial.worker.task import task_for
+from autotune.trial.worker.timed_calls import calls_of_a_pass, first_pass, one_call
+
+PROFILED_CALLS = 5
+
+
+def measure(request: TrialRequest, progress: Progress, turns: Turns | None, backend: Backend) -> Measurement:
+    """Build, compile, check and time the workload under the request's config. Raises on any failure."""
+    progress.enter(Stage.BUILD)
+    backend.prepare(request.workload.device, request.workload.seed)
+    memory = PeakMemory(backend)
+    subject = put_on_device(request.workload, backend)
+    model, inputs = subject.model, subject.inputs
+    tolerance = request.tolerance_for(subject.dtypes)
+    task = task_for(request.workload, subject, backend)
+
+    with task.recording():
+        progress.enter(Stage.COMPILE)
+        memory.restart()
+        start = time.perf_counter()
+        changes = UndoLog()
+        for kind in request.without:
+            backend.capture_despite(kind, changes)
+        config = compile_model.without_variants(request.config)
+        replay = outputs = None
+        with _caches_of_the_first_call(request, subject, backend):
+            step = task.compile(request.config, changes)
+            if subject.stream is None:
+                outputs = inputs[0].call(step)
+                backend.synchronise()
+            else:
+                replay = first_pass(subject, step, config, backend, time.perf_counter() - start)
+        first_call_s = time.perf_counter() - start if replay is None else replay.cold_s[0]
+        compile_peak_bytes = memory.peak_bytes()
+
+        progress.enter(Stage.CHECK)
+        if replay is not None:
+            outputs = inputs[0].call(step)
+        seen = task.observe(step, outputs)
+        errors = check(request, seen, tolerance, task.gate) if request.judged else None
+        del outputs, seen
+
+        program = compile_model.program(backend, model, request.config)
+        here = environment.describe(device=backend.device_name(), variables=request.variables)
+        # A live process is there to be timed beside others: it never takes anything over.
+        twin = find_equivalent_trial(request, program, here) if turns is None else None
+        if twin is not None:
+            samples, peak_bytes = twin.measurement.samples, twin.measurement.peak_memory_bytes
+        else:
+            progress.enter(Stage.RUN)
+            memory.restart()
+            samples = _take(request, subject, step, backend, turns)
+            peak_bytes = memory.peak_bytes()
+            task.require_sound(step)
+        diagnosis = backend.diagnose(model, config)
+        if request.profile_in is not None:
+            _profile(one_call(step, inputs[0], backend), TrialFolder(Path(request.profile_in)), backend)
+
+    own_compile_s = _compile_s(first_call_s, replay, samples)
+    paid = request.compiled_before
+    return Measurement(
+        samples=samples,
+        first_call_s=first_call_s,
+        compile_s=own_compile_s if paid is None else paid.compile_s,
+        peak_memory_bytes=peak_bytes,
+        compile_peak_memory_bytes=compile_peak_bytes if paid is None else paid.peak_memory_bytes,
+        relative_error=None if errors is None else max(errors),
+        output_errors=errors,
+        diagnosis=diagnosis,
+        signature=subject.signature,
+        environment=here,
+        stage_s=progress.spent_s(),
+        program=program,
+        reused_from=None if twin is None else twin.number,
+        compiled_from=None if paid is None else paid.trial,
+        replay=replay,
+    )
+
+
+def _compile_s(first_call_s: float, replay: Replay | None, samples: Samples) -> float:
+    """What the calls that compile took beyond steady ones."""
+    if replay is None:
+        return max(first_call_s - float(np.median(samples.latency_s)), 0.0)
+    return max(sum(replay.cold_s) - len(replay.stream) * float(np.mean(samples.latency_s)), 0.0)
+
+
+def _profile(call: Callable[[], None], folder: TrialFolder, backend: Backend) -> None:
+    """After everything that is timed: a profiler slows down what it watches."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.write_profile(backend.profile(call, PROFILED_CALLS, folder.trace_file))
+
+
+def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: Backend) -> AbstractContextManager[Any]:
+    """Where the request wants them. Raises InputError for an artifact that cannot be used here."""
+    if request.keep_cache_in is None and request.shipped is None:
+        return nullcontext()
+    leaves = subject.inputs[0].leaves()
+    structure = subject.signature.structure_sha256
+    here = key_here(request.workload.framework, backend, request.config, structure, leaves)
+    if request.shipped is not None:
+        home, unpack_to = Path(request.shipped.home), Path(request.cache, "artifact")
+        return warm_start(backend, request.shipped.artifact, home, here, unpack_to).first_call(leaves)
+    assert request.keep_cache_in is not None
+    kept = Path(request.keep_cache_in)
+    caches = kept / KEPT_CACHES
+    caches.mkdir(parents=True, exist_ok=True)
+    write_whole(kept / KEY_FILE, here.model_dump_json(indent=2))
+    return backend.compile_cache(caches, here.sha256)
+
+
+def _take(
+    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, turns: Turns | None
+) -> Samples:
+    calls, plan = calls_of_a_pass(subject, step, backend), _plan(request, backend)
+    if turns is None:
+        return take_samples(calls, plan, incumbent_s=request.incumbent_s)
+    return take_turns(calls, plan, turns.wait)
+
+
+def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:
+    """The study's plan, with the framework's own least number of warm-up calls, within the limit of the stage."""
+    least = max(request.sampling.min_warmup_calls, backend.warmup_calls)
+    return request.sampling.model_copy(update={"min_warmup_calls": least, "longest_s": 0.9 * request.limits.run})

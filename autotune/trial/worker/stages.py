@@ -1,0 +1,71 @@
+"""The stage that a trial is in, and the turns of a live one: what the child tells its supervisor and waits for."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+import psutil
+
+from autotune.measure.measurement import Stage
+from autotune.trial.folder import TrialFolder
+
+STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
+"""Number of the pipe on which a supervisor listens for stages; unset when started by hand."""
+TURN_FD_VARIABLE = "AUTOTUNE_TURN_FD"
+"""Number of the pipe on which a live process is told when to take samples; unset where they are taken in one go."""
+
+
+class Progress:
+    """The stage that the child is in, told to the folder and to the supervisor; and the seconds spent in each."""
+
+    def __init__(self, folder: TrialFolder) -> None:
+        self._folder = folder
+        self._pipe = take_pipe(STAGE_FD_VARIABLE)
+        self.stage = Stage.START
+        # The age of a process is told by the wall clock; all that follows is not.
+        self._entered = time.monotonic() - max(time.time() - psutil.Process().create_time(), 0.0)
+        self._spent_s: dict[Stage, float] = {}
+
+    def enter(self, stage: Stage) -> None:
+        self._note_time()
+        self.stage = stage
+        self._folder.write_stage(stage)
+        if self._pipe is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._pipe, f"{stage.value}\n".encode())
+
+    def spent_s(self) -> dict[Stage, float]:
+        """Seconds in each stage until now; `start` counts from the process's own beginning."""
+        self._note_time()
+        return {stage: round(seconds, 4) for stage, seconds in self._spent_s.items()}
+
+    def _note_time(self) -> None:
+        now = time.monotonic()
+        self._spent_s[self.stage] = self._spent_s.get(self.stage, 0.0) + now - self._entered
+        self._entered = now
+
+
+class Turns:
+    """When a live process may take samples. `None` in its place: at once, by the plan."""
+
+    def __init__(self, pipe: int, progress: Progress) -> None:
+        self._pipe = pipe
+        self._progress = progress
+
+    def wait(self) -> bool:
+        """Idle until the next turn; False when there will be no more."""
+        self._progress.enter(Stage.WAIT)
+        told = os.read(self._pipe, 1)
+        self._progress.enter(Stage.RUN)
+        return bool(told)
+
+
+def take_pipe(variable: str) -> int | None:
+    """The pipe whose number an environment variable holds; what the child starts must not have either."""
+    number = os.environ.pop(variable, None)
+    if number is None:
+        return None
+    os.set_inheritable(int(number), False)
+    return int(number)
