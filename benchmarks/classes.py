@@ -30,7 +30,7 @@ from scipy import stats
 from autotune.config import Config, Scalar
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement, Stage
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest

@@ -146,7 +146,8 @@ def tune(
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
     begun = time.monotonic()  # A time budget is that of the whole command.
-    from autotune.planning.manifest import TuneRequest, make_manifest
+    from autotune.planning.manifest import make_manifest
+    from autotune.planning.request import TuneRequest
     from autotune.space.space import PRESETS
     from autotune.study.study import open_or_create
     from autotune.tuning.priors import read_prior

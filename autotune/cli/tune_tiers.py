@@ -13,7 +13,7 @@ from autotune.cli.tune import at_work, print_summary, profile_best, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
-    from autotune.planning.manifest import TuneRequest
+    from autotune.planning.request import TuneRequest
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline

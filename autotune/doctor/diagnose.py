@@ -19,7 +19,10 @@ from autotune.errors import HarnessError, InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
-from autotune.planning.manifest import TuneRequest, bundled_space, choose_target, make_workload, typed_arguments
+from autotune.planning.models import make_workload
+from autotune.planning.request import TuneRequest, parse_arguments
+from autotune.planning.spaces import bundled_space
+from autotune.planning.targets import choose_target
 from autotune.schema import Record
 from autotune.space.space import Circumstances, SearchSpace, load_space
 from autotune.trial.folder import TrialFolder
@@ -201,7 +204,7 @@ def make_case(wish: TuneRequest, knobs: Iterable[str]) -> Case:
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
     """
     framework, device = choose_target(wish.framework, wish.device)
-    arguments = typed_arguments("--model-arg", wish.model_arguments)
+    arguments = parse_arguments("--model-arg", wish.model_arguments)
     # Every value that there is: what is examined need not be worth a search.
     here = Circumstances(
         version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
@@ -210,7 +213,7 @@ def make_case(wish: TuneRequest, knobs: Iterable[str]) -> Case:
     return Case(
         workload=make_workload(wish.models[0], arguments, framework, device, wish.seed),
         untuned=space.untuned(),
-        config=_with_knobs(space, typed_arguments("--knob", knobs)),
+        config=_with_knobs(space, parse_arguments("--knob", knobs)),
     )
 
 

@@ -19,7 +19,9 @@ from autotune import environment
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
-from autotune.planning.manifest import TuneRequest, make_manifest, make_workload, tier_requests
+from autotune.planning.manifest import make_manifest, tier_requests
+from autotune.planning.models import make_workload
+from autotune.planning.request import TuneRequest
 from autotune.results.export_tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline
