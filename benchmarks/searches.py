@@ -13,7 +13,7 @@ from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, NSGAIISam
 from autotune.config import Config
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.space import SearchSpace
-from autotune.study.study import create_study
+from autotune.study.open import create_study
 from benchmarks.replayed import Enough, Replay
 from benchmarks.simulated import manifest_of
 

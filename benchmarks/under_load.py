@@ -31,7 +31,7 @@ from autotune.planning.request import TuneRequest
 from autotune.results.result import result_of
 from autotune.study.budget import Budget, BusyMachinePlan
 from autotune.study.manifest import Manifest
-from autotune.study.study import create_study
+from autotune.study.open import create_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.blocks import BlockPlan

@@ -41,7 +41,8 @@ def show(
     from autotune.report.summary import summary, trials_table
     from autotune.report.traffic import traffic_table
     from autotune.results.result import result_of
-    from autotune.study.study import open_study, studies_dir_flag
+    from autotune.study.open import open_study
+    from autotune.study.study import studies_dir_flag
 
     opened = open_study(studies_dir, study)
     result = result_of(opened)
@@ -77,7 +78,7 @@ def explain(
     from autotune.report.console import console
     from autotune.report.explanation import explanation, explanation_document
     from autotune.results import explain as explaining
-    from autotune.study.study import open_study
+    from autotune.study.open import open_study
 
     opened = open_study(studies_dir, study)
     told = explaining.explain(opened)
@@ -106,7 +107,7 @@ def run(
     from autotune.report.format import seconds
     from autotune.report.profile import profile_lines
     from autotune.report.traffic import pass_line
-    from autotune.study.study import open_study
+    from autotune.study.open import open_study
     from autotune.tuning.rerun import run_again
 
     opened = open_study(studies_dir, study)
@@ -147,7 +148,7 @@ def export(
 ) -> int:
     """Write the answer as the YAML file that a job loads in two lines."""
     from autotune.results import result
-    from autotune.study.study import open_study
+    from autotune.study.open import open_study
     from autotune.tuned.cache_file import SUFFIX
     from autotune.tuned.tuned_config import require_replaceable
 
@@ -167,7 +168,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     """1 where no artifact is worth having; the YAML then stands without one."""
     from autotune.errors import InputError
     from autotune.report.format import seconds
-    from autotune.results.result import export_artifact
+    from autotune.results.export import export_artifact
     from autotune.trial.runner.runner import Runner
 
     end_politely()
@@ -192,7 +193,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
 @plainly
 def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
     """List the studies there are."""
-    from autotune.study.study import list_studies, open_study
+    from autotune.study.open import list_studies, open_study
 
     rows = []
     for name in list_studies(studies_dir):

@@ -149,7 +149,7 @@ def tune(
     from autotune.planning.manifest import make_manifest
     from autotune.planning.request import TuneRequest
     from autotune.space.space import PRESETS
-    from autotune.study.study import open_or_create
+    from autotune.study.open import open_or_create
     from autotune.tuning.priors import read_prior
 
     wish = TuneRequest(
@@ -201,11 +201,11 @@ def resume(
     begun = time.monotonic()
     from autotune.planning.manifest import require_same_question
     from autotune.study.budget import Budget
-    from autotune.study.study import open_study
+    from autotune.study.open import open_study
 
     opened = open_study(studies_dir, study)
     require_same_question(opened.manifest)
-    before = Budget.model_validate(opened.budget or {})
+    before = opened.budget or Budget()
     wanted = budget_of(budget, before).but(num_trials=trials, stop_early=early_stop)
     return _tune(opened, wanted, studies_dir, as_json, begun)
 

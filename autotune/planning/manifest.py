@@ -18,6 +18,7 @@ from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Ob
 from autotune.planning.models import make_workload, models_of, resolve_model
 from autotune.planning.request import TuneRequest, check_text, parse_arguments, parse_pairs, study_name
 from autotune.planning.spaces import bundled_space, space_of, spaces_of
+from autotune.planning.targets import choose_targets
 from autotune.space.combined import join
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest, Target
@@ -30,7 +31,7 @@ from autotune.workload.workload import STREAM_CALLS, Device, Workload
 def make_manifest(request: TuneRequest) -> Manifest:
     """The manifest of the study that is asked for, as it holds on this machine. Raises an AutotuneError."""
     check_text(request)
-    frameworks, device = choose_make_targets(request.framework, request.device)
+    frameworks, device = choose_targets(request.framework, request.device)
     if request.task == "train" and len(frameworks) > 1:
         raise InputError(
             f"--task train --framework {request.framework}: a training step is tuned in one framework at a time, "
@@ -72,7 +73,7 @@ def tier_requests(request: TuneRequest) -> dict[str, TuneRequest]:
     The objective is the 99th percentile unless the request names another. Raises an AutotuneError.
     """
     check_text(request)
-    frameworks, device = choose_make_targets(request.framework, request.device)
+    frameworks, device = choose_targets(request.framework, request.device)
     if request.task == "train" or len(frameworks) > 1:
         raise InputError(
             "--deadline is for calls of a model in one framework",

@@ -12,7 +12,6 @@ from autotune.backends.registry import BACKENDS
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.models import hub
-from autotune.planning.models import models_of
 from autotune.workload.traffic import Traffic
 from autotune.workload.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
@@ -27,19 +26,19 @@ def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, 
     if len(texts) == 1 and not named:
         if len(frameworks) > 1 and texts[0] not in models.names():
             raise InputError(
-                f"--model {texts[0]}: one function gives one framework's model, and this study has {_join_names(frameworks)}",
+                f"--model {texts[0]}: one function gives one framework's model, the study has {_listed(frameworks)}",
                 tip=f"name one for each, with the same weights and inputs: {_one_for_each(frameworks)}",
             )
         return dict.fromkeys(frameworks, texts[0])
     if len(named) < len(texts) or named.keys() != set(frameworks):
         raise InputError(
-            f"--model {' --model '.join(texts)}: one model for each framework is needed: {_join_names(frameworks)}",
+            f"--model {' --model '.join(texts)}: one model for each framework is needed: {_listed(frameworks)}",
             tip=f"write: {_one_for_each(frameworks)}",
         )
     return named
 
 
-def _join_names(frameworks: tuple[str, ...]) -> str:
+def _listed(frameworks: tuple[str, ...]) -> str:
     return " and ".join(frameworks)
 
 

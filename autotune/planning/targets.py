@@ -15,8 +15,6 @@ PREFERRED: dict[str, tuple[str, ...]] = {
     "ascend": ("mindspore", "torch"),
 }
 """Device -> the frameworks to use for it, the first being what it is without `--framework`."""
-
-
 BOTH = "both"
 """`--framework both`: every framework, in one study; the preferred one's untuned model is what all is compared with."""
 
@@ -109,6 +107,7 @@ def _installed_for(device: str) -> str:
 
 
 def is_installed(framework: str) -> bool:
+    """Whether this Python has the framework."""
     try:
         framework_version(framework)
     except MissingFrameworkError:

@@ -11,7 +11,8 @@ from autotune.measure.objective import Objective
 from autotune.report.format import ABOUT_THE_SECOND
 from autotune.report.profile import hot_spots_document
 from autotune.report.traffic import traffic_document
-from autotune.results.result import StudyResult, figures_of
+from autotune.results.export import figures_of
+from autotune.results.result import StudyResult
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, exclusions, failures_by_reason
 from autotune.tuning.priors import Use

@@ -24,7 +24,7 @@ from autotune.study.importance import Importance, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, TrialRecord
 from autotune.study.study import Study
-from autotune.tuning.confirmation import uncertainty_of
+from autotune.tuning.finalists import uncertainty_of
 
 
 @dataclass(frozen=True)

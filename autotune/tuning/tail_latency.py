@@ -13,11 +13,12 @@ from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord
+from autotune.study.slots import Slot
 from autotune.trial.folder import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
 from autotune.tuning.session import Session, trial_request
 
-_TAIL = "tail"
+_TAIL = Slot("tail", Tail)
 
 
 def confirm_tail(bench: Session, answer: TrialRecord) -> Tail:
@@ -29,19 +30,19 @@ def confirm_tail(bench: Session, answer: TrialRecord) -> Tail:
     """
     study = bench.study
     with study.writing():
-        remembered = study.recall(_TAIL)
-        if remembered is not None and remembered["trial"] == answer.number:
-            return Tail.model_validate(remembered)
+        earlier = _TAIL.read(study)
+        if earlier is not None and earlier.trial == answer.number:
+            return earlier
         measured = _measure(bench, answer)
         tail = _tail_of(answer.number, [each.samples.latency_s for each in measured])
         if len(measured) == bench.budget.tail.num_processes and tail.spread <= NOISY:
-            study.remember(_TAIL, tail.model_dump(mode="json"))
+            _TAIL.write(study, tail)
         return tail
 
 
 def _measure(bench: Session, answer: TrialRecord) -> list[Measurement]:
     """One process after the other; the first one compiles, the others have its caches."""
-    folder = bench.study.folder / _TAIL
+    folder = bench.study.folder / _TAIL.name
     clear_runs(folder)
     measured: list[Measurement] = []
     for number in range(bench.budget.tail.num_processes):

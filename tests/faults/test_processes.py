@@ -22,8 +22,8 @@ import pytest
 from autotune.backends.registry import BACKENDS
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
+from autotune.study.open import create_study, open_study
 from autotune.study.storage import exclusive
-from autotune.study.study import create_study, open_study
 from autotune.trial import room
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits

@@ -232,7 +232,7 @@ class TestTheConfirmedPercentile:
         """Processes that disagree by half serve for once: the next run measures again."""
         made, answer, _ = bench(self.of(measurement, 0.01), self.of(measurement, 0.02))
         assert confirm_tail(made, answer).spread == pytest.approx(1.0)
-        assert made.study.recall("tail") is None
+        assert made.study.read_attribute("tail") is None
 
     def test_a_process_that_fails(self, bench, measurement):
         """Nothing is promised of an answer that does not run."""
@@ -253,7 +253,7 @@ class TestTheConfirmedPercentile:
         deadline = Deadline(ends=5.0, clock=lambda: next(clock))
         made, answer, _ = bench(*[self.of(measurement, 0.01)] * 2, deadline=deadline)
         assert len(confirm_tail(made, answer).process_p99_s) == 1 < QUICK_BUDGET.tail.num_processes
-        assert made.study.recall("tail") is None
+        assert made.study.read_attribute("tail") is None
 
 
 def test_the_whole_way(cli, tmp_path, space_file, budget_file):

@@ -13,8 +13,8 @@ from autotune.report.summary import summary
 from autotune.results.result import result_of
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
+from autotune.study.open import open_study
 from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
-from autotune.study.study import open_study
 from autotune.tuning.events import SearchEnded, TrialStarted
 from autotune.tuning.loop import Tuner
 from tests.conftest import ScriptedTrials, with_latency

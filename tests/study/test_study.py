@@ -19,8 +19,8 @@ from autotune.measure.objective import Constraint, Objective
 from autotune.space.space import Circumstances, load_space
 from autotune.study.lease import Lease
 from autotune.study.manifest import read_manifest
+from autotune.study.open import create_study, list_studies, open_or_create, open_study
 from autotune.study.records import StopReason
-from autotune.study.study import create_study, list_studies, open_or_create, open_study
 from tests.conftest import REPOSITORY, with_latency
 
 
@@ -186,11 +186,11 @@ def test_why_a_search_ended_is_kept(make_study, tmp_path):
     """A noun on record, until the next search begins."""
     study = make_study()
     assert study.stop_reason is None
-    study.remember_stop(StopReason.TIME)
+    study.stop_reason = StopReason.TIME
     study.close()
     again = open_study(tmp_path / "studies", "s")
     assert again.stop_reason is StopReason.TIME
-    again.remember_stop(None)
+    again.stop_reason = None
     assert again.stop_reason is None
 
 
@@ -214,7 +214,7 @@ def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study,
     """The lease of a process that is gone is over at once; its config is the next one asked."""
     make_study().close()
     script = (
-        "import sys, os; from pathlib import Path; from autotune.study.study import open_study\n"
+        "import sys, os; from pathlib import Path; from autotune.study.open import open_study\n"
         "study = open_study(Path(sys.argv[1]), 's'); study.ask(60); study.ask(60); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "studies")], cwd=REPOSITORY, check=False)
@@ -241,7 +241,7 @@ def test_one_tuner_at_a_time(make_study, tmp_path):
     """A second process that wants to write is refused with the first one's number, and reading goes on."""
     study = make_study()
     script = (
-        "import sys; from pathlib import Path; from autotune.study.study import open_study\n"
+        "import sys; from pathlib import Path; from autotune.study.open import open_study\n"
         "study = open_study(Path(sys.argv[1]), 's'); print(len(study.records()))\n"
         "with study.writing(): pass"
     )

@@ -8,7 +8,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.report.failure_rules import news_of, rule_lines, rules_summary
 from autotune.report.json import document
 from autotune.results.result import result_of
-from autotune.study.study import list_studies, open_study
+from autotune.study.open import list_studies, open_study
 from autotune.tuning.events import IsolationStarted, RuleLearned, RulesRecalled, RulesUnavailable
 from autotune.tuning.failure_rules.learner import RuleLearner, rules_in_force
 from autotune.tuning.failure_rules.rules import FILE_NAME, add_rule, forget_rules, read_rules

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autotune.config import Config
-from autotune.results.result import result_of, tuned_config
+from autotune.results.export import tuned_config
+from autotune.results.result import result_of
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline

@@ -15,9 +15,10 @@ from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
-from autotune.results.result import result_of, tuned_config
+from autotune.results.export import tuned_config
+from autotune.results.result import result_of
 from autotune.space.space import Circumstances, load_space
-from autotune.study.study import open_study
+from autotune.study.open import open_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
