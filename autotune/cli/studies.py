@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 def show(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Table of trials, best, failures by reason, verdict."""
@@ -51,12 +54,14 @@ def show(
         return
     # A pipe has no width; wide enough for a whole row there.
     screen = console(240)
-    screen.print(trials_table(result))
+    screen.print(trials_table(result, full=full))
     screen.print(
         f"{ratio_footnote(result.objective)}, one process each; the verdict rests on fresh processes side by side",
         style="dim",
     )
-    front = front_table(result)
+    if not full:
+        screen.print("config: what differs from the untuned model; --full shows every setting", style="dim")
+    front = front_table(result, full=full)
     if front is not None:
         screen.print(front)
     shapes = traffic_table(result)
@@ -64,7 +69,7 @@ def show(
         screen.print(shapes)
     if result.hot_spots is not None:
         screen.print(hot_spots_table(result.hot_spots))
-    screen.print(summary(result, studies_dir_flag(studies_dir)))
+    screen.print(summary(result, studies_dir_flag(studies_dir), full=full))
 
 
 @app.command()
@@ -147,7 +152,8 @@ def export(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> int:
     """Write the answer as the YAML file that a job loads in two lines."""
-    from autotune.results import result
+    from autotune.report.configs import config_text
+    from autotune.results import export as exporting
     from autotune.study.open import open_study
     from autotune.tuned.cache_file import SUFFIX
     from autotune.tuned.tuned_config import require_replaceable
@@ -157,8 +163,9 @@ def export(
     if with_cache:
         opened.require_writable()
         require_replaceable(output.with_suffix(SUFFIX))
-    tuned = result.export(opened, output, trial)
-    print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {tuned.config}")
+    tuned = exporting.export(opened, output, trial)
+    config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
+    print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")
     if tuned.is_untuned:
         print_line("apply() will return the model untouched")
     return _add_cache(opened, tuned, output) if with_cache else 0

@@ -10,6 +10,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
 from autotune.measure.statistics import Speedup, Verdict, break_even_calls
 from autotune.schema import Record
+from autotune.space.space import SearchSpace
 from autotune.study.equivalence import are_one, simplest
 from autotune.study.knob_effects import Effect, effects_of
 from autotune.study.pareto import front
@@ -37,6 +38,7 @@ class StudyResult:
     """The verdict with what it rests on. `verdict` is None as long as no confirmation was made."""
 
     study: str
+    space: SearchSpace
     objectives: tuple[Objective, ...]
     """The verdict is about the first."""
     records: list[TrialRecord]
@@ -125,6 +127,7 @@ def result_of(study: Study) -> StudyResult:
     }.get(verdict, untuned)
     return StudyResult(
         study=study.name,
+        space=manifest.space,
         objectives=manifest.objectives,
         records=records,
         verdict=verdict,
