@@ -30,7 +30,7 @@ def own(replay: Replay, seed: int, *, stop_early: bool = False) -> None:
         try:
             while (asked := study.ask(longest_s=60)) is not None:
                 study.tell(asked, replay.run(asked.config))
-                if stop_early and (outlook := study.outlook()) is not None and outlook.is_bleak:
+                if stop_early and (forecast := study.forecast()) is not None and forecast.is_negligible:
                     break
         except Enough:
             pass

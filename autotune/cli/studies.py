@@ -113,12 +113,12 @@ def run(
     from autotune.report.profile import profile_lines
     from autotune.report.traffic import pass_line
     from autotune.study.open import open_study
-    from autotune.tuning.rerun import run_again
+    from autotune.tuning.rerun import rerun_trial
 
     opened = open_study(studies_dir, study)
     end_politely()
-    with opened.alone():
-        outcome, command = run_again(opened, trial, profiled=profile)
+    with opened.exclusive():
+        outcome, command = rerun_trial(opened, trial, profiled=profile)
     if isinstance(outcome, Measurement):
         latency = outcome.latency
         print_line(
@@ -180,7 +180,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
 
     end_politely()
     with (
-        study.alone(),
+        study.exclusive(),
         Runner(tuned.framework, study.manifest.variables, preload=False, log=study.folder / "supervisor.log") as runner,
     ):
         say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")

@@ -298,11 +298,11 @@ def profile_best(study: Study) -> None:
     """The untuned model and the best config once more, each alone and then under the framework's profiler."""
     from autotune.measure.measurement import Failure
     from autotune.results.result import result_of
-    from autotune.tuning.rerun import run_again
+    from autotune.tuning.rerun import rerun_trial
 
     answer = result_of(study)
     compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
     for number in dict.fromkeys(compared):
-        outcome, _ = run_again(study, number, profiled=True, log=study.folder / "supervisor.log")
+        outcome, _ = rerun_trial(study, number, profiled=True, log=study.folder / "supervisor.log")
         if isinstance(outcome, Failure):
             say(f"trial {number} was not profiled: {outcome.reason} at {outcome.stage}: {outcome.error}")

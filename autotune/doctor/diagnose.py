@@ -198,20 +198,20 @@ def _with_cost(finding: Finding, findings: list[Finding], costs: dict[BreakKind,
     return finding.model_copy(update={"cost": cost})
 
 
-def make_case(wish: TuneRequest, knobs: Iterable[str]) -> Case:
-    """The wish's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
+def make_case(request: TuneRequest, knobs: Iterable[str]) -> Case:
+    """The request's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
 
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
     """
-    framework, device = choose_target(wish.framework, wish.device)
-    arguments = parse_arguments("--model-arg", wish.model_arguments)
+    framework, device = choose_target(request.framework, request.device)
+    arguments = parse_arguments("--model-arg", request.model_arguments)
     # Every value that there is: what is examined need not be worth a search.
     here = Circumstances(
         version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
     )
     space = load_space(bundled_space(framework), framework=framework, circumstances=here)
     return Case(
-        workload=make_workload(wish.models[0], arguments, framework, device, wish.seed),
+        workload=make_workload(request.models[0], arguments, framework, device, request.seed),
         untuned=space.untuned(),
         config=_with_knobs(space, parse_arguments("--knob", knobs)),
     )

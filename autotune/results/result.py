@@ -11,7 +11,7 @@ from autotune.measure.profile import HotSpots
 from autotune.measure.statistics import Speedup, Verdict, break_even_calls
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
-from autotune.study.equivalence import are_one, simplest
+from autotune.study.equivalence import run_same_program, simplest
 from autotune.study.knob_effects import Effect, effects_of
 from autotune.study.pareto import front
 from autotune.study.records import (
@@ -49,7 +49,7 @@ class StudyResult:
     confirmation: Confirmation | None
     break_even_calls: int | None
     noise_floor: NoiseFloor | None
-    sentinels: list[DriftCheck]
+    drift_checks: list[DriftCheck]
     effects: list[Effect]
     """What the programs of the trials say about each knob."""
     front: list[TrialRecord]
@@ -100,8 +100,8 @@ class StudyResult:
 
     @property
     def drift(self) -> float | None:
-        """Share by which the untuned model's latency changed during the search; None without sentinels."""
-        return None if self.untuned is None else drift(self.untuned, self.sentinels)
+        """Share by which the untuned model's latency changed during the search; None without drift checks."""
+        return None if self.untuned is None else drift(self.untuned, self.drift_checks)
 
     @property
     def is_outdated(self) -> bool:
@@ -136,7 +136,7 @@ def result_of(study: Study) -> StudyResult:
         confirmation=confirmation,
         break_even_calls=None if best is None else break_even_of(manifest.objective, confirmation, untuned, best),
         noise_floor=study.noise_floor,
-        sentinels=study.drift_checks,
+        drift_checks=study.drift_checks,
         effects=effects_of(records, study.manifest.space),
         front=front(sorted(measured, key=lambda each: manifest.space.num_changes(each.config)), manifest.values),
         stop_reason=study.stop_reason,
@@ -181,7 +181,7 @@ def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:
     first = fastest(records, study.manifest.objective.value)
     if first is None:
         return None
-    names = [each for each in records if each.state == "measured" and are_one(each, first)]
+    names = [each for each in records if each.state == "measured" and run_same_program(each, first)]
     return simplest(names or [first], study.manifest.space)
 
 

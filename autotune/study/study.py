@@ -107,11 +107,11 @@ class Study:
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
         """Exclusive use of the study; yields the numbers of the trials that a dead run had left running."""
-        with self.alone():
+        with self.exclusive():
             yield self._reap()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """No other process runs trials of this study. Raises StoreError if one does, or if nothing can be written."""
         self.require_writable()
         with storage.exclusive(self.folder / own_files.LOCK):
@@ -182,10 +182,10 @@ class Study:
         with storage.storage_errors(self._database):
             return None if self._is_excluded(config) else self._ask_once(config, longest_s)
 
-    def outlook(self) -> ExpectedGain | None:
-        """What the next trial promises; None where there is no forecast (see `EnumSampler.outlook`)."""
+    def forecast(self) -> ExpectedGain | None:
+        """What the next trial promises; None where there is no forecast (see `EnumSampler.forecast`)."""
         with storage.storage_errors(self._database):
-            return self._sampler.outlook(self._survey())
+            return self._sampler.forecast(self._survey())
 
     def tell(self, asked: Asked, outcome: Outcome) -> None:
         """Record the outcome. Raises StoreError; the trial's folder holds the outcome all the same."""
@@ -202,7 +202,7 @@ class Study:
             else:
                 self._optuna.tell(asked.handle, state=TrialState.FAIL)
 
-    def give_back(self, asked: Asked) -> None:
+    def abandon(self, asked: Asked) -> None:
         """The trial was interrupted: leave no running trial behind; its config will be asked again."""
         self.trial_folder(asked.number).drop_leftovers()
         with storage.storage_errors(self._database):

@@ -25,8 +25,8 @@ _CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?
 class CircuitBreaker:
     """Stops a search in which one error ends trial after trial, whatever the config."""
 
-    def __init__(self, bench: Session) -> None:
-        self._bench = bench
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._excused: set[str] = set()
         """Errors that were shown to be the configs' own."""
 
@@ -36,7 +36,7 @@ class CircuitBreaker:
         if not isinstance(last.outcome, Failure) or last not in streak or len(streak) < ERRORS_IN_A_ROW:
             return
         signature = signature_of(last.outcome)
-        worked = last_that_worked(records, self._bench.study.manifest.space.untuned())
+        worked = last_that_worked(records, self._session.study.manifest.space.untuned())
         if worked is None:
             is_environment = len(streak) >= ERRORS_WITHOUT_SUCCESS
         elif signature in self._excused:
@@ -54,10 +54,12 @@ class CircuitBreaker:
 
     def _fails_now(self, signature: str, worked: TrialRecord) -> bool:
         """Run a config again that worked before: does it fail like the others now?"""
-        bench = self._bench
-        bench.notify(ConfigProbed(worked))
-        folder = TrialFolder((bench.study.folder / "again" / "probe").resolve())
-        outcome = bench.attempt(folder, trial_request(bench.study, worked.number, worked.config, folder, bench.budget))
+        session = self._session
+        session.notify(ConfigProbed(worked))
+        folder = TrialFolder((session.study.folder / "again" / "probe").resolve())
+        outcome = session.attempt(
+            folder, trial_request(session.study, worked.number, worked.config, folder, session.budget)
+        )
         return isinstance(outcome, Failure) and signature_of(outcome) == signature
 
 

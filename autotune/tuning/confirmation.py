@@ -16,7 +16,7 @@ from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, BlockedRun
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted
 from autotune.tuning.expected_time import contest_s, fresh_start_s
 from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
-from autotune.tuning.pruning import without_passengers
+from autotune.tuning.pruning import without_idle_settings
 from autotune.tuning.session import Session
 
 OUT_OF_REACH = 0.10
@@ -38,7 +38,7 @@ def confirm(bench: Session) -> Confirmation:
     untuned = study.untuned_record()
     assert untuned is not None, "the search does not end without it"
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    contenders = _Contenders(bench, untuned, without_passengers(candidates, study.manifest, EQUALLY_FAST))
+    contenders = _Contenders(bench, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
     if not contenders.candidates:
         if not any(each.counts and each.config != untuned.config for each in study.records()):
             return contenders.untried()

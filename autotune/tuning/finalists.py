@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from autotune.measure.measurement import Measurement
 from autotune.space.space import SearchSpace
-from autotune.study.equivalence import are_one, as_one, classes_of, simplicity
+from autotune.study.equivalence import equivalence_classes, representative_of, run_same_program, simplicity
 from autotune.study.records import DRIFTING, TrialRecord, drift
 from autotune.study.study import Study
 from autotune.tuning.session import Session
@@ -20,23 +20,23 @@ besides."""
 
 def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
     """One trial for each program but the untuned model's: two names of one config cannot run against each other."""
-    others = [each for each in classes_of(feasible) if not _is_untuned(each[0], untuned)]
-    return [as_one(names, space) for names in others]
+    others = [each for each in equivalence_classes(feasible) if not _is_untuned(each[0], untuned)]
+    return [representative_of(names, space) for names in others]
 
 
-def likely_finalists(bench: Session) -> list[TrialRecord]:
+def likely_finalists(session: Session) -> list[TrialRecord]:
     """Who would be confirmed if the search ended now, the fastest first."""
-    study = bench.study
+    study = session.study
     untuned = study.untuned_record()
     if untuned is None or not isinstance(untuned.outcome, Measurement):
         return []
     feasible = [each for each in study.records() if each.state == "measured"]
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    return finalists(study, candidates, uncertainty_of(study, untuned), lambda each: bench.value(each.measurement))
+    return finalists(study, candidates, uncertainty_of(study, untuned), lambda each: session.value(each.measurement))
 
 
 def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
-    return record.config == untuned.config or are_one(record, untuned)
+    return record.config == untuned.config or run_same_program(record, untuned)
 
 
 def uncertainty_of(study: Study, untuned: TrialRecord) -> float:

@@ -24,7 +24,7 @@ from autotune.tuning.circuit_breaker import (
     CircuitBreaker,
 )
 from autotune.tuning.confirmation import confirm
-from autotune.tuning.crash_retry import once_more_if_crashed
+from autotune.tuning.crash_retry import retry_if_crashed
 from autotune.tuning.cross_framework import require_same_function, require_unchanged
 from autotune.tuning.events import (
     DriftChecked,
@@ -67,12 +67,12 @@ class Tuner:
         self._study = study
         self._budget = budget
         self._notify = notify
-        self._bench = Session(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
-        self._time = TimeBudget(self._bench)
-        self._quiet = BusyMachine(self._bench)
-        self._lessons = RuleLearner(study, notify)
+        self._session = Session(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
+        self._time = TimeBudget(self._session)
+        self._quiet = BusyMachine(self._session)
+        self._rules = RuleLearner(study, notify)
         self._sources = sources
-        self._breaker = CircuitBreaker(self._bench)
+        self._breaker = CircuitBreaker(self._session)
 
     def run(self) -> Confirmation:
         """Go on where an earlier run stopped, to the verdict.
@@ -80,7 +80,7 @@ class Tuner:
         Raises NoUsableTrialError or HarnessError when there is nothing to decide on; what was recorded stays.
         """
         study = self._study
-        with study.writing() as given_back, self._bench.caches.open():
+        with study.writing() as given_back, self._session.caches.open():
             study.budget = self._budget
             study.stop_reason = None
             self._notify(self._start(given_back))
@@ -95,10 +95,10 @@ class Tuner:
             study.stop_reason = reason
             self._notify(SearchEnded(reason, study.early_stop))
             if reason is StopReason.TIME:
-                self._time.require_the_untuned()
+                self._time.require_untuned()
             if earlier is not None and stands:
                 return earlier
-            confirmation = confirm(self._bench)
+            confirmation = confirm(self._session)
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # Outdated, and better than none.
             study.confirmation = confirmation
@@ -129,7 +129,7 @@ class Tuner:
         require_same_function(self._study)
         if reason is not StopReason.TIME:
             self._watch_the_machine()
-        self._lessons.conclude()
+        self._rules.conclude()
         return reason
 
     def _wants_more(self) -> bool:
@@ -144,7 +144,7 @@ class Tuner:
             longest_s = self._time.next_trial_s()
             if longest_s is None:
                 return StopReason.TIME
-            self._lessons.apply()
+            self._rules.apply()
             if self._cannot_pay():
                 return StopReason.UNPROMISING
             asked = self._study.ask(longest_s=self._budget.limits.total)
@@ -161,18 +161,18 @@ class Tuner:
                     f"trial {asked.number} could not be run: {outcome.error}",
                     tip=f"the whole story: {outcome.evidence}",
                 )
-            self._breaker.check(self._lessons.without_questions(self._study.records()), record)
+            self._breaker.check(self._rules.without_questions(self._study.records()), record)
         return StopReason.TRIALS
 
     def _prune(self) -> None:
         """Measure the winner without the settings that may do nothing, where no trial tells."""
         study = self._study
         for _ in range(pruning.MOST_EXTRA):
-            winner = next(iter(likely_finalists(self._bench)), None)
-            untuned = self._bench.study.untuned_record()
+            winner = next(iter(likely_finalists(self._session)), None)
+            untuned = self._session.study.untuned_record()
             if winner is None or untuned is None or not self._beats(winner, untuned):
                 return
-            config = pruning.to_try(study.records(), winner, study.manifest, EQUALLY_FAST)
+            config = pruning.simpler_config(study.records(), winner, study.manifest, EQUALLY_FAST)
             longest_s = self._time.spare_trial_s()
             if config is None or longest_s is None:
                 return
@@ -184,7 +184,7 @@ class Tuner:
 
     def _beats(self, winner: TrialRecord, untuned: TrialRecord) -> bool:
         """As far as the search tells; an untuned model that breaks a constraint is beaten by any that keeps them."""
-        value = self._bench.value
+        value = self._session.value
         return bool(untuned.violations) or value(winner.measurement) < value(untuned.measurement)
 
     def _cannot_pay(self) -> bool:
@@ -194,10 +194,10 @@ class Tuner:
         wanted = math.inf if budget.num_trials is None else budget.num_trials
         if not budget.stop_early or (num_configs is not None and num_configs <= wanted):
             return False
-        outlook = study.outlook()
-        if outlook is None or not outlook.is_bleak:
+        forecast = study.forecast()
+        if forecast is None or not forecast.is_negligible:
             return False
-        study.early_stop = outlook
+        study.early_stop = forecast
         return True
 
     def _require_same_model(self) -> None:
@@ -206,13 +206,13 @@ class Tuner:
         Its latency is one more reading of the machine.
         """
         self._notify(ModelChecked())
-        outcome = self._quiet.attempt(*self._bench.untuned_again("untuned"))
+        outcome = self._quiet.attempt(*self._session.untuned_again("untuned"))
         if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
             raise HarnessError(
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
                 tip="undo what changed (its imports, weights, the machine), or start another study with --study NAME",
             )
-        require_unchanged(self._bench)
+        require_unchanged(self._session)
         untuned = self._study.untuned_record()
         if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
             sentinel = DriftCheck(after=self._study.records()[-1].number, latency_s=outcome.latency.p50)
@@ -226,14 +226,14 @@ class Tuner:
         if untuned is None:
             return
         if study.noise_floor is None and self._time.has_time_for_noise_floor():
-            floor = measure_noise_floor(self._bench)
+            floor = measure_noise_floor(self._session)
             if floor is not None:
                 study.noise_floor = floor
         last = max((each.after for each in study.drift_checks), default=untuned.number)
         newest = study.records()[-1].number
-        if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_sentinel():
+        if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_drift_check():
             first_s = untuned.measurement.latency.p50
-            sentinel = check_drift(self._bench, self._quiet, newest, first_s)
+            sentinel = check_drift(self._session, self._quiet, newest, first_s)
             if sentinel is not None:
                 Study.drift_checks.add(study, sentinel)
 
@@ -242,24 +242,24 @@ class Tuner:
         self._notify(TrialStarted(asked.number, asked.config))
         folder = self._study.trial_folder(asked.number)
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
-        request = with_reuse(request, self._study, self._bench.caches).model_copy(update=self._early_stop())
-        clock = self._bench.deadline.clock
+        request = with_reuse(request, self._study, self._session.caches).model_copy(update=self._early_stop())
+        clock = self._session.deadline.clock
         ends = clock() + longest_s
 
         def attempt(request: TrialRequest) -> Outcome:
-            return self._bench.attempt(folder, request, ends - clock())
+            return self._session.attempt(folder, request, ends - clock())
 
         try:
             outcome = self._quiet.attempt(folder, request, ends - clock())
             if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
                 # Another trial's caches must not be what a config is blamed for.
                 outcome = attempt(from_empty_caches(request))
-            outcome = once_more_if_crashed(folder, request, outcome, attempt)
+            outcome = retry_if_crashed(folder, request, outcome, attempt)
         except BaseException:
-            self._study.give_back(asked)
+            self._study.abandon(asked)
             raise
         self._study.tell(asked, outcome)
-        shelve(self._study.record(asked.number), likely_finalists(self._bench), self._study, self._bench.caches)
+        shelve(self._study.record(asked.number), likely_finalists(self._session), self._study, self._session.caches)
         return outcome
 
     def _early_stop(self) -> dict[str, object]:
@@ -267,10 +267,10 @@ class Tuner:
 
         None where something else than the latency is wanted, or something else as well: a slow config may have that.
         """
-        fastest, floor = self._bench.fastest(), self._study.noise_floor
+        fastest, floor = self._session.fastest(), self._study.noise_floor
         if fastest is None or floor is None or len(self._study.manifest.objectives) > 1:
             return {}
-        incumbent_s = self._bench.objective.incumbent_s(fastest.measurement)
+        incumbent_s = self._session.objective.incumbent_s(fastest.measurement)
         if incumbent_s is None:
             return {}
         plan = self._budget.sampling

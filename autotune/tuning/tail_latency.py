@@ -21,34 +21,34 @@ from autotune.tuning.session import Session, trial_request
 _TAIL = Slot("tail", Tail)
 
 
-def confirm_tail(bench: Session, answer: TrialRecord) -> Tail:
+def confirm_tail(session: Session, answer: TrialRecord) -> Tail:
     """Measure it, or recall it if this answer's was measured before.
 
     Within the run's time fewer processes may have to do. What they or a noisy machine gave serves for once, and is
     measured again when the study goes on. Raises NoUsableTrialError where one fails, or there is no time
     for a single one.
     """
-    study = bench.study
+    study = session.study
     with study.writing():
         earlier = _TAIL.read(study)
         if earlier is not None and earlier.trial == answer.number:
             return earlier
-        measured = _measure(bench, answer)
+        measured = _measure(session, answer)
         tail = _tail_of(answer.number, [each.samples.latency_s for each in measured])
-        if len(measured) == bench.budget.tail.num_processes and tail.spread <= NOISY:
+        if len(measured) == session.budget.tail.num_processes and tail.spread <= NOISY:
             _TAIL.write(study, tail)
         return tail
 
 
-def _measure(bench: Session, answer: TrialRecord) -> list[Measurement]:
+def _measure(session: Session, answer: TrialRecord) -> list[Measurement]:
     """One process after the other; the first one compiles, the others have its caches."""
-    folder = bench.study.folder / _TAIL.name
+    folder = session.study.folder / _TAIL.name
     clear_runs(folder)
     measured: list[Measurement] = []
-    for number in range(bench.budget.tail.num_processes):
-        if bench.deadline.left_s() <= 0:
+    for number in range(session.budget.tail.num_processes):
+        if session.deadline.left_s() <= 0:
             break
-        outcome = _run(bench, answer, TrialFolder((folder / f"{number + 1}").resolve()), is_first=number == 0)
+        outcome = _run(session, answer, TrialFolder((folder / f"{number + 1}").resolve()), is_first=number == 0)
         if isinstance(outcome, Measurement):
             measured.append(outcome)
         elif outcome.reason is not Reason.OUT_OF_TIME:
@@ -59,14 +59,14 @@ def _measure(bench: Session, answer: TrialRecord) -> list[Measurement]:
     return measured
 
 
-def _run(bench: Session, answer: TrialRecord, folder: TrialFolder, *, is_first: bool) -> Measurement | Failure:
-    request = trial_request(bench.study, answer.number, answer.config, folder, bench.budget)
+def _run(session: Session, answer: TrialRecord, folder: TrialFolder, *, is_first: bool) -> Measurement | Failure:
+    request = trial_request(session.study, answer.number, answer.config, folder, session.budget)
     once = {
         "cache": str(folder.path.parent / "cache"),
         "cold": is_first,
-        "sampling": bench.budget.tail.sampling(bench.budget.sampling),
+        "sampling": session.budget.tail.sampling(session.budget.sampling),
     }
-    return bench.attempt(folder, request.model_copy(update=once))
+    return session.attempt(folder, request.model_copy(update=once))
 
 
 def _not_confirmed(failure: Failure) -> NoUsableTrialError:

@@ -472,7 +472,7 @@ class TestDatabase:
         study = make_study()
         asked = study.ask(60)
         asked.handle.set_user_attr("result", {"outcome": {"kind": "measurement", "latency": 5}})
-        study.give_back(asked)
+        study.abandon(asked)
         with pytest.raises(StoreError, match="trial 0 was recorded in a form"):
             study.records()
 

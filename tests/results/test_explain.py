@@ -136,10 +136,10 @@ class TestAMachineThatIsNotQuiet:
 
     def test_where_the_untuned_model_drifted_single_processes_tell_nothing(self, loaded):
         """It took 129 times as long later: 81 times between two trials is no effect."""
-        assert [each.is_told for each in explain(loaded).effects] == [True]
+        assert [each.is_significant for each in explain(loaded).effects] == [True]
         Study.drift_checks.add(loaded, DriftCheck(after=2, latency_s=0.008 * 130))
         (effect,) = explain(loaded).effects
-        assert not effect.is_told
+        assert not effect.is_significant
         assert "no effect that can be told from noise" in text(explain(loaded))
 
     def test_what_was_confirmed_is_told_by_its_blocks(self, loaded):

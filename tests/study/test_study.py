@@ -334,12 +334,12 @@ class TestWhatIsTried:
         assert study.ask(60).config not in (first.config, second.config)
 
     def test_the_outlook_knows_the_constraints(self, make_study, measurement):
-        """No outlook as long as no trial keeps them: there is nothing to improve on."""
+        """No forecast as long as no trial keeps them: there is nothing to improve on."""
         kept, missed = make_study("kept", constraints=("latency <= 1s",)), make_study(constraints=("latency <= 1us",))
         for study in (kept, missed):
             self.asked_next(study, measurement, 6)
-        assert missed.outlook() is None
-        assert kept.outlook().num_untried == 9
+        assert missed.forecast() is None
+        assert kept.forecast().num_untried == 9
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ class TestInAStudy:
     def test_an_interrupted_first_trial_hides_nothing(self, study):
         """Stopped by Ctrl-C in trial 0 and resumed, trial 1 is the untuned model: it proves no compiler either."""
         opened = study(ALL_FAIL)
-        opened.give_back(opened.ask(longest_s=60))
+        opened.abandon(opened.ask(longest_s=60))
         error, _ = self.tune(opened)
         assert isinstance(error, HarnessError)
 

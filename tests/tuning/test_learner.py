@@ -252,7 +252,7 @@ def test_an_interrupted_question_is_asked_again(make_study, space, measurement, 
         study.tell(asked, failure if asked.config.matches(WHOLE) else measurement)
     question = of_kind(events, IsolationStarted)[0].question
     assert asked.config == question.config
-    study.give_back(asked)
+    study.abandon(asked)
     study.close()
     again = open_study(studies_dir, "s")
     RuleLearner(again, events.append).apply()

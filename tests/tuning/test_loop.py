@@ -361,7 +361,7 @@ class TestTheMachineIsWatched:
         study.close()
         again = open_study(tmp_path / "studies", "s")
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 9}))
-        assert [each.after for each in again.sentinels][:2] == [4, 5]
+        assert [each.after for each in again.drift_checks][:2] == [4, 5]
 
     def test_a_machine_that_drifts_is_reported(self, make_study, model_file, tmp_path):
         """The untuned model's own latency doubles during the search: measured, said, and no verdict comes from it."""
