@@ -80,7 +80,7 @@ class Examiner:
         self._tell("the untuned model")
         untuned = self._attempt("untuned", self._untuned)
         if isinstance(untuned, Failure):
-            raise HarnessError(f"the untuned model fails: {untuned.error}", tip=f"the whole story: {untuned.evidence}")
+            raise HarnessError(f"the untuned model fails: {untuned.error}", tip=f"full log: {untuned.evidence}")
         self._tell("compiled")
         compiled = self._attempt("compiled", self._config, profiled=True)
         diagnosis = self._diagnosis(compiled)
@@ -100,7 +100,7 @@ class Examiner:
             num_fused=diagnosis.num_fused,
             fused=diagnosis.fused,
             unfused=diagnosis.unfused,
-            refusal=f"{compiled.error} (the whole story: {compiled.evidence})"
+            refusal=f"{compiled.error} (full log: {compiled.evidence})"
             if isinstance(compiled, Failure)
             else None,
             note=diagnosis.note,

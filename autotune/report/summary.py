@@ -276,9 +276,9 @@ def _confirmed_figures(answer: StudyResult, confirmation: Confirmation) -> list[
         cold_s = record.measurement.compile_s
     warm = "" if answer.objective.compiles_cold else f", {seconds(confirmation.compile_warm_s)} with caches"
     shipped = "" if answer.artifact is None else f", {seconds(answer.artifact.compile_s)} with the exported artifact"
-    lines.append(
-        f"compile     {seconds(cold_s)} cold{warm}{shipped}; calls that earn it back: {count(answer.break_even_calls)}"
-    )
+    calls = answer.break_even_calls
+    pays = "never breaks even" if calls is None else f"breaks even after {count(calls)} calls"
+    lines.append(f"compile     {seconds(cold_s)} cold{warm}{shipped}; {pays}")
     return lines
 
 

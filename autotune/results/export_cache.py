@@ -75,7 +75,7 @@ class _Making:
         outcome = self._trials.run(folder, self._request.model_copy(update=own), fresh=True)
         if isinstance(outcome, Measurement):
             return outcome
-        tip = f"the whole story: {outcome.evidence}"
+        tip = f"full log: {outcome.evidence}"
         raise InputError(f"no artifact: {_DOING[name]} failed: {outcome.error}", tip=tip)
 
 

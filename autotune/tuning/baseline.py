@@ -38,7 +38,7 @@ def require_baseline(study: Study) -> None:
     kind = NoUsableTrialError if failure.blames_config else HarnessError
     raise kind(
         f"the untuned model failed ({failure.reason} at {failure.stage}): {failure.error}",
-        tip=f"mend the model, then run the same command again; the whole story: {failure.evidence}",
+        tip=f"fix the model, then run the same command again; full log: {failure.evidence}",
     )
 
 

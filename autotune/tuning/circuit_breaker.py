@@ -48,8 +48,8 @@ class CircuitBreaker:
             raise HarnessError(
                 f"{last.outcome.error}\n{len(streak)} trials in a row ended in this error, whatever the config: "
                 "that is the environment, not the configs",
-                tip=f"mend it, then tune under another --study NAME, since these trials blame their configs; "
-                f"the whole story: {last.outcome.evidence}",
+                tip=f"fix it, then tune under another --study NAME, since these trials blame their configs; "
+                f"full log: {last.outcome.evidence}",
             )
 
     def _fails_now(self, signature: str, worked: TrialRecord) -> bool:

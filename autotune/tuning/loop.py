@@ -159,7 +159,7 @@ class Tuner:
             if isinstance(outcome, Failure) and harness_failures >= HARNESS_FAILURES_IN_A_ROW:
                 raise HarnessError(
                     f"trial {asked.number} could not be run: {outcome.error}",
-                    tip=f"the whole story: {outcome.evidence}",
+                    tip=f"full log: {outcome.evidence}",
                 )
             self._breaker.check(self._rules.without_questions(self._study.records()), record)
         return StopReason.TRIALS

@@ -137,4 +137,4 @@ def _cut_off(outcome: Outcome) -> Outcome:
 
 def harness_error(doing: str, failure: Failure) -> HarnessError:
     """The untuned model, which worked before, fails now: nothing can be compared with it any more."""
-    return HarnessError(f"{doing} could not be run: {failure.error}", tip=f"the whole story: {failure.evidence}")
+    return HarnessError(f"{doing} could not be run: {failure.error}", tip=f"full log: {failure.evidence}")

@@ -72,7 +72,7 @@ def _run(session: Session, answer: TrialRecord, folder: TrialFolder, *, is_first
 def _not_confirmed(failure: Failure) -> NoUsableTrialError:
     return NoUsableTrialError(
         f"the 99th percentile could not be confirmed ({failure.reason} at {failure.stage}): {failure.error}",
-        tip=f"the whole story: {failure.evidence}" if failure.evidence else None,
+        tip=f"full log: {failure.evidence}" if failure.evidence else None,
     )
 
 

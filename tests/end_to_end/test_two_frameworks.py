@@ -251,7 +251,7 @@ class TestAfterwards:
         require_same_question(manifest)
         with (tmp_path / "sham_model.py").open("a") as file:
             file.write("# another file\n")
-        with pytest.raises(StoreError, match="asks another question: the model's source file"):
+        with pytest.raises(StoreError, match="was created with different settings: the model's source file"):
             require_same_question(manifest)
 
 

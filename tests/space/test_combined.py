@@ -7,8 +7,8 @@ import pytest
 from autotune.config import Config
 from autotune.environment import installed_packages
 from autotune.errors import InputError, StoreError
-from autotune.planning.models import models_of, spaces_of
-from autotune.planning.spaces import describe_spaces
+from autotune.planning.models import models_of
+from autotune.planning.spaces import describe_spaces, spaces_of
 from autotune.planning.targets import choose_targets
 from autotune.space.combined import join, plain
 from autotune.space.space import Circumstances, load_space

@@ -362,7 +362,7 @@ def begun(make_study, measurement):
 )
 def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, tmp_path, change, words):
     """The refusal says what differs and the two ways out; what was recorded stays."""
-    with pytest.raises(StoreError, match="asks another question") as caught:
+    with pytest.raises(StoreError, match="was created with different settings") as caught:
         open_or_create(tmp_path / "studies", make_manifest(**change))
     assert words in str(caught.value)
     assert "--study NAME" in caught.value.tip

@@ -251,6 +251,6 @@ def test_the_command_line_says_it_and_exits_2(tune_fake, cli, space_file):
     assert result.returncode == 2
     assert "error: RuntimeError: the fake compiler does not know this operator" in result.stderr
     assert "that is the environment, not the configs" in result.stderr
-    assert "tip: mend it" in result.stderr
+    assert "tip: fix it" in result.stderr
     assert "Traceback" not in result.stderr
     assert json.loads(result.stdout)["failures"] == {"compile_error": ERRORS_WITHOUT_SUCCESS}
