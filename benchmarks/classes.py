@@ -30,7 +30,7 @@ from scipy import stats
 from autotune.config import Config, Scalar
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement, Stage
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -163,7 +163,7 @@ def rows_of(content: dict[str, Any]) -> list[Row]:
     ]
 
 
-def classes_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def equivalence_classes(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Program -> its configs; those without a program are left out."""
     classes: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -233,7 +233,7 @@ def spared_compile_s(rows: Sequence[Row], space: SearchSpace) -> float:
 def findings_of(name: str, content: dict[str, Any], repeats: Repeats) -> Findings:
     """Everything that is reported of a table."""
     rows = rows_of(content)
-    classes = classes_of(rows)
+    classes = equivalence_classes(rows)
     num_named = sum(len(each) for each in classes.values())
     return Findings(
         name=name,
@@ -251,7 +251,7 @@ def findings_of(name: str, content: dict[str, Any], repeats: Repeats) -> Finding
 
 def repeat(content: dict[str, Any], num_repeats: int) -> Repeats:
     """The config of the largest class, in so many fresh processes with cold caches. Raises HarnessError if it fails."""
-    classes = classes_of(rows_of(content))
+    classes = equivalence_classes(rows_of(content))
     config = max(classes.values(), key=len)[0].config
     space = SearchSpace.model_validate(content["space"])
     model = content["workload"]

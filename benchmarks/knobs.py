@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from autotune.config import Config, Scalar
 from autotune.files import parse_as, read_yaml, write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.schema import Record
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest

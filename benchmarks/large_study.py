@@ -30,7 +30,8 @@ from autotune.config import Config
 from autotune.measure.measurement import Measurement, Usage
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.lease import Lease
-from autotune.study.study import Study, create_study, open_study
+from autotune.study.open import create_study, open_study
+from autotune.study.study import Study
 from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
 from benchmarks.simulated import manifest_of, measurement_of
 
@@ -241,7 +242,7 @@ def _result(template: dict[str, Any], latency_s: float) -> str:
 def _open_s(studies: Path, name: str) -> float:
     """Seconds that opening takes in a fresh process that has imported all it needs."""
     code = (
-        "import sys, time; from pathlib import Path; from autotune.study.study import open_study\n"
+        "import sys, time; from pathlib import Path; from autotune.study.open import open_study\n"
         "start = time.perf_counter(); open_study(Path(sys.argv[1]), sys.argv[2]).close()\n"
         "print(time.perf_counter() - start)"
     )

@@ -133,7 +133,7 @@ def measure_disturbance(product: Product, model: str, config: str, num_pairs: in
     with tempfile.TemporaryDirectory() as folder:
         script = PlainScript(model, Path(folder))
         pairs_s = alternate(
-            num_pairs, lambda: product.run_again(study_of(model), trial), lambda: script.median_s(*flags)
+            num_pairs, lambda: product.rerun_trial(study_of(model), trial), lambda: script.median_s(*flags)
         )
     disturbance = Disturbance(model, config, pairs_s)
     print(" | ".join(disturbance.cells()), flush=True)

@@ -73,7 +73,7 @@ class Product:
         if done.returncode != 0:
             raise ProductError(_last_words(done))
 
-    def run_again(self, study: str, trial: int) -> float:
+    def rerun_trial(self, study: str, trial: int) -> float:
         """Run a recorded trial again, alone; its median seconds a call. Raises ProductError if it fails now."""
         done = self._run("run", study, str(trial), "--studies-dir", str(self._studies))
         if done.returncode != 0:

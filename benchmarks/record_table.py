@@ -37,7 +37,7 @@ from autotune.errors import AutotuneError, HarnessError, InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.space.space import Circumstances, SearchSpace, load_space
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from autotune.backends.registry import entry_of
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Measurement, Outcome
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner

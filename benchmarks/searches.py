@@ -13,7 +13,7 @@ from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, NSGAIISam
 from autotune.config import Config
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.space import SearchSpace
-from autotune.study.study import create_study
+from autotune.study.open import create_study
 from benchmarks.replayed import Enough, Replay
 from benchmarks.simulated import manifest_of
 
@@ -30,7 +30,7 @@ def own(replay: Replay, seed: int, *, stop_early: bool = False) -> None:
         try:
             while (asked := study.ask(longest_s=60)) is not None:
                 study.tell(asked, replay.run(asked.config))
-                if stop_early and (outlook := study.outlook()) is not None and outlook.is_bleak:
+                if stop_early and (forecast := study.forecast()) is not None and forecast.is_negligible:
                     break
         except Enough:
             pass

@@ -27,7 +27,7 @@ from autotune.config import Config, Scalar
 from autotune.job.stats import Stats
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.objective import UNDER_TRAFFIC, total_s
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner

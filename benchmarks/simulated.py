@@ -25,8 +25,8 @@ from autotune.measure.objective import Objective
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
+from autotune.study.open import create_study
 from autotune.study.records import Confirmation
-from autotune.study.study import create_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import StageCallback

@@ -26,11 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.measure.measurement import Stage
 from autotune.measure.sampling import SamplingPlan
-from autotune.planning.manifest import TuneRequest, make_manifest
+from autotune.planning.manifest import make_manifest
+from autotune.planning.request import TuneRequest
 from autotune.results.result import result_of
 from autotune.study.budget import Budget, BusyMachinePlan
 from autotune.study.manifest import Manifest
-from autotune.study.study import create_study
+from autotune.study.open import create_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.blocks import BlockPlan

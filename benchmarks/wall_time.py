@@ -27,7 +27,7 @@ import optuna
 import yaml
 
 from autotune.config import Config
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.study.budget import Budget
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest

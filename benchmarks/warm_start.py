@@ -22,7 +22,7 @@ from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest

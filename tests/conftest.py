@@ -24,7 +24,8 @@ from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.space.space import Circumstances, SearchSpace, load_space
 from autotune.study.budget import Budget, BusyMachinePlan
 from autotune.study.manifest import Manifest
-from autotune.study.study import Study, create_study
+from autotune.study.open import create_study
+from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.blocks import BlockPlan

@@ -99,7 +99,7 @@ def compare(
 def _duel_of(things: list[str], studies_dir: Path, folder: Path) -> tuple[PairedRun, tuple[str, str]]:
     """What `compare` was asked to compare, and what to call the two."""
     from autotune.errors import InputError
-    from autotune.study.study import open_study
+    from autotune.study.open import open_study
     from autotune.tuned.tuned_config import load_tuned
     from autotune.verification.comparison import paired_run_of_trials
     from autotune.verification.verify import paired_run_of_configs

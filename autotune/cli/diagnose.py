@@ -30,7 +30,7 @@ def diagnose(
 ) -> None:
     """Find graph breaks and recompiles of a model: place, reason, cost and cure, the dearest first."""
     from autotune.doctor.diagnose import Examiner, make_case
-    from autotune.planning.manifest import TuneRequest
+    from autotune.planning.request import TuneRequest
     from autotune.report.findings import diagnosis_document, diagnosis_lines
 
     wish = TuneRequest(

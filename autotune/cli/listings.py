@@ -51,7 +51,7 @@ def spaces(
     if rules:
         _list_rules(studies_dir, as_json)
         return
-    from autotune.planning.manifest import describe_spaces
+    from autotune.planning.spaces import describe_spaces
 
     described = describe_spaces(device, framework, one_of("--task", task, "infer", "train"))
     if as_json:

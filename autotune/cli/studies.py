@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 def show(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Table of trials, best, failures by reason, verdict."""
@@ -41,7 +44,8 @@ def show(
     from autotune.report.summary import summary, trials_table
     from autotune.report.traffic import traffic_table
     from autotune.results.result import result_of
-    from autotune.study.study import open_study, studies_dir_flag
+    from autotune.study.open import open_study
+    from autotune.study.study import studies_dir_flag
 
     opened = open_study(studies_dir, study)
     result = result_of(opened)
@@ -50,12 +54,14 @@ def show(
         return
     # A pipe has no width; wide enough for a whole row there.
     screen = console(240)
-    screen.print(trials_table(result))
+    screen.print(trials_table(result, full=full))
     screen.print(
         f"{ratio_footnote(result.objective)}, one process each; the verdict rests on fresh processes side by side",
         style="dim",
     )
-    front = front_table(result)
+    if not full:
+        screen.print("config: what differs from the untuned model; --full shows every setting", style="dim")
+    front = front_table(result, full=full)
     if front is not None:
         screen.print(front)
     shapes = traffic_table(result)
@@ -63,7 +69,7 @@ def show(
         screen.print(shapes)
     if result.hot_spots is not None:
         screen.print(hot_spots_table(result.hot_spots))
-    screen.print(summary(result, studies_dir_flag(studies_dir)))
+    screen.print(summary(result, studies_dir_flag(studies_dir), full=full))
 
 
 @app.command()
@@ -77,7 +83,7 @@ def explain(
     from autotune.report.console import console
     from autotune.report.explanation import explanation, explanation_document
     from autotune.results import explain as explaining
-    from autotune.study.study import open_study
+    from autotune.study.open import open_study
 
     opened = open_study(studies_dir, study)
     told = explaining.explain(opened)
@@ -106,13 +112,13 @@ def run(
     from autotune.report.format import seconds
     from autotune.report.profile import profile_lines
     from autotune.report.traffic import pass_line
-    from autotune.study.study import open_study
-    from autotune.tuning.rerun import run_again
+    from autotune.study.open import open_study
+    from autotune.tuning.rerun import rerun_trial
 
     opened = open_study(studies_dir, study)
     end_politely()
-    with opened.alone():
-        outcome, command = run_again(opened, trial, profiled=profile)
+    with opened.exclusive():
+        outcome, command = rerun_trial(opened, trial, profiled=profile)
     if isinstance(outcome, Measurement):
         latency = outcome.latency
         print_line(
@@ -146,8 +152,9 @@ def export(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> int:
     """Write the answer as the YAML file that a job loads in two lines."""
-    from autotune.results import result
-    from autotune.study.study import open_study
+    from autotune.report.configs import config_text
+    from autotune.results import export as exporting
+    from autotune.study.open import open_study
     from autotune.tuned.cache_file import SUFFIX
     from autotune.tuned.tuned_config import require_replaceable
 
@@ -156,8 +163,9 @@ def export(
     if with_cache:
         opened.require_writable()
         require_replaceable(output.with_suffix(SUFFIX))
-    tuned = result.export(opened, output, trial)
-    print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {tuned.config}")
+    tuned = exporting.export(opened, output, trial)
+    config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
+    print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")
     if tuned.is_untuned:
         print_line("apply() will return the model untouched")
     return _add_cache(opened, tuned, output) if with_cache else 0
@@ -167,12 +175,12 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     """1 where no artifact is worth having; the YAML then stands without one."""
     from autotune.errors import InputError
     from autotune.report.format import seconds
-    from autotune.results.result import export_artifact
+    from autotune.results.export import export_artifact
     from autotune.trial.runner.runner import Runner
 
     end_politely()
     with (
-        study.alone(),
+        study.exclusive(),
         Runner(tuned.framework, study.manifest.variables, preload=False, log=study.folder / "supervisor.log") as runner,
     ):
         say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
@@ -192,7 +200,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
 @plainly
 def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
     """List the studies there are."""
-    from autotune.study.study import list_studies, open_study
+    from autotune.study.open import list_studies, open_study
 
     rows = []
     for name in list_studies(studies_dir):

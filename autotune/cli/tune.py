@@ -146,9 +146,10 @@ def tune(
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
     begun = time.monotonic()  # A time budget is that of the whole command.
-    from autotune.planning.manifest import TuneRequest, make_manifest
+    from autotune.planning.manifest import make_manifest
+    from autotune.planning.request import TuneRequest
     from autotune.space.space import PRESETS
-    from autotune.study.study import open_or_create
+    from autotune.study.open import open_or_create
     from autotune.tuning.priors import read_prior
 
     wish = TuneRequest(
@@ -200,11 +201,11 @@ def resume(
     begun = time.monotonic()
     from autotune.planning.manifest import require_same_question
     from autotune.study.budget import Budget
-    from autotune.study.study import open_study
+    from autotune.study.open import open_study
 
     opened = open_study(studies_dir, study)
     require_same_question(opened.manifest)
-    before = Budget.model_validate(opened.budget or {})
+    before = opened.budget or Budget()
     wanted = budget_of(budget, before).but(num_trials=trials, stop_early=early_stop)
     return _tune(opened, wanted, studies_dir, as_json, begun)
 
@@ -297,11 +298,11 @@ def profile_best(study: Study) -> None:
     """The untuned model and the best config once more, each alone and then under the framework's profiler."""
     from autotune.measure.measurement import Failure
     from autotune.results.result import result_of
-    from autotune.tuning.rerun import run_again
+    from autotune.tuning.rerun import rerun_trial
 
     answer = result_of(study)
     compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
     for number in dict.fromkeys(compared):
-        outcome, _ = run_again(study, number, profiled=True, log=study.folder / "supervisor.log")
+        outcome, _ = rerun_trial(study, number, profiled=True, log=study.folder / "supervisor.log")
         if isinstance(outcome, Failure):
             say(f"trial {number} was not profiled: {outcome.reason} at {outcome.stage}: {outcome.error}")

@@ -13,7 +13,7 @@ from autotune.cli.tune import at_work, print_summary, profile_best, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
-    from autotune.planning.manifest import TuneRequest
+    from autotune.planning.request import TuneRequest
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
@@ -35,7 +35,7 @@ def tune_tiers(
     """Tune one tier after the other, the best first. 1 where none keeps the deadline."""
     from autotune.planning.manifest import make_manifest, tier_requests
     from autotune.results.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
-    from autotune.study.study import open_or_create
+    from autotune.study.open import open_or_create
     from autotune.trial.runner.deadline import Deadline
 
     limit_s = deadline_s(deadline)

@@ -19,7 +19,10 @@ from autotune.errors import HarnessError, InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
-from autotune.planning.manifest import TuneRequest, bundled_space, choose_target, make_workload, typed_arguments
+from autotune.planning.models import make_workload
+from autotune.planning.request import TuneRequest, parse_arguments
+from autotune.planning.spaces import bundled_space
+from autotune.planning.targets import choose_target
 from autotune.schema import Record
 from autotune.space.space import Circumstances, SearchSpace, load_space
 from autotune.trial.folder import TrialFolder
@@ -77,7 +80,7 @@ class Examiner:
         self._tell("the untuned model")
         untuned = self._attempt("untuned", self._untuned)
         if isinstance(untuned, Failure):
-            raise HarnessError(f"the untuned model fails: {untuned.error}", tip=f"the whole story: {untuned.evidence}")
+            raise HarnessError(f"the untuned model fails: {untuned.error}", tip=f"full log: {untuned.evidence}")
         self._tell("compiled")
         compiled = self._attempt("compiled", self._config, profiled=True)
         diagnosis = self._diagnosis(compiled)
@@ -97,9 +100,7 @@ class Examiner:
             num_fused=diagnosis.num_fused,
             fused=diagnosis.fused,
             unfused=diagnosis.unfused,
-            refusal=f"{compiled.error} (the whole story: {compiled.evidence})"
-            if isinstance(compiled, Failure)
-            else None,
+            refusal=f"{compiled.error} (full log: {compiled.evidence})" if isinstance(compiled, Failure) else None,
             note=diagnosis.note,
             findings=tuple(ranked(findings)),
         )
@@ -195,22 +196,22 @@ def _with_cost(finding: Finding, findings: list[Finding], costs: dict[BreakKind,
     return finding.model_copy(update={"cost": cost})
 
 
-def make_case(wish: TuneRequest, knobs: Iterable[str]) -> Case:
-    """The wish's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
+def make_case(request: TuneRequest, knobs: Iterable[str]) -> Case:
+    """The request's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
 
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
     """
-    framework, device = choose_target(wish.framework, wish.device)
-    arguments = typed_arguments("--model-arg", wish.model_arguments)
+    framework, device = choose_target(request.framework, request.device)
+    arguments = parse_arguments("--model-arg", request.model_arguments)
     # Every value that there is: what is examined need not be worth a search.
     here = Circumstances(
         version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
     )
     space = load_space(bundled_space(framework), framework=framework, circumstances=here)
     return Case(
-        workload=make_workload(wish.models[0], arguments, framework, device, wish.seed),
+        workload=make_workload(request.models[0], arguments, framework, device, request.seed),
         untuned=space.untuned(),
-        config=_with_knobs(space, typed_arguments("--knob", knobs)),
+        config=_with_knobs(space, parse_arguments("--knob", knobs)),
     )
 
 

@@ -1,13 +1,19 @@
-"""Which model and which space file goes with which framework of a study, from what the user typed."""
+"""Which model each framework gets, and what has to be imported for it."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.machinery
+import sys
 from pathlib import Path
 
 from autotune import models
 from autotune.backends.registry import BACKENDS
+from autotune.config import Scalar
 from autotune.errors import InputError
-from autotune.space.space import read_space_file
+from autotune.models import hub
+from autotune.workload.traffic import Traffic
+from autotune.workload.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
 
 
 def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, str]:
@@ -20,34 +26,89 @@ def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, 
     if len(texts) == 1 and not named:
         if len(frameworks) > 1 and texts[0] not in models.names():
             raise InputError(
-                f"--model {texts[0]}: one function gives one framework's model, and this study has {_all(frameworks)}",
+                f"--model {texts[0]}: one function gives one framework's model, the study has {_listed(frameworks)}",
                 tip=f"name one for each, with the same weights and inputs: {_one_for_each(frameworks)}",
             )
         return dict.fromkeys(frameworks, texts[0])
     if len(named) < len(texts) or named.keys() != set(frameworks):
         raise InputError(
-            f"--model {' --model '.join(texts)}: one model for each framework is needed: {_all(frameworks)}",
+            f"--model {' --model '.join(texts)}: one model for each framework is needed: {_listed(frameworks)}",
             tip=f"write: {_one_for_each(frameworks)}",
         )
     return named
 
 
-def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str, Path]:
-    """Framework -> its space file, of those given with `--space`: each file says whose it is. Raises InputError."""
-    spaces: dict[str, Path] = {}
-    for path in files:
-        framework = read_space_file(path).framework
-        if framework not in frameworks:
-            raise InputError(f"{path}: key framework: is {framework!r}, but the study uses {_all(frameworks)}")
-        if framework in spaces:
-            raise InputError(f"--space {path}: {spaces[framework]} is for {framework} too", tip="give one for each")
-        spaces[framework] = path
-    return spaces
-
-
-def _all(frameworks: tuple[str, ...]) -> str:
+def _listed(frameworks: tuple[str, ...]) -> str:
     return " and ".join(frameworks)
 
 
 def _one_for_each(frameworks: tuple[str, ...]) -> str:
     return " ".join(f"--model {name}=FILE.py:FUNCTION" for name in frameworks)
+
+
+def make_workload(
+    model: str,
+    arguments: dict[str, Scalar],
+    framework: str,
+    device: Device,
+    seed: int,
+    *,
+    task: Task = "infer",
+    traffic: Traffic | None = None,
+    num_calls: int = STREAM_CALLS,
+) -> Workload:
+    """The workload as it is seen from the current folder; `num_calls` of its traffic are replayed in a trial. Raises
+    InputError for a model that is not there."""
+    search_path = Path.cwd()
+    reference, digest = resolve_model(model, framework, task, search_path)
+    if model.startswith(hub.SCHEME):
+        arguments = {**arguments, "name": hub.name_of(model, search_path)}
+    return Workload(
+        model=model,
+        reference=reference,
+        arguments=arguments,
+        framework=framework,
+        device=device,
+        task=task,
+        traffic=traffic,
+        stream_calls=num_calls,
+        seed=seed,
+        search_path=str(search_path),
+        source_sha256=digest,
+    )
+
+
+def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> tuple[str, str | None]:
+    """What to import for a model, and the SHA-256 of its file where that is known without importing it."""
+    if model in models.names():
+        if model not in models.names(framework):
+            others = ", ".join(models.names(framework)) or "none"
+            raise InputError(f"--model {model}: not there for {framework}", tip=f"bundled for {framework}: {others}")
+        if model not in models.names(framework, task):
+            known = ", ".join(models.names(framework, task)) or "none"
+            raise InputError(f"--task {task} --model {model}: it has no loss", tip=f"bundled to train: {known}")
+        return models.reference(model, framework, task), models.source_sha256(model, framework, task)
+    if model.startswith(hub.SCHEME):
+        return hub.reference(model, framework)
+    if ":" not in model:
+        raise InputError(
+            f"--model {model}: unknown",
+            tip=f"bundled: {', '.join(models.names())}; or give hf:TYPE, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+        )
+    place, function = split_reference(model)
+    return (
+        file_reference(place, function, search_path) if place.endswith(".py") else (model, _digest(place, search_path))
+    )
+
+
+def _digest(module: str, search_path: Path) -> str | None:
+    """SHA-256 of the file of a dotted module, found without importing it or its packages; None if it is no file."""
+    places: list[str] = [str(search_path), *sys.path]
+    spec = None
+    for end in range(1, module.count(".") + 2):
+        spec = importlib.machinery.PathFinder.find_spec(".".join(module.split(".")[:end]), places)
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or ())
+    origin = spec.origin if spec is not None else None
+    return hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin and Path(origin).is_file() else None

@@ -73,7 +73,7 @@ def _influence_document(each: Influence) -> dict[str, Any]:
         "ratios": each.ratios,
         "median": each.median,
         "confirmed": each.confirmed,
-        "is_told": each.is_told,
+        "is_told": each.is_significant,
     }
 
 
@@ -138,7 +138,7 @@ def _effects(told: Explanation) -> list[RenderableType]:
 
 
 def _by(each: Influence) -> str:
-    if not each.is_told:
+    if not each.is_significant:
         return "no effect that can be told from noise"
     many = len(each.ratios) > 1
     return times(each.median) + (f" ({times(min(each.ratios))} to {times(max(each.ratios))})" if many else "")

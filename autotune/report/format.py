@@ -62,12 +62,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def promise(outlook: ExpectedGain) -> str:
+def promise(forecast: ExpectedGain) -> str:
     """What further trials promised when a search stopped early, as the reason why."""
-    untried = "all untried configs" if outlook.num_untried is None else f"{count(outlook.num_untried)} untried configs"
+    untried = (
+        "all untried configs" if forecast.num_untried is None else f"{count(forecast.num_untried)} untried configs"
+    )
     return (
-        f"stopped after {outlook.num_trials} trials: the most promising of {untried} is expected to gain "
-        f"{100 * outlook.expected_gain:.2f} %, and the last {outlook.num_idle} trials gave nothing {NOTABLE:.0%} better"
+        f"stopped after {forecast.num_trials} trials: the most promising of {untried} is expected to gain "
+        f"{100 * forecast.expected_gain:.2f} %, "
+        f"and the last {forecast.num_idle} trials gave nothing {NOTABLE:.0%} better"
     )
 
 

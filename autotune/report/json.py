@@ -11,7 +11,8 @@ from autotune.measure.objective import Objective
 from autotune.report.format import ABOUT_THE_SECOND
 from autotune.report.profile import hot_spots_document
 from autotune.report.traffic import traffic_document
-from autotune.results.result import StudyResult, figures_of
+from autotune.results.export import figures_of
+from autotune.results.result import StudyResult
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, exclusions, failures_by_reason
 from autotune.tuning.priors import Use
@@ -41,7 +42,7 @@ def document(manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
         "break_even_calls": answer.break_even_calls,
         "artifact": answer.artifact and answer.artifact.model_dump(mode="json"),
         "noise_floor": answer.noise_floor and answer.noise_floor.model_dump(),
-        "sentinels": [each.model_dump() for each in answer.sentinels],
+        "sentinels": [each.model_dump() for each in answer.drift_checks],
         "drift": answer.drift,
         "early_stop": answer.early_stop and answer.early_stop.model_dump(),
         "confirmation": confirmation and confirmation.model_dump(mode="json"),

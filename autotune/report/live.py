@@ -175,7 +175,7 @@ def _told(event: Event) -> list[str]:
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
             return [f"sentinel    {seconds(now_s)}, {change:+.1%} since the start"]
         case SearchEnded():
-            why = stopped(event.reason) if event.outlook is None else promise(event.outlook)
+            why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             return [f"the search ends: {why}"]
     return []
 

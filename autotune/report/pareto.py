@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from autotune.report.configs import config_text
 from autotune.report.objectives import shown
 from autotune.results.result import StudyResult
 
 
-def front_table(answer: StudyResult) -> Table | None:
+def front_table(answer: StudyResult, *, full: bool = False) -> Table | None:
     """The trials that no other one beats in each objective, the best of each marked; None for a single objective."""
     if len(answer.objectives) < 2 or not answer.front:
         return None
@@ -24,5 +25,5 @@ def front_table(answer: StudyResult) -> Table | None:
             shown(objective, value) + (" best" if value == least else "     ")
             for objective, value, least in zip(answer.objectives, row, best, strict=True)
         ]
-        table.add_row(str(record.number), *cells, str(record.config))
+        table.add_row(str(record.number), *cells, config_text(record.config, answer.space, full=full))
     return table

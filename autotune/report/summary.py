@@ -13,6 +13,7 @@ from autotune.doctor.findings import Finding, findings_of, ranked, with_profiled
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
+from autotune.report.configs import config_text
 from autotune.report.constraints import constraint_lines, feasible, infeasible, misses
 from autotune.report.failure_rules import priors_summary, rules_summary
 from autotune.report.findings import KINDS, one_line
@@ -33,21 +34,25 @@ from autotune.verification.verify import Verification
 MAX_BREAKS_SHOWN = 5
 
 
-def trials_table(answer: StudyResult) -> Table:
-    """Every trial with its figures, the best marked; failures with their reason."""
+def trials_table(answer: StudyResult, *, full: bool = False) -> Table:
+    """Every trial with its figures, the best marked; failures with their reason. `full`: each config in full."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=name not in _TEXTS)
     for record in answer.records:
         is_best = answer.best is not None and record.number == answer.best.number
-        table.add_row(*_row(record, answer), style="green" if is_best else _STYLES.get(record.state))
+        table.add_row(*_row(record, answer, full=full), style="green" if is_best else _STYLES.get(record.state))
     return table
 
 
-def summary(answer: StudyResult, studies_dir_flag: str = "", *, with_next: bool = True) -> RenderableType:
-    """Verdict, figures, what stands in the way, and what to do next."""
+def summary(
+    answer: StudyResult, studies_dir_flag: str = "", *, with_next: bool = True, full: bool = False
+) -> RenderableType:
+    """Verdict, figures, what stands in the way, and what to do next. `full`: each config in full."""
     lines = [Text(_headline(answer), style="bold")]
-    lines += [Text(f"  {line}") for line in (*_figures(answer), *priors_summary(answer), *_obstacles(answer))]
+    lines += [
+        Text(f"  {line}") for line in (*_figures(answer, full=full), *priors_summary(answer), *_obstacles(answer))
+    ]
     if with_next:
         lines += [Text(f"next: {line}") for line in _next_steps(answer, studies_dir_flag)]
     return Group(*lines)
@@ -107,9 +112,9 @@ _TEXTS = ("state", "config")
 _STYLES = {"failed": "dim", "lost": "dim", "infeasible": "yellow"}
 
 
-def _row(record: TrialRecord, answer: StudyResult) -> list[str]:
+def _row(record: TrialRecord, answer: StudyResult, *, full: bool) -> list[str]:
     outcome = record.outcome
-    config = str(record.config)
+    config = config_text(record.config, answer.space, full=full)
     if not isinstance(outcome, Measurement):
         state = record.state if outcome is None else outcome.reason.value
         return [str(record.number), state, *["-"] * (len(_COLUMNS) - 3), config]
@@ -178,17 +183,18 @@ def _why_untuned(answer: StudyResult) -> str:
 _TOO_NOISY = "this machine is too noisy to tell"
 
 
-def _figures(answer: StudyResult) -> list[str]:
+def _figures(answer: StudyResult, *, full: bool) -> list[str]:
     lines = []
     if answer.best is not None:
-        lines.append(f"config      trial {answer.best.number}: {answer.best.config}")
+        config = config_text(answer.best.config, answer.space, full=full)
+        lines.append(f"config      trial {answer.best.number}: {config}")
     if answer.verdict in COMPILED and answer.confirmation is not None and answer.speedup is not None:
         lines += _confirmed_figures(answer, answer.confirmation)
     elif answer.speedup is not None and answer.confirmation is not None:
         lines.append(f"closest     trial {answer.confirmation.candidate}: {gain(answer.objective, answer.speedup)}")
     return (
         lines
-        + _others(answer)
+        + _others(answer, full=full)
         + _frameworks(answer)
         + constraint_lines(answer)
         + _noise(answer)
@@ -208,11 +214,11 @@ def _search(answer: StudyResult) -> list[str]:
     return [f"searched    {num_tried}{of_all} configs: {why}{more}"]
 
 
-def _others(answer: StudyResult) -> list[str]:
+def _others(answer: StudyResult, *, full: bool) -> list[str]:
     """Who else was compared with the untuned model."""
     if answer.confirmation is None:
         return []
-    configs = {each.number: each.config for each in answer.records}
+    configs = {each.number: config_text(each.config, answer.space, full=full) for each in answer.records}
     return [
         f"{'also':<11} trial {number}: {gain(answer.objective, speedup)}  {configs[number]}"
         for number, speedup in answer.confirmation.compared.items()
@@ -270,9 +276,9 @@ def _confirmed_figures(answer: StudyResult, confirmation: Confirmation) -> list[
         cold_s = record.measurement.compile_s
     warm = "" if answer.objective.compiles_cold else f", {seconds(confirmation.compile_warm_s)} with caches"
     shipped = "" if answer.artifact is None else f", {seconds(answer.artifact.compile_s)} with the exported artifact"
-    lines.append(
-        f"compile     {seconds(cold_s)} cold{warm}{shipped}; calls that earn it back: {count(answer.break_even_calls)}"
-    )
+    calls = answer.break_even_calls
+    pays = "never breaks even" if calls is None else f"breaks even after {count(calls)} calls"
+    lines.append(f"compile     {seconds(cold_s)} cold{warm}{shipped}; {pays}")
     return lines
 
 

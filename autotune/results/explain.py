@@ -24,7 +24,7 @@ from autotune.study.importance import Importance, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, TrialRecord
 from autotune.study.study import Study
-from autotune.tuning.confirmation import uncertainty_of
+from autotune.tuning.finalists import uncertainty_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Influence:
         return statistics.median(self.ratios)
 
     @property
-    def is_told(self) -> bool:
+    def is_significant(self) -> bool:
         """It is larger than the noise: of most pairs the whole interval says the same."""
         return statistics.median(each.low for each in self.pairs) > 1
 
@@ -190,7 +190,7 @@ def influences(space: SearchSpace, records: Sequence[TrialRecord], known: Figure
             by_values.setdefault((first.config[knob.name], second.config[knob.name]), []).append((first, second))
         told = (_influence(knob.name, *values, pairs, known) for values, pairs in by_values.items())
         found += [each for each in told if each is not None]
-    return sorted(found, key=lambda each: (not each.is_told, -each.median))
+    return sorted(found, key=lambda each: (not each.is_significant, -each.median))
 
 
 def _influence(

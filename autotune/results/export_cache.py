@@ -74,7 +74,7 @@ class _Making:
         outcome = self._trials.run(folder, request.cached_in(folder.path / "cache", cold=True), fresh=True)
         if isinstance(outcome, Measurement):
             return outcome
-        tip = f"the whole story: {outcome.evidence}"
+        tip = f"full log: {outcome.evidence}"
         raise InputError(f"no artifact: {_DOING[name]} failed: {outcome.error}", tip=tip)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.measure.objective import UNITS
-from autotune.results.result import export
+from autotune.results.export import export
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study

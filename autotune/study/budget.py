@@ -37,7 +37,7 @@ class Budget(Record):
     wall_s: PositiveFloat | None = Field(None, allow_inf_nan=False)
     """Seconds that one run may take in all, the confirmation included; None: as long as it takes."""
     stop_early: bool = True
-    """Leave trials unused that promise too little (`outlook`)."""
+    """Leave trials unused that promise too little (`forecast`)."""
     limits: Limits = Limits()
     sampling: SamplingPlan = SamplingPlan()
     """Of a trial of the search."""

@@ -15,13 +15,13 @@ def program_of(record: TrialRecord) -> str | None:
     return record.outcome.program if isinstance(record.outcome, Measurement) else None
 
 
-def are_one(first: TrialRecord, second: TrialRecord) -> bool:
+def run_same_program(first: TrialRecord, second: TrialRecord) -> bool:
     """The two are the same config under two names, as far as the framework tells."""
     program = program_of(first)
     return program is not None and program == program_of(second)
 
 
-def classes_of(records: Iterable[TrialRecord]) -> list[list[TrialRecord]]:
+def equivalence_classes(records: Iterable[TrialRecord]) -> list[list[TrialRecord]]:
     """The measured trials by class, in the order of each class's first. A trial without a program is one of its own."""
     classes: dict[str | int, list[TrialRecord]] = {}
     for record in records:
@@ -37,7 +37,7 @@ def simplest(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
     return min(names, key=lambda each: (each.config != space.untuned(), *simplicity(each, space)))
 
 
-def as_one(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
+def representative_of(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
     """A class as one trial: its simplest name, with a classmate's samples where those are whole and its own are not."""
     chosen = simplest(names, space)
     if chosen.measurement.samples.are_whole:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from autotune.config import Config, Scalar
 from autotune.space.space import SearchSpace
-from autotune.study.equivalence import classes_of, program_of
+from autotune.study.equivalence import equivalence_classes, program_of
 from autotune.study.records import TrialRecord
 
 
@@ -52,7 +52,7 @@ class Effect:
 def effects_of(records: Sequence[TrialRecord], space: SearchSpace) -> list[Effect]:
     """One for each knob that can be set in two ways, in the space's order. Trials that tell no program say nothing."""
     told = [each for each in records if program_of(each) is not None]
-    classes = [[each.config for each in names] for names in classes_of(told)]
+    classes = [[each.config for each in names] for names in equivalence_classes(told)]
     return [_effect(knob.name, told, classes, space) for knob in space.knobs if len(knob.values) > 1]
 
 

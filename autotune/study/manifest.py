@@ -105,7 +105,7 @@ class Manifest(Record):
         differences = self.differences(now)
         if differences:
             raise StoreError(
-                f"study {self.name!r} asks another question: {'; '.join(differences)}",
+                f"study {self.name!r} was created with different settings: {'; '.join(differences)}",
                 tip="either start another with --study NAME, or set these back to what the study was made with",
             )
 

@@ -182,17 +182,19 @@ class TrialRecord:
         return sum(each.share for each in self.violations.values())
 
 
-def drift(untuned: TrialRecord, sentinels: Sequence[DriftCheck]) -> float | None:
+def drift(untuned: TrialRecord, drift_checks: Sequence[DriftCheck]) -> float | None:
     """Share by which the untuned model's median changed during the search; None as long as there is no sentinel."""
-    if not sentinels:
+    if not drift_checks:
         return None
-    medians_s = [untuned.measurement.latency.p50, *(each.latency_s for each in sentinels)]
+    medians_s = [untuned.measurement.latency.p50, *(each.latency_s for each in drift_checks)]
     return max(medians_s) / min(medians_s) - 1
 
 
-def why_unreliable(untuned: TrialRecord, records: Iterable[TrialRecord], sentinels: Sequence[DriftCheck]) -> str | None:
+def why_unreliable(
+    untuned: TrialRecord, records: Iterable[TrialRecord], drift_checks: Sequence[DriftCheck]
+) -> str | None:
     """Why latencies of the search do not tell which configs are the fastest, in a sentence; None: they do."""
-    drifted = drift(untuned, sentinels)
+    drifted = drift(untuned, drift_checks)
     if drifted is not None and drifted > UNRELIABLE_DRIFT:
         return f"the untuned model's own latency changed by {drifted:.0%} during the search"
     measured = [each for each in records if isinstance(each.outcome, Measurement)]

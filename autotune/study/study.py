@@ -9,39 +9,36 @@ told as the share by which its bound is missed.
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.measure.objective import Constraint
+from autotune.measure.measurement import Measurement, Outcome
 from autotune.study import own_files, storage
+from autotune.study.budget import Budget
 from autotune.study.lease import Lease
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler
-from autotune.trial.folder import TrialFolder, parse_outcome
+from autotune.study.slots import ListSlot, Slot
+from autotune.study.stored_trials import RESULT, failed_through_harness, record_of
+from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.orphans import kill_marked
 
 MAX_HARNESS_FAILURES = 2
 """A config whose trials failed this often through no fault of its own is not tried again."""
-
-_RESULT, _LEASE, _QUEUE, _EARLY_STOP = "result", "lease", "queue", "early_stop"
-_CONFIRMATION, _BUDGET, _NOISE_FLOOR, _SENTINELS = "confirmation", "budget", "noise_floor", "sentinels"
-_STOP = "stop"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LEASE = "lease"
+"""Trial attribute that holds who runs it."""
 
 DEFAULT_STUDIES_DIR = Path("studies")
 
@@ -57,6 +54,21 @@ class Asked:
 
 class Study:
     """An open study. Writing needs `writing()`, which keeps other tuners out and reaps what died."""
+
+    budget = Slot("budget", Budget)
+    """What the study was last run with, so that `resume` needs nothing but the study's name."""
+    queue = ListSlot("queue", Config)
+    """The configs that were enqueued, tried since or not."""
+    noise_floor = Slot("noise_floor", NoiseFloor)
+    """None until the untuned model was compared with itself."""
+    drift_checks = ListSlot("sentinels", DriftCheck)
+    """Readings of the untuned model between the trials, in the order taken."""
+    early_stop = Slot("early_stop", ExpectedGain)
+    """The forecast with which the search stopped before its budget was used; None if it did not."""
+    stop_reason = Slot("stop", StopReason)
+    """Why the last search ended; None before, and while one is running."""
+    confirmation = Slot("confirmation", Confirmation)
+    """The verdict with what it rests on; None as long as nothing was confirmed."""
 
     def __init__(self, folder: Path, manifest: Manifest, opened: optuna.storages.RDBStorage) -> None:
         self.folder = folder
@@ -95,11 +107,11 @@ class Study:
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
         """Exclusive use of the study; yields the numbers of the trials that a dead run had left running."""
-        with self.alone():
+        with self.exclusive():
             yield self._reap()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """No other process runs trials of this study. Raises StoreError if one does, or if nothing can be written."""
         self.require_writable()
         with storage.exclusive(self.folder / own_files.LOCK):
@@ -152,13 +164,8 @@ class Study:
         known = {*queue, *(Config(trial.params) for trial in self._trials() if trial.state in TAKEN)}
         wanted = [each for each in dict.fromkeys(configs) if space.holds(each) and each not in known]
         if wanted:
-            self._keep(_QUEUE, [each.root for each in (*queue, *wanted)])
+            Study.queue.add(self, *wanted)
         return wanted
-
-    @property
-    def queue(self) -> list[Config]:
-        """What was enqueued, tried since or not."""
-        return [Config(each) for each in self._kept(_QUEUE) or []]
 
     def exclude(self, predicate: Callable[[Config], bool]) -> None:
         """Never try configs for which this holds, queued ones included. The untuned model is always tried."""
@@ -175,10 +182,10 @@ class Study:
         with storage.storage_errors(self._database):
             return None if self._is_excluded(config) else self._ask_once(config, longest_s)
 
-    def outlook(self) -> ExpectedGain | None:
-        """What the next trial promises; None where there is no forecast (see `EnumSampler.outlook`)."""
+    def forecast(self) -> ExpectedGain | None:
+        """What the next trial promises; None where there is no forecast (see `EnumSampler.forecast`)."""
         with storage.storage_errors(self._database):
-            return self._sampler.outlook(self._survey())
+            return self._sampler.forecast(self._survey())
 
     def tell(self, asked: Asked, outcome: Outcome) -> None:
         """Record the outcome. Raises StoreError; the trial's folder holds the outcome all the same."""
@@ -189,13 +196,13 @@ class Study:
                 for name, violation in violations.items():
                     asked.handle.set_constraint(name, violation)
             # Last but one: where the result stands, the constraints do, and a dead run's trial can still be told.
-            asked.handle.set_user_attr(_RESULT, {"outcome": outcome.model_dump(mode="json")})
+            asked.handle.set_user_attr(RESULT, {"outcome": outcome.model_dump(mode="json")})
             if blamed:
                 self._optuna.tell(asked.handle, self._values(outcome))
             else:
                 self._optuna.tell(asked.handle, state=TrialState.FAIL)
 
-    def give_back(self, asked: Asked) -> None:
+    def abandon(self, asked: Asked) -> None:
         """The trial was interrupted: leave no running trial behind; its config will be asked again."""
         self.trial_folder(asked.number).drop_leftovers()
         with storage.storage_errors(self._database):
@@ -205,72 +212,13 @@ class Study:
         """The command line that does `verb` with this study, ready to be pasted."""
         return f"python cli.py {verb} {self.name}{studies_dir_flag(self.folder.parent)}"
 
-    @property
-    def confirmation(self) -> Confirmation | None:
-        stored = self._kept(_CONFIRMATION)
-        return None if stored is None else Confirmation.model_validate(stored)
-
-    def confirm(self, confirmation: Confirmation) -> None:
-        self._keep(_CONFIRMATION, confirmation.model_dump(mode="json"))
-
-    @property
-    def noise_floor(self) -> NoiseFloor | None:
-        """None until the untuned model was compared with itself."""
-        stored = self._kept(_NOISE_FLOOR)
-        return None if stored is None else NoiseFloor.model_validate(stored)
-
-    def remember_noise_floor(self, noise_floor: NoiseFloor) -> None:
-        self._keep(_NOISE_FLOOR, noise_floor.model_dump(mode="json"))
-
-    @property
-    def sentinels(self) -> list[DriftCheck]:
-        """Readings of the untuned model between the trials, in the order taken."""
-        return [DriftCheck.model_validate(each) for each in self._kept(_SENTINELS) or []]
-
-    def add_sentinel(self, sentinel: DriftCheck) -> None:
-        self._keep(_SENTINELS, [each.model_dump(mode="json") for each in (*self.sentinels, sentinel)])
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why the last search ended; None before, and while one is under way."""
-        stored = self._kept(_STOP)
-        return None if stored is None else StopReason(stored)
-
-    def remember_stop(self, reason: StopReason | None) -> None:
-        self._keep(_STOP, reason)
-
-    @property
-    def early_stop(self) -> ExpectedGain | None:
-        """What the search looked like when it stopped before its budget was used; None if it did not."""
-        stored = self._kept(_EARLY_STOP)
-        return None if stored is None else ExpectedGain.model_validate(stored)
-
-    def remember_early_stop(self, outlook: ExpectedGain | None) -> None:
-        self._keep(_EARLY_STOP, None if outlook is None else outlook.model_dump(mode="json"))
-
-    @property
-    def budget(self) -> dict[str, Any] | None:
-        """The budget that the study was last run with, as plain data."""
-        budget: dict[str, Any] | None = self._kept(_BUDGET)
-        return budget
-
-    def remember_budget(self, budget: dict[str, Any]) -> None:
-        """So that `resume` needs nothing but the study's name."""
-        self._keep(_BUDGET, budget)
-
-    def recall(self, part: str) -> Any:
-        """Plain data that a part of the loop remembered under its name; None before the first time."""
-        return self._kept(part)
-
-    def remember(self, part: str, content: Any) -> None:
-        """Keep plain data of a part of the loop with the study, in place of what it remembered before."""
-        self._keep(part, content)
-
-    def _kept(self, name: str) -> Any:
+    def read_attribute(self, name: str) -> Any:
+        """Plain data that is stored with the study; None before the first time. `Slot` gives it a type."""
         with storage.storage_errors(self._database):
             return self._optuna.user_attrs.get(name)
 
-    def _keep(self, name: str, content: Any) -> None:
+    def write_attribute(self, name: str, content: Any) -> None:
+        """Store plain data with the study in place of what was there."""
         with storage.storage_errors(self._database):
             self._optuna.set_user_attr(name, content)
 
@@ -282,13 +230,13 @@ class Study:
     def _counts(self, trial: FrozenTrial) -> bool:
         """See `TrialRecord.counts`. How a trial was told says it without its outcome, which is long."""
         if trial.state.is_finished():
-            return trial.state is TrialState.COMPLETE and _RESULT in trial.user_attrs
+            return trial.state is TrialState.COMPLETE and RESULT in trial.user_attrs
         return self._record_of(trial).counts
 
     def _record_of(self, trial: FrozenTrial) -> TrialRecord:
         """A finished trial never changes, and its samples are long: each is parsed once."""
         if trial.number not in self._finished:
-            record = _record(trial, self.manifest.constraints)
+            record = record_of(trial, self.manifest.constraints)
             if not trial.state.is_finished():
                 return record
             self._finished[trial.number] = record
@@ -325,7 +273,7 @@ class Study:
         trials = self._trials()
         space = self.manifest.space
         self._sampler.planned = [*space.anchors(), *self.queue]
-        fruitless = Counter(Config(each.params) for each in trials if _failed_through_harness(each))
+        fruitless = Counter(Config(each.params) for each in trials if failed_through_harness(each))
         self._given_up = frozenset(each for each, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
         return trials
 
@@ -372,133 +320,6 @@ class Study:
         return told
 
 
-def create_study(studies_dir: Path, manifest: Manifest) -> Study:
-    """A new study folder with manifest and database. Raises StoreError where the folder cannot be written."""
-    check_name(manifest.name)
-    folder = studies_dir / manifest.name
-    try:
-        (folder / "trials").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"cannot create {folder}: {error.strerror}", tip="choose another place with --studies-dir"
-        ) from None
-    if (folder / "study.db").exists():
-        raise StoreError(
-            f"{folder} holds a study.db without a manifest.json: it is no study of ours, or half of one",
-            tip="choose another with --study NAME, or move that folder away",
-        )
-    opened = storage.open_storage(folder / "study.db", create=True)
-    with storage.storage_errors(folder / "study.db"):
-        directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
-        try:
-            optuna.create_study(storage=opened, study_name=manifest.name, directions=directions)
-        except optuna.exceptions.DuplicatedStudyError:
-            raise StoreError(f"{folder} is being made by another process", tip="run the same command again") from None
-    # The manifest comes last: a folder without one is not yet a study.
-    try:
-        manifest.write(folder / "manifest.json")
-    except OSError as error:
-        raise StoreError(f"cannot write in {folder}: {error.strerror}") from None
-    return Study(folder, manifest, opened)
-
-
-def open_study(studies_dir: Path, name: str) -> Study:
-    """An existing study. Raises InputError for an unknown name, StoreError for a broken one."""
-    check_name(name)
-    folder = studies_dir / name
-    if not (folder / "manifest.json").exists():
-        known = list_studies(studies_dir)
-        raise InputError(
-            f"no study {name!r} in {studies_dir}/",
-            tip=f"there are: {', '.join(known)}" if known else "there is none yet; start with `tune`",
-        )
-    manifest = read_manifest(folder / "manifest.json")
-    return Study(folder, manifest, storage.open_storage(folder / "study.db", create=False))
-
-
-def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
-    """The study of this name if it asks the same question, else a new one. Raises StoreError if it differs.
-
-    A study in which nothing was ever measured (a model file with a mistake, say) holds no evidence and begins anew.
-    """
-    check_name(manifest.name)
-    if not (studies_dir / manifest.name / "manifest.json").exists():
-        return create_study(studies_dir, manifest)
-    study = open_study(studies_dir, manifest.name)
-    if not study.has_evidence():
-        study.close()
-        return _begin_anew(study, manifest)
-    try:
-        study.manifest.require_same(manifest)
-    except StoreError:
-        study.close()
-        raise
-    return study
-
-
 def studies_dir_flag(studies_dir: Path) -> str:
     """What to add to a command so that it finds a study in `studies_dir`; nothing where that is the default."""
     return "" if studies_dir == DEFAULT_STUDIES_DIR else f" --studies-dir {shlex.quote(str(studies_dir))}"
-
-
-def list_studies(studies_dir: Path) -> list[str]:
-    """Names of the studies in a folder, in order."""
-    return sorted(path.parent.name for path in studies_dir.glob("*/manifest.json"))
-
-
-def _begin_anew(study: Study, manifest: Manifest) -> Study:
-    """Replace a study without evidence, unless someone is at work in it. What lies beside it in its folder stays."""
-    with storage.exclusive(study.folder / own_files.LOCK):
-        if study.has_evidence():
-            return open_or_create(study.folder.parent, manifest)
-        try:
-            own_files.clear_study(study.folder)
-        except OSError as error:
-            raise StoreError(
-                f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",
-                tip="choose another with --study NAME, or move that folder away",
-            ) from None
-        return create_study(study.folder.parent, manifest)
-
-
-def check_name(name: str) -> None:
-    """Raises InputError for what is no name of a study."""
-    if not _NAME.fullmatch(name):
-        raise InputError(
-            f"--study {name!r}: not usable as a folder's name", tip="use at most 100 letters, digits, '.', '_' and '-'"
-        )
-
-
-def _failed_through_harness(trial: FrozenTrial) -> bool:
-    """It was told, and as a failure that says nothing about its config; the end of a run's time is nobody's fault."""
-    return trial.state is TrialState.FAIL and _RESULT in trial.user_attrs and not _was_cut_off(trial)
-
-
-def _was_cut_off(trial: FrozenTrial) -> bool:
-    outcome = _parse(trial.user_attrs[_RESULT], trial.number)
-    return isinstance(outcome, Failure) and outcome.reason is Reason.OUT_OF_TIME
-
-
-def _record(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRecord:
-    result = trial.user_attrs.get(_RESULT)
-    outcome = None if result is None else _parse(result, trial.number)
-    misses = [each.miss(outcome) for each in constraints] if isinstance(outcome, Measurement) else []
-    return TrialRecord(
-        number=trial.number,
-        config=Config(trial.params),
-        outcome=outcome,
-        violations={miss.constraint.text: miss for miss in misses if miss is not None},
-        started=trial.datetime_start,
-        ended=trial.datetime_complete,
-        running=trial.state is TrialState.RUNNING,
-    )
-
-
-def _parse(result: dict[str, Any], number: int) -> Outcome:
-    try:
-        return parse_outcome(result["outcome"])
-    except (ValueError, KeyError) as error:
-        raise StoreError(
-            f"trial {number} was recorded in a form that this version does not read: {str(error).splitlines()[0]}",
-            tip="read the study with the version of autotune that its manifest.json names, or start another",
-        ) from None

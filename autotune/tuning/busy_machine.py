@@ -23,9 +23,9 @@ WAIT_SHARE = 0.05
 class BusyMachine:
     """Counts over one run what was repeated, and whether waiting helped."""
 
-    def __init__(self, bench: Session) -> None:
-        self._bench = bench
-        self._plan = bench.budget.quiet
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._plan = session.budget.quiet
         self._repeats_left = self._plan.max_repeats
         self._may_wait = True
 
@@ -34,30 +34,30 @@ class BusyMachine:
         taken = taken_cores(self._plan.look_s)
         if taken is not None and taken > BUSY:
             load_1m = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-            self._bench.notify(MachineBusy(taken, num_usable_cores(), load_1m))
+            self._session.notify(MachineBusy(taken, num_usable_cores(), load_1m))
 
     def attempt(self, folder: TrialFolder, request: TrialRequest, longest_s: float | None = None) -> Outcome:
         """`Session.attempt`; a trial whose timing was disturbed is run once more, after a wait, if there is time."""
-        deadline = self._bench.deadline
+        deadline = self._session.deadline
         longest_s = min(deadline.left_s(), math.inf if longest_s is None else longest_s)
         begun = deadline.clock()
-        outcome = self._bench.attempt(folder, request, longest_s)
+        outcome = self._session.attempt(folder, request, longest_s)
         took_s = deadline.clock() - begun
         why = self._why_repeat(outcome)
         spare_s = longest_s - 2 * took_s
         if why is None or spare_s < 0:
             return outcome
         self._repeats_left -= 1
-        self._bench.notify(TrialDisturbed(request.number, why))
+        self._session.notify(TrialDisturbed(request.number, why))
         self._wait(min(self._plan.max_wait_s, spare_s, WAIT_SHARE * deadline.left_s()))
-        again = self._bench.attempt(folder, request, longest_s - (deadline.clock() - begun))
+        again = self._session.attempt(folder, request, longest_s - (deadline.clock() - begun))
         was_cut = isinstance(again, Failure) and again.reason in (Reason.OUT_OF_TIME, Reason.HARNESS)
         return outcome if was_cut else again
 
     def _why_repeat(self, outcome: Outcome) -> str | None:
         if self._repeats_left == 0 or not isinstance(outcome, Measurement):
             return None
-        is_timed = any(each.is_timed for each in self._bench.study.manifest.objectives)
+        is_timed = any(each.is_timed for each in self._session.study.manifest.objectives)
         return disturbance_of(outcome) if is_timed else None
 
     def _wait(self, at_most_s: float) -> None:

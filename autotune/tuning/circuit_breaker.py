@@ -6,8 +6,12 @@ import re
 from collections.abc import Sequence
 
 from autotune.config import Config
+from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement
 from autotune.study.records import TrialRecord
+from autotune.trial.folder import TrialFolder
+from autotune.tuning.events import ConfigProbed
+from autotune.tuning.session import Session, trial_request
 
 ERRORS_IN_A_ROW = 3
 """So many trials with one and the same error raise the suspicion; a config that worked before is then run again."""
@@ -16,6 +20,47 @@ ERRORS_WITHOUT_SUCCESS = 5
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """Addresses, paths and numbers: what differs between two reports of one error."""
+
+
+class CircuitBreaker:
+    """Stops a search in which one error ends trial after trial, whatever the config."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._excused: set[str] = set()
+        """Errors that were shown to be the configs' own."""
+
+    def check(self, records: Sequence[TrialRecord], last: TrialRecord) -> None:
+        """Raises HarnessError if the last trials end in one error and a config that worked before does so too."""
+        streak = same_error_at_the_end(records)
+        if not isinstance(last.outcome, Failure) or last not in streak or len(streak) < ERRORS_IN_A_ROW:
+            return
+        signature = signature_of(last.outcome)
+        worked = last_that_worked(records, self._session.study.manifest.space.untuned())
+        if worked is None:
+            is_environment = len(streak) >= ERRORS_WITHOUT_SUCCESS
+        elif signature in self._excused:
+            return
+        else:
+            is_environment = self._fails_now(signature, worked)
+            self._excused.add(signature)
+        if is_environment:
+            raise HarnessError(
+                f"{last.outcome.error}\n{len(streak)} trials in a row ended in this error, whatever the config: "
+                "that is the environment, not the configs",
+                tip=f"fix it, then tune under another --study NAME, since these trials blame their configs; "
+                f"full log: {last.outcome.evidence}",
+            )
+
+    def _fails_now(self, signature: str, worked: TrialRecord) -> bool:
+        """Run a config again that worked before: does it fail like the others now?"""
+        session = self._session
+        session.notify(ConfigProbed(worked))
+        folder = TrialFolder((session.study.folder / "again" / "probe").resolve())
+        outcome = session.attempt(
+            folder, trial_request(session.study, worked.number, worked.config, folder, session.budget)
+        )
+        return isinstance(outcome, Failure) and signature_of(outcome) == signature
 
 
 def signature_of(failure: Failure) -> str:

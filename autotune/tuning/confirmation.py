@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autotune.measure.measurement import Measurement, Reason
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
-from autotune.space.space import SearchSpace
-from autotune.study.equivalence import are_one, as_one, classes_of, program_of, simplicity
-from autotune.study.records import DRIFTING, Confirmation, StopReason, TrialRecord, drift, why_unreliable
-from autotune.study.study import Study
+from autotune.study.equivalence import program_of, simplicity
+from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
 from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, BlockedRun
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted
 from autotune.tuning.expected_time import contest_s, fresh_start_s
-from autotune.tuning.pruning import without_passengers
+from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
+from autotune.tuning.pruning import without_idle_settings
 from autotune.tuning.session import Session
 
-EQUALLY_FAST = 0.02
-"""Configs within this share of the best count as equals even on a machine without noise."""
 OUT_OF_REACH = 0.10
 """A best config this much slower than the untuned model in the search need not be compared with it again."""
-MAX_FINALISTS = 3
-"""The fastest config, and of those that may be as fast the simplest and the fastest. The framework's default takes part
-besides."""
 MAX_CONTESTS = 3
 """When every contestant fails in a fresh process, the next best ones are tried, but not for ever."""
 SAFETY = 1.25
@@ -44,7 +38,7 @@ def confirm(bench: Session) -> Confirmation:
     untuned = study.untuned_record()
     assert untuned is not None, "the search does not end without it"
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    contenders = _Contenders(bench, untuned, without_passengers(candidates, study.manifest, EQUALLY_FAST))
+    contenders = _Contenders(bench, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
     if not contenders.candidates:
         if not any(each.counts and each.config != untuned.config for each in study.records()):
             return contenders.untried()
@@ -59,34 +53,6 @@ def confirm(bench: Session) -> Confirmation:
         if confirmation is not None:
             return confirmation
     return contenders.without_winner("none is left")
-
-
-def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
-    """One trial for each program but the untuned model's: two names of one config cannot run against each other."""
-    others = [each for each in classes_of(feasible) if not _is_untuned(each[0], untuned)]
-    return [as_one(names, space) for names in others]
-
-
-def likely_finalists(bench: Session) -> list[TrialRecord]:
-    """Who would be confirmed if the search ended now, the fastest first."""
-    study = bench.study
-    untuned = study.untuned_record()
-    if untuned is None or not isinstance(untuned.outcome, Measurement):
-        return []
-    feasible = [each for each in study.records() if each.state == "measured"]
-    candidates = candidates_among(feasible, untuned, study.manifest.space)
-    return finalists(study, candidates, uncertainty_of(study, untuned), lambda each: bench.value(each.measurement))
-
-
-def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
-    return record.config == untuned.config or are_one(record, untuned)
-
-
-def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
-    """Share by which two single processes of the search may differ without any difference between their configs."""
-    drifted = drift(untuned, study.sentinels) if study.manifest.objective.is_timed else None
-    spread = study.noise_floor.spread if study.noise_floor else 0.0
-    return max(EQUALLY_FAST, spread, drifted if drifted and drifted > DRIFTING else 0.0)
 
 
 def likely_contest(bench: Session) -> list[Measurement]:
@@ -277,7 +243,7 @@ class _Contenders:
         """That nothing is faster needs a search that could tell which configs to compare, or all of them compared."""
         study = self.bench.study
         is_denied = confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE) and study.manifest.objective.is_timed
-        why = why_unreliable(self.untuned, study.records(), study.sentinels) if is_denied else None
+        why = why_unreliable(self.untuned, study.records(), study.drift_checks) if is_denied else None
         if why is None or {each.number for each in self.candidates} <= confirmation.compared.keys():
             return confirmation
         note = "; ".join(
@@ -295,28 +261,6 @@ class _Contenders:
     def _tell_block(self, values: dict[str, float]) -> None:
         others = {_number(name): value for name, value in values.items() if name != "untuned"}
         self.bench.notify(BlockMeasured(values["untuned"], others))
-
-
-def finalists(
-    study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
-) -> list[TrialRecord]:
-    """Those that may be the best, `MAX_FINALISTS` at most and the simplest among them; and the default."""
-    return sorted(by_importance(study, candidates, uncertainty, value), key=value)
-
-
-def by_importance(
-    study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
-) -> list[TrialRecord]:
-    """The finalists in the order in which they are left out last where there is no time for all."""
-    space = study.manifest.space
-    values = {each.number: value(each) for each in candidates}
-    by_value = sorted(candidates, key=lambda each: values[each.number])
-    good = (1 + uncertainty) * min(values.values(), default=0.0)
-    equals = [each for each in by_value if values[each.number] <= good]
-    nearest = sorted(equals, key=lambda each: simplicity(each, space))[:1]
-    best = list({each.config: each for each in [*equals[:1], *nearest, *equals]}.values())[:MAX_FINALISTS]
-    default = [each for each in by_value if each.config == space.default()]
-    return best + [each for each in default if each not in best]
 
 
 def winner_of(

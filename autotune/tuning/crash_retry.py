@@ -18,7 +18,7 @@ FIRST_CRASH = "first_crash"
 """Folder inside the trial's: what the process that crashed left."""
 
 
-def once_more_if_crashed(
+def retry_if_crashed(
     folder: TrialFolder, request: TrialRequest, outcome: Outcome, run: Callable[[TrialRequest], Outcome]
 ) -> Outcome:
     """The outcome to record: of a second process with empty caches where the first one crashed, else the given one."""

@@ -26,13 +26,13 @@ def require_same_function(study: Study) -> None:
             )
 
 
-def require_unchanged(bench: Session) -> None:
+def require_unchanged(session: Session) -> None:
     """Run the others' untuned models again where they were right. Raises HarnessError if one is wrong now."""
-    study = bench.study
+    study = session.study
     for framework in study.manifest.space.frameworks[1:]:
         if not isinstance(_recorded(study, framework), Measurement):
             continue
-        outcome = bench.attempt(*bench.untuned_again(f"untuned-{framework}", framework))
+        outcome = session.attempt(*session.untuned_again(f"untuned-{framework}", framework))
         if _is_wrong(outcome):
             raise HarnessError(
                 f"the untuned model in {framework} does not give what it gave when the study began: {outcome.error}",

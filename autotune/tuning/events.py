@@ -126,7 +126,7 @@ class SearchEnded:
     """No further config is tried in this run; what is left is the confirmation."""
 
     reason: StopReason
-    outlook: ExpectedGain | None = None
+    forecast: ExpectedGain | None = None
     """Of a search that was ended because further trials promise too little."""
 
 

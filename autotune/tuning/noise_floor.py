@@ -10,21 +10,21 @@ from autotune.measure.statistics import spread_of_pairs
 from autotune.study.records import DriftCheck, NoiseFloor
 from autotune.tuning.busy_machine import BusyMachine
 from autotune.tuning.events import DriftChecked, DriftCheckStarted, NoiseFloorMeasured, NoiseFloorStarted
-from autotune.tuning.session import Session, cannot_go_on
+from autotune.tuning.session import Session, harness_error
 
 
-def measure_noise_floor(bench: Session) -> NoiseFloor | None:
+def measure_noise_floor(session: Session) -> NoiseFloor | None:
     """The untuned model in two live processes, in two blocks, the starting order swapped; None if the time was up.
 
     What the two differ by is what a single pair of processes of any config shows by chance. Their outputs are compared
     with the reference as well: what differs here is the model's own nondeterminism. Raises HarnessError.
     """
-    bench.notify(NoiseFloorStarted())
-    study = bench.study
+    session.notify(NoiseFloorStarted())
+    study = session.study
     untuned = study.manifest.space.untuned()
     folder = study.folder / "noise_floor"
     entries = [("untuned-1", 0, untuned), ("untuned-2", 0, untuned)]
-    contest = bench.contest(folder, entries, bench.budget.noise_floor, on_block=lambda _: None)
+    contest = session.contest(folder, entries, session.budget.noise_floor, on_block=lambda _: None)
     try:
         comparison = contest.run(is_clear=lambda _: True)
     finally:
@@ -43,25 +43,25 @@ def measure_noise_floor(bench: Session) -> NoiseFloor | None:
         relative_error=max((error for error in errors if error is not None), default=0.0),
         start_s=max(each.stage_s.get(Stage.START, 0.0) + each.stage_s.get(Stage.BUILD, 0.0) for each in processes),
     )
-    bench.notify(NoiseFloorMeasured(floor))
+    session.notify(NoiseFloorMeasured(floor))
     return floor
 
 
-def check_drift(bench: Session, quiet: BusyMachine, after: int, first_s: float) -> DriftCheck | None:
+def check_drift(session: Session, quiet: BusyMachine, after: int, first_s: float) -> DriftCheck | None:
     """Time the untuned model again, briefly, after trial `after`. None if its process failed: no reading, no harm."""
-    bench.notify(DriftCheckStarted())
-    folder, request = bench.untuned_again(f"sentinel-{after:04d}")
-    outcome = quiet.attempt(folder, request.sampled_by(bench.budget.sentinel))
+    session.notify(DriftCheckStarted())
+    folder, request = session.untuned_again(f"sentinel-{after:04d}")
+    outcome = quiet.attempt(folder, request.sampled_by(session.budget.sentinel))
     if not isinstance(outcome, Measurement):
         return None
     sentinel = DriftCheck(after=after, latency_s=outcome.latency.p50)
-    bench.notify(DriftChecked(sentinel, first_s))
+    session.notify(DriftChecked(sentinel, first_s))
     return sentinel
 
 
 def _failed(failure: Failure) -> HarnessError:
     if failure.reason is not Reason.WRONG_RESULT:
-        return cannot_go_on("the untuned model against itself", failure)
+        return harness_error("the untuned model against itself", failure)
     return HarnessError(
         f"the untuned model gives another output in another process, nothing can be compared with it: {failure.error}",
         tip="fix the seeds of everything random in it, or raise --tolerance if that much is its nature",

@@ -18,8 +18,10 @@ from autotune.measure.statistics import Verdict
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.manifest import Manifest, read_manifest
+from autotune.study.open import list_studies, open_study
 from autotune.study.records import TrialRecord, fastest
-from autotune.study.study import Study, list_studies, open_study
+from autotune.study.slots import ListSlot
+from autotune.study.study import Study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.events import Notify, PriorsGiven, PriorsOffered
 
@@ -27,8 +29,6 @@ MOST_CONFIGS = 4
 """So many configs are taken from all priors together, in turns: what they save must not be eaten up by trying them."""
 NEAR_BEST = 0.02
 """A search has arrived when its best is within this share of what it ends with."""
-
-_PART = "priors"
 
 
 class Prior(Record):
@@ -80,6 +80,9 @@ def read_prior(text: str, studies_dir: Path) -> Source:
         study.close()
 
 
+_GIVEN = ListSlot("priors", Prior)
+
+
 def begin(study: Study, sources: Sequence[Source], notify: Notify) -> None:
     """Enqueue what the sources suggest, once; offer other studies of the same model to one that has no prior.
 
@@ -90,7 +93,7 @@ def begin(study: Study, sources: Sequence[Source], notify: Notify) -> None:
     if new:
         configs = [config for each in new for config in each.configs]
         study.enqueue(configs)
-        study.remember(_PART, [each.model_dump(mode="json") for each in (*given(study), *new)])
+        _GIVEN.add(study, *new)
         notify(PriorsGiven({each.name: len(each.configs) for each in new}))
     elif not already and not study.records():
         offered = related(study.folder.parent, study.manifest)
@@ -100,7 +103,7 @@ def begin(study: Study, sources: Sequence[Source], notify: Notify) -> None:
 
 def given(study: Study) -> list[Prior]:
     """The priors that the study was given, in order."""
-    return [Prior.model_validate(each) for each in study.recall(_PART) or []]
+    return _GIVEN.read(study)
 
 
 def uses(study: Study, records: Sequence[TrialRecord]) -> list[Use]:

@@ -1,7 +1,8 @@
 """What the winner has and does not need: settings that do nothing here go back before anything is confirmed. Pure.
 
 A setting goes back to the untuned model's value where that model has the knob, else to the framework's default. What
-comes out must have been measured itself: `to_try` names a config that would tell, `without_passengers` uses what was.
+comes out must have been measured itself: `simpler_config` names a config that would show it, and
+`without_idle_settings` uses what was measured.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 from autotune.config import FRAMEWORK, Config, Scalar
 from autotune.measure.measurement import Measurement
 from autotune.space.space import SearchSpace
-from autotune.study.equivalence import are_one
+from autotune.study.equivalence import run_same_program
 from autotune.study.knob_effects import pairs_of
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord
@@ -22,13 +23,13 @@ MOST_EXTRA = 2
 """Trials of a run at the most that are spent on finding out what the winner does not need."""
 
 
-def own_settings(config: Config, space: SearchSpace) -> dict[str, Scalar]:
+def changed_settings(config: Config, space: SearchSpace) -> dict[str, Scalar]:
     """The settings that are not the untuned model's, nor the default where that model has no such knob."""
     away = config.differing(Config(_start(config, space)))
     return {name: value for name, value in config.root.items() if name in away}
 
 
-def without_passengers(candidates: Sequence[TrialRecord], manifest: Manifest, equal: float) -> list[TrialRecord]:
+def without_idle_settings(candidates: Sequence[TrialRecord], manifest: Manifest, equal: float) -> list[TrialRecord]:
     """The candidates but those for which another one stands that has some of its own settings only.
 
     One stands for another if the same program ran, or no objective differs by more than the share `equal`. A config
@@ -42,7 +43,9 @@ def without_passengers(candidates: Sequence[TrialRecord], manifest: Manifest, eq
     return list({each.number: each for each in stand_ins}.values())
 
 
-def to_try(records: Sequence[TrialRecord], winner: TrialRecord, manifest: Manifest, equal: float) -> Config | None:
+def simpler_config(
+    records: Sequence[TrialRecord], winner: TrialRecord, manifest: Manifest, equal: float
+) -> Config | None:
     """A config that may be as good as the winner with fewer settings, and that no trial has; None: there is none.
 
     First the winner without all that is not known to matter, then with the most helpful of those that no pair of
@@ -66,18 +69,18 @@ def to_try(records: Sequence[TrialRecord], winner: TrialRecord, manifest: Manife
 def _stand_in(record: TrialRecord, candidates: Sequence[TrialRecord], manifest: Manifest, equal: float) -> TrialRecord:
     """The candidate with the fewest settings that does for the record; else the record itself."""
     space = manifest.space
-    own = own_settings(record.config, space).items()
+    own = changed_settings(record.config, space).items()
 
     def does(other: TrialRecord) -> bool:
-        fewer = own_settings(other.config, space).items()
+        fewer = changed_settings(other.config, space).items()
         return fewer < own and _are_equal(other, record, manifest, equal)
 
     ranked = sorted(candidates, key=lambda each: manifest.values(each.measurement)[0])
-    return min(filter(does, ranked), key=lambda each: len(own_settings(each.config, space)), default=record)
+    return min(filter(does, ranked), key=lambda each: len(changed_settings(each.config, space)), default=record)
 
 
 def _are_equal(other: TrialRecord, record: TrialRecord, manifest: Manifest, equal: float) -> bool:
-    if are_one(other, record):
+    if run_same_program(other, record):
         return True
     if other.disturbed is not None or record.disturbed is not None:
         return False
@@ -91,7 +94,7 @@ def _guesses(
     """Sets of settings that may do nothing, the largest first. Whether to compile at all is no such setting."""
     space = manifest.space
     switches = {knob.name for knob in space.knobs if repr(knob.untuned) != repr(knob.default)}
-    own = [name for name in own_settings(start.config, space) if name not in switches]
+    own = [name for name in changed_settings(start.config, space) if name not in switches]
     told = {name: _told(name, start.config, measured, manifest, equal) for name in own}
     idle = [name for name in own if told[name] == "idle"]
     unknown = [name for name in own if told[name] == "unknown"]
@@ -112,7 +115,7 @@ def _told(
         having = [each for each in pair if each.config.matches({name: config[name]})]
         lacking = [each for each in pair if each.config.matches({name: back})]
         if having and lacking:
-            same = are_one(*pair)
+            same = run_same_program(*pair)
             gains.append(1.0 if same else _value(lacking[0], manifest) / _value(having[0], manifest))
     if not gains:
         return "unknown"

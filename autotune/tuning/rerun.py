@@ -12,7 +12,7 @@ from autotune.trial.runner.runner import Runner, repeat_command
 from autotune.tuning.session import trial_request
 
 
-def run_again(study: Study, number: int, *, profiled: bool = False, log: Path | None = None) -> tuple[Outcome, str]:
+def rerun_trial(study: Study, number: int, *, profiled: bool = False, log: Path | None = None) -> tuple[Outcome, str]:
     """The new outcome, and the plain command that repeats the run. Raises InputError for an unknown number.
 
     What the trial prints goes to the file `log`, if given. `profiled`: a profile and its trace are left in the folder

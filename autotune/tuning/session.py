@@ -55,7 +55,7 @@ class Session:
         limits = self.deadline.cap(request.limits, longest_s)
         begun = self.deadline.clock()
         capped = request.limited_to(limits)
-        outcome = attempt(self.trials, folder, capped, on_stage=self.tell_stage)
+        outcome = attempt(self.trials, folder, capped, on_stage=self.notify_stage)
         was_cut = limits.total < request.limits.total and self.deadline.clock() - begun >= limits.total
         return _cut_off(outcome) if was_cut else outcome
 
@@ -93,12 +93,12 @@ class Session:
             plan.fit_for(self.objective),
             self.value,
             seed=self.study.manifest.workload.seed,
-            on_stage=self.tell_stage,
+            on_stage=self.notify_stage,
             on_block=on_block,
             deadline=self.deadline,
         )
 
-    def tell_stage(self, stage: Stage) -> None:
+    def notify_stage(self, stage: Stage) -> None:
         self.notify(StageEntered(stage))
 
     def fastest(self) -> TrialRecord | None:
@@ -134,6 +134,6 @@ def _cut_off(outcome: Outcome) -> Outcome:
     return outcome.model_copy(update={"reason": Reason.OUT_OF_TIME, "error": error})
 
 
-def cannot_go_on(doing: str, failure: Failure) -> HarnessError:
+def harness_error(doing: str, failure: Failure) -> HarnessError:
     """The untuned model, which worked before, fails now: nothing can be compared with it any more."""
-    return HarnessError(f"{doing} could not be run: {failure.error}", tip=f"the whole story: {failure.evidence}")
+    return HarnessError(f"{doing} could not be run: {failure.error}", tip=f"full log: {failure.evidence}")

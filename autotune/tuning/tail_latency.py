@@ -13,41 +13,42 @@ from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.study.own_files import clear_runs
 from autotune.study.records import TrialRecord
+from autotune.study.slots import Slot
 from autotune.trial.folder import TrialFolder
 from autotune.tuned.tier_file import NOISY, Tail
 from autotune.tuning.session import Session, trial_request
 
-_TAIL = "tail"
+_TAIL = Slot("tail", Tail)
 
 
-def confirm_tail(bench: Session, answer: TrialRecord) -> Tail:
+def confirm_tail(session: Session, answer: TrialRecord) -> Tail:
     """Measure it, or recall it if this answer's was measured before.
 
     Within the run's time fewer processes may have to do. What they or a noisy machine gave serves for once, and is
     measured again when the study goes on. Raises NoUsableTrialError where one fails, or there is no time
     for a single one.
     """
-    study = bench.study
+    study = session.study
     with study.writing():
-        remembered = study.recall(_TAIL)
-        if remembered is not None and remembered["trial"] == answer.number:
-            return Tail.model_validate(remembered)
-        measured = _measure(bench, answer)
+        earlier = _TAIL.read(study)
+        if earlier is not None and earlier.trial == answer.number:
+            return earlier
+        measured = _measure(session, answer)
         tail = _tail_of(answer.number, [each.samples.latency_s for each in measured])
-        if len(measured) == bench.budget.tail.num_processes and tail.spread <= NOISY:
-            study.remember(_TAIL, tail.model_dump(mode="json"))
+        if len(measured) == session.budget.tail.num_processes and tail.spread <= NOISY:
+            _TAIL.write(study, tail)
         return tail
 
 
-def _measure(bench: Session, answer: TrialRecord) -> list[Measurement]:
+def _measure(session: Session, answer: TrialRecord) -> list[Measurement]:
     """One process after the other; the first one compiles, the others have its caches."""
-    folder = bench.study.folder / _TAIL
+    folder = session.study.folder / _TAIL.name
     clear_runs(folder)
     measured: list[Measurement] = []
-    for number in range(bench.budget.tail.num_processes):
-        if bench.deadline.left_s() <= 0:
+    for number in range(session.budget.tail.num_processes):
+        if session.deadline.left_s() <= 0:
             break
-        outcome = _run(bench, answer, TrialFolder((folder / f"{number + 1}").resolve()), is_first=number == 0)
+        outcome = _run(session, answer, TrialFolder((folder / f"{number + 1}").resolve()), is_first=number == 0)
         if isinstance(outcome, Measurement):
             measured.append(outcome)
         elif outcome.reason is not Reason.OUT_OF_TIME:
@@ -58,17 +59,17 @@ def _measure(bench: Session, answer: TrialRecord) -> list[Measurement]:
     return measured
 
 
-def _run(bench: Session, answer: TrialRecord, folder: TrialFolder, *, is_first: bool) -> Measurement | Failure:
-    request = trial_request(bench.study, answer.number, answer.config, folder, bench.budget)
-    sampling = bench.budget.tail.sampling(bench.budget.sampling)
+def _run(session: Session, answer: TrialRecord, folder: TrialFolder, *, is_first: bool) -> Measurement | Failure:
+    request = trial_request(session.study, answer.number, answer.config, folder, session.budget)
+    sampling = session.budget.tail.sampling(session.budget.sampling)
     once = request.cached_in(folder.path.parent / "cache", cold=is_first).sampled_by(sampling)
-    return bench.attempt(folder, once)
+    return session.attempt(folder, once)
 
 
 def _not_confirmed(failure: Failure) -> NoUsableTrialError:
     return NoUsableTrialError(
         f"the 99th percentile could not be confirmed ({failure.reason} at {failure.stage}): {failure.error}",
-        tip=f"the whole story: {failure.evidence}" if failure.evidence else None,
+        tip=f"full log: {failure.evidence}" if failure.evidence else None,
     )
 
 

@@ -21,7 +21,7 @@ SENTINEL_SHARE = 0.02
 class TimeBudget:
     """Reads the study anew at each question; without a time budget there is time for everything."""
 
-    bench: Session
+    session: Session
 
     def next_trial_s(self) -> float | None:
         """Seconds that the next trial may take; None where there is no time for a typical one and the confirmation.
@@ -30,53 +30,53 @@ class TimeBudget:
         answer is then the fastest of them, unconfirmed. The first config may take all that is left as well, since
         without one there is no answer at all.
         """
-        left_s = self.bench.deadline.left_s()
+        left_s = self.session.deadline.left_s()
         if math.isinf(left_s):
             return math.inf
-        untuned = self.bench.study.untuned_record()
+        untuned = self.session.study.untuned_record()
         if untuned is None:
             return left_s if left_s > 0 else None
         tried = [each for each in self._compiled() if each.counts]
         typical_s = typical_trial_s(tried) if tried else trial_s(untuned)
-        confirmation_s = expected_s(self.bench, likely_contest(self.bench)) if tried else 0.0
+        confirmation_s = expected_s(self.session, likely_contest(self.session)) if tried else 0.0
         reserved_s = confirmation_s if confirmation_s <= SAFETY * left_s else 0.0
         return left_s - reserved_s if left_s - reserved_s >= typical_s else None
 
     def spare_trial_s(self) -> float | None:
         """The same for a trial that an answer can do without; None where it would take the confirmation's time."""
-        left_s = self.bench.deadline.left_s()
+        left_s = self.session.deadline.left_s()
         longest_s = self.next_trial_s()
-        holds_confirmation = math.isinf(left_s) or expected_s(self.bench, likely_contest(self.bench)) <= left_s
+        holds_confirmation = math.isinf(left_s) or expected_s(self.session, likely_contest(self.session)) <= left_s
         return longest_s if holds_confirmation else None
 
     def has_time_for_noise_floor(self) -> bool:
         """It takes no more than its share of what is left."""
-        untuned = self.bench.study.untuned_record()
+        untuned = self.session.study.untuned_record()
         assert untuned is not None, "asked once it is measured"
-        return self._contest_s(untuned, self.bench.budget.noise_floor) <= NOISE_FLOOR_SHARE * self._left_s()
+        return self._contest_s(untuned, self.session.budget.noise_floor) <= NOISE_FLOOR_SHARE * self._left_s()
 
-    def has_time_for_sentinel(self) -> bool:
+    def has_time_for_drift_check(self) -> bool:
         """It takes no more than its share of what is left."""
-        untuned = self.bench.study.untuned_record()
+        untuned = self.session.study.untuned_record()
         assert untuned is not None, "asked once it is measured"
         return trial_s(untuned) <= SENTINEL_SHARE * self._left_s()
 
-    def require_the_untuned(self) -> None:
+    def require_untuned(self) -> None:
         """Raises InputError where the time was up before the untuned model was measured: there is no answer then."""
-        if self.bench.study.untuned_record() is None:
+        if self.session.study.untuned_record() is None:
             raise InputError(
-                f"the time of {self.bench.budget.wall_s:g} s does not hold one trial of the untuned model",
+                f"the time of {self.session.budget.wall_s:g} s does not hold one trial of the untuned model",
                 tip="give more with --budget, e.g. --budget 10m; what was measured is kept",
             )
 
     def _contest_s(self, untuned: TrialRecord, plan: BlockPlan) -> float:
-        bench = self.bench
-        plan = plan.fit_for(bench.objective)
-        return contest_s([untuned.measurement] * 2, plan, bench.budget.sampling, fresh_start_s(untuned), cold=True)
+        session = self.session
+        plan = plan.fit_for(session.objective)
+        return contest_s([untuned.measurement] * 2, plan, session.budget.sampling, fresh_start_s(untuned), cold=True)
 
     def _left_s(self) -> float:
-        return self.bench.deadline.left_s()
+        return self.session.deadline.left_s()
 
     def _compiled(self) -> list[TrialRecord]:
-        untuned = self.bench.study.manifest.space.untuned()
-        return [each for each in self.bench.study.records() if each.config != untuned]
+        untuned = self.session.study.manifest.space.untuned()
+        return [each for each in self.session.study.records() if each.config != untuned]

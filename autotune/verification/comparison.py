@@ -13,7 +13,9 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Signature
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
-from autotune.planning.manifest import choose_target, make_workload, stream_calls
+from autotune.planning.manifest import stream_calls
+from autotune.planning.models import make_workload
+from autotune.planning.targets import choose_target
 from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder

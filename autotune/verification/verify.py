@@ -100,7 +100,7 @@ def _of_failure(result: Result, promised: Speedup | None) -> Verification:
     assert failure is not None
     if result.failed == "first" or not result.blames_config:
         raise HarnessError(
-            f"the untuned model could not be measured: {failure.error}", tip=f"the whole story: {failure.evidence}"
+            f"the untuned model could not be measured: {failure.error}", tip=f"full log: {failure.evidence}"
         )
     return Verification("wrong", f"it fails ({failure.reason} at {failure.stage}): {failure.error}", promised, result)
 

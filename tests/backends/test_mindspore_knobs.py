@@ -25,7 +25,7 @@ import yaml
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from autotune.planning.manifest import bundled_spaces
+from autotune.planning.spaces import bundled_spaces
 from autotune.space.space import Circumstances, load_space
 
 ms = pytest.importorskip("mindspore")

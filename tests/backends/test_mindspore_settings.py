@@ -15,7 +15,7 @@ from autotune.apply.compile_model import without_variants
 from autotune.backends.mindspore.knobs import OF_PROCESS, compile_arguments, process_knobs
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from autotune.planning.manifest import bundled_spaces
+from autotune.planning.spaces import bundled_spaces
 from autotune.space.space import Circumstances, load_space, read_space_file
 
 PYNATIVE = {"execution": "pynative"}

@@ -10,7 +10,7 @@ from autotune.apply.compile_model import without_variants
 from autotune.backends.torch.knobs import DYNAMIC, OPTIONS, Settings, compile_arguments, settings_of
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from autotune.planning.manifest import bundled_space
+from autotune.planning.spaces import bundled_space
 from autotune.space.space import Circumstances, load_space
 
 EAGER, COMPILE = {"execution": "eager"}, {"execution": "compile"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from autotune.planning.manifest import bundled_space
+from autotune.planning.spaces import bundled_space
 from autotune.space.space import Circumstances, load_space
 from benchmarks import overhead, plain_loop, wall_time
 from benchmarks.wall_time import LoopTrial, Race, config_of, read_loop, savings_of

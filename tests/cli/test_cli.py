@@ -160,7 +160,11 @@ def test_a_changed_model_is_refused(tune_fake, model_file):
     assert tune_fake("--trials", "2").returncode == 0
     model_file.write_text(model_file.read_text() + "\n# changed\n")
     refused(
-        tune_fake("--trials", "3"), "asks another question", "source file (SHA-256)", "--study NAME", "set these back"
+        tune_fake("--trials", "3"),
+        "was created with different settings",
+        "source file (SHA-256)",
+        "--study NAME",
+        "set these back",
     )
 
 
@@ -168,7 +172,7 @@ def test_resume_refuses_a_changed_model_too(tune_fake, cli, model_file):
     """`resume` reads everything from the study, and checks that it still holds."""
     assert tune_fake("--trials", "2").returncode == 0
     model_file.write_text(model_file.read_text() + "\n# changed\n")
-    refused(cli("resume", "s"), "asks another question")
+    refused(cli("resume", "s"), "was created with different settings")
 
 
 MISTAKES = [

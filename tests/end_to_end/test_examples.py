@@ -21,7 +21,7 @@ import yaml
 
 from autotune import environment
 from autotune.backends.registry import framework_version, load_backend
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.trial.worker.subject import put_on_device
 from tests.conftest import REPOSITORY
 

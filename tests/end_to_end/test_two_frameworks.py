@@ -17,7 +17,7 @@ import autotune
 from autotune.errors import HarnessError, InputError, StoreError
 from autotune.measure.measurement import Failure, Reason
 from autotune.planning.manifest import require_same_question
-from autotune.results.result import export, tuned_config
+from autotune.results.export import export, tuned_config
 from autotune.space.combined import join
 from autotune.space.space import Circumstances, load_space
 from autotune.study.manifest import Target
@@ -251,7 +251,7 @@ class TestAfterwards:
         require_same_question(manifest)
         with (tmp_path / "sham_model.py").open("a") as file:
             file.write("# another file\n")
-        with pytest.raises(StoreError, match="asks another question: the model's source file"):
+        with pytest.raises(StoreError, match="was created with different settings: the model's source file"):
             require_same_question(manifest)
 
 

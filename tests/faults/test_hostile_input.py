@@ -227,12 +227,12 @@ class TestWhatIsTyped:
     def test_a_deep_argument_is_text(self) -> None:
         """What Python's own parser gives up on is a text like any other."""
         from autotune.planning.manifest import (
-            make_manifest,  # noqa: F401 (loads what `typed_arguments` belongs to)
-            typed_arguments,
+            make_manifest,  # noqa: F401 (loads what `parse_arguments` belongs to)
+            parse_arguments,
         )
 
         for text in ("(" * 100_000, "-" * 100_000 + "1"):
-            assert typed_arguments("--model-arg", [f"a={text}"]) == {"a": text}
+            assert parse_arguments("--model-arg", [f"a={text}"]) == {"a": text}
 
 
 class TestEscapeSequences:

@@ -22,8 +22,8 @@ import pytest
 from autotune.backends.registry import BACKENDS
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
+from autotune.study.open import create_study, open_study
 from autotune.study.storage import exclusive
-from autotune.study.study import create_study, open_study
 from autotune.trial import room
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
@@ -321,7 +321,7 @@ class TestParent:
     def test_a_study_that_is_alone_frees_its_lock(self, make_study):
         """`run STUDY N` holds what `tune` holds, and no longer than it works."""
         study = make_study()
-        with study.alone(), pytest.raises(StoreError, match="being tuned"), exclusive(study.folder / "lock"):
+        with study.exclusive(), pytest.raises(StoreError, match="being tuned"), exclusive(study.folder / "lock"):
             pass
         with study.writing():
             pass

@@ -22,7 +22,8 @@ from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study import own_files, storage
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
-from autotune.study.study import Study, create_study, open_or_create, open_study
+from autotune.study.open import create_study, open_or_create, open_study
+from autotune.study.study import Study
 from autotune.trial.folder import REQUEST_FILE
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
@@ -325,7 +326,7 @@ class TestAFullDisk:
         asked = study.ask(60)
         ballast = self.fill(disk)
         with pytest.raises(StoreError, match="the disk is full") as caught:
-            study.remember("ballast", "x" * 1_000_000)
+            study.write_attribute("ballast", "x" * 1_000_000)
         assert "free some space" in str(caught.value.tip)
         with suppress(StoreError):  # It may just fit into pages that are free.
             study.tell(asked, measurement)
@@ -371,10 +372,10 @@ class TestAFullDisk:
         tell(study, measurement, 2)
         study.close()
         script = (
-            "import resource, sys; from pathlib import Path; from autotune.study.study import open_study\n"
+            "import resource, sys; from pathlib import Path; from autotune.study.open import open_study\n"
             "study = open_study(Path(sys.argv[1]), 's'); size = (Path(sys.argv[1]) / 's' / 'study.db').stat().st_size\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))\n"
-            "for number in range(99): study.remember('ballast', 'x' * 50_000 * (number + 1))"
+            "for number in range(99): study.write_attribute('ballast', 'x' * 50_000 * (number + 1))"
         )
         child = subprocess.run(
             [sys.executable, "-c", script, str(tmp_path / "studies")],
@@ -471,7 +472,7 @@ class TestDatabase:
         study = make_study()
         asked = study.ask(60)
         asked.handle.set_user_attr("result", {"outcome": {"kind": "measurement", "latency": 5}})
-        study.give_back(asked)
+        study.abandon(asked)
         with pytest.raises(StoreError, match="trial 0 was recorded in a form"):
             study.records()
 

@@ -19,7 +19,9 @@ from autotune import environment
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
-from autotune.planning.manifest import TuneRequest, make_manifest, make_workload, tier_requests
+from autotune.planning.manifest import make_manifest, tier_requests
+from autotune.planning.models import make_workload
+from autotune.planning.request import TuneRequest
 from autotune.results.export_tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline
@@ -230,7 +232,7 @@ class TestTheConfirmedPercentile:
         """Processes that disagree by half serve for once: the next run measures again."""
         made, answer, _ = bench(self.of(measurement, 0.01), self.of(measurement, 0.02))
         assert confirm_tail(made, answer).spread == pytest.approx(1.0)
-        assert made.study.recall("tail") is None
+        assert made.study.read_attribute("tail") is None
 
     def test_a_process_that_fails(self, bench, measurement):
         """Nothing is promised of an answer that does not run."""
@@ -251,7 +253,7 @@ class TestTheConfirmedPercentile:
         deadline = Deadline(ends=5.0, clock=lambda: next(clock))
         made, answer, _ = bench(*[self.of(measurement, 0.01)] * 2, deadline=deadline)
         assert len(confirm_tail(made, answer).process_p99_s) == 1 < QUICK_BUDGET.tail.num_processes
-        assert made.study.recall("tail") is None
+        assert made.study.read_attribute("tail") is None
 
 
 def test_the_whole_way(cli, tmp_path, space_file, budget_file):

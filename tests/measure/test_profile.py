@@ -10,7 +10,7 @@ import pytest
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.profile import HotSpots, Profile
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.report.profile import profile_lines
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner

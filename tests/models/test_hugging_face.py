@@ -17,7 +17,7 @@ from autotune.config import Config
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measure.measurement import Measurement
 from autotune.models import hub
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.workload import workload

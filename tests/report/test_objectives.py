@@ -18,10 +18,11 @@ from autotune.report.json import comparison_document, document
 from autotune.report.live import LiveDisplay
 from autotune.report.pareto import front_table
 from autotune.report.summary import comparison_lines, summary, trials_table, verification_lines
-from autotune.results.result import export, result_of, tuned_config
+from autotune.results.export import export, tuned_config
+from autotune.results.result import result_of
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
-from autotune.study.study import open_study
+from autotune.study.open import open_study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.loop import Tuner
 from autotune.verification.comparison import measure, paired_run_of_trials

@@ -11,7 +11,8 @@ import yaml
 
 from autotune.errors import InputError
 from autotune.job.mismatch import retune_command
-from autotune.planning.manifest import TuneRequest, make_manifest
+from autotune.planning.manifest import make_manifest
+from autotune.planning.request import TuneRequest
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from tests.conftest import QUICK_BLOCKS, QUICK_BUDGET, REPOSITORY

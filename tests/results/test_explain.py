@@ -18,6 +18,7 @@ from autotune.results.explain import Figures, explain, influences
 from autotune.study.importance import FEWEST_TRIALS, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, DriftCheck, TrialRecord
+from autotune.study.study import Study
 from tests.conftest import with_latency
 
 
@@ -135,20 +136,18 @@ class TestAMachineThatIsNotQuiet:
 
     def test_where_the_untuned_model_drifted_single_processes_tell_nothing(self, loaded):
         """It took 129 times as long later: 81 times between two trials is no effect."""
-        assert [each.is_told for each in explain(loaded).effects] == [True]
-        loaded.add_sentinel(DriftCheck(after=2, latency_s=0.008 * 130))
+        assert [each.is_significant for each in explain(loaded).effects] == [True]
+        Study.drift_checks.add(loaded, DriftCheck(after=2, latency_s=0.008 * 130))
         (effect,) = explain(loaded).effects
-        assert not effect.is_told
+        assert not effect.is_significant
         assert "no effect that can be told from noise" in text(explain(loaded))
 
     def test_what_was_confirmed_is_told_by_its_blocks(self, loaded):
         """The same two trials side by side: there the one is the faster, and that is what counts in all figures."""
-        loaded.confirm(
-            Confirmation(
-                verdict=Verdict.FASTER, candidate=2, contestants=(0, 1, 2), num_trials=3,
-                blocks=tuple((0.008 * x, 0.006 * x, 0.002 * x) for x in (1.0, 1.01, 0.99, 1.0)),
-                speedups=(Speedup(median=4 / 3, low=1.3, high=1.4), Speedup(median=4.0, low=3.9, high=4.1)),
-            )
+        loaded.confirmation = Confirmation(
+            verdict=Verdict.FASTER, candidate=2, contestants=(0, 1, 2), num_trials=3,
+            blocks=tuple((0.008 * x, 0.006 * x, 0.002 * x) for x in (1.0, 1.01, 0.99, 1.0)),
+            speedups=(Speedup(median=4 / 3, low=1.3, high=1.4), Speedup(median=4.0, low=3.9, high=4.1)),
         )  # fmt: skip
         found = explain(loaded)
         (effect,) = found.effects
@@ -162,9 +161,9 @@ class TestAMachineThatIsNotQuiet:
 
     def test_an_undecided_study_has_no_best_config(self, loaded):
         """The headline says what the verdict says."""
-        loaded.confirm(Confirmation(verdict=Verdict.UNDECIDED, num_trials=3))
+        loaded.confirmation = Confirmation(verdict=Verdict.UNDECIDED, num_trials=3)
         assert text(explain(loaded)).startswith("undecided")
-        loaded.confirm(Confirmation(verdict=Verdict.KEEP_UNTUNED, num_trials=3))
+        loaded.confirmation = Confirmation(verdict=Verdict.KEEP_UNTUNED, num_trials=3)
         assert text(explain(loaded)).startswith("nothing is better")
 
 

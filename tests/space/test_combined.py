@@ -7,8 +7,9 @@ import pytest
 from autotune.config import Config
 from autotune.environment import installed_packages
 from autotune.errors import InputError, StoreError
-from autotune.planning.manifest import choose_targets, describe_spaces
-from autotune.planning.models import models_of, spaces_of
+from autotune.planning.models import models_of
+from autotune.planning.spaces import describe_spaces, spaces_of
+from autotune.planning.targets import choose_targets
 from autotune.space.combined import join, plain
 from autotune.space.space import Circumstances, load_space
 from autotune.study.manifest import Target, read_manifest
@@ -275,6 +276,6 @@ class TestWish:
         """Its untuned model is what everything is compared with."""
         if not {"torch", "mindspore"} <= installed_packages().keys():
             pytest.skip("torch or mindspore is not installed")
-        monkeypatch.setattr("autotune.planning.manifest._require_device", lambda *_: None)
+        monkeypatch.setattr("autotune.planning.targets._require_device", lambda *_: None)
         frameworks, chosen = choose_targets("both", device)
         assert (frameworks[0], set(frameworks), chosen) == (base, {"torch", "mindspore"}, device)

@@ -12,7 +12,9 @@ import autotune
 from autotune import models
 from autotune.apply.compile_model import asked
 from autotune.errors import InputError, MissingVariantError
-from autotune.planning.manifest import TuneRequest, make_manifest, make_workload
+from autotune.planning.manifest import make_manifest
+from autotune.planning.models import make_workload
+from autotune.planning.request import TuneRequest
 from autotune.space.combined import join, plain
 from autotune.space.declared import Declaration, with_declared
 from autotune.space.space import SearchSpace

@@ -13,8 +13,8 @@ from autotune.report.summary import summary
 from autotune.results.result import result_of
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
+from autotune.study.open import open_study
 from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
-from autotune.study.study import open_study
 from autotune.tuning.events import SearchEnded, TrialStarted
 from autotune.tuning.loop import Tuner
 from tests.conftest import ScriptedTrials, with_latency
@@ -61,7 +61,7 @@ def mixed(config):
 
 
 def stops(events):
-    return [each for each in events if isinstance(each, SearchEnded) and each.outlook is not None]
+    return [each for each in events if isinstance(each, SearchEnded) and each.forecast is not None]
 
 
 def test_a_flat_study_stops_early_and_says_why(study, tune):
@@ -69,10 +69,10 @@ def test_a_flat_study_stops_early_and_says_why(study, tune):
     tune(study, flat, num_trials=40)
     assert FEWEST_TRIALS <= study.num_recorded() < 40
     (stop,) = stops(tune.events)
-    assert stop.outlook == study.early_stop == result_of(study).early_stop
-    assert stop.outlook.num_trials == study.num_recorded()
-    assert stop.outlook.num_untried == 128 - study.num_recorded()
-    assert stop.outlook.expected_gain < WORTH_A_TRIAL
+    assert stop.forecast == study.early_stop == result_of(study).early_stop
+    assert stop.forecast.num_trials == study.num_recorded()
+    assert stop.forecast.num_untried == 128 - study.num_recorded()
+    assert stop.forecast.expected_gain < WORTH_A_TRIAL
     console = Console(width=240)
     with console.capture() as captured:
         console.print(summary(result_of(study)))
@@ -137,7 +137,7 @@ def test_a_space_that_the_budget_holds_is_tried_whole(make_study, tune):
 
 
 @pytest.mark.parametrize(
-    ("change", "is_bleak"),
+    ("change", "is_negligible"),
     [
         ({}, True),
         ({"num_trials": FEWEST_TRIALS - 1}, False),
@@ -147,7 +147,7 @@ def test_a_space_that_the_budget_holds_is_tried_whole(make_study, tune):
     ],
     ids=["all three", "too soon", "a gain to be expected", "a gain lately", "a space too large to count"],
 )
-def test_three_things_make_an_outlook_bleak(change, is_bleak):
+def test_three_things_make_a_gain_negligible(change, is_negligible):
     """Enough trials, too little to be expected, and a while without a gain."""
     bleak = {"num_trials": 20, "num_untried": 80, "expected_gain": 0.0001, "num_idle": 10}
-    assert ExpectedGain.model_validate({**bleak, **change}).is_bleak is is_bleak
+    assert ExpectedGain.model_validate({**bleak, **change}).is_negligible is is_negligible

@@ -9,7 +9,13 @@ import pytest
 from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.space.space import Circumstances, load_space
-from autotune.study.equivalence import are_one, as_one, classes_of, measured_programs, simplest
+from autotune.study.equivalence import (
+    equivalence_classes,
+    measured_programs,
+    representative_of,
+    run_same_program,
+    simplest,
+)
 from autotune.study.knob_effects import Effect, effects_of
 from autotune.study.records import TrialRecord
 from tests.conftest import with_latency
@@ -71,21 +77,21 @@ class TestClasses:
     def test_trials_with_the_same_program_are_one(self, record):
         """By the program alone, however their configs differ; in the order of each class's first."""
         one, other, again = record(UNTUNED, "p"), record(DEFAULT, "q"), record(config(mode="b"), "p")
-        assert classes_of([one, other, again]) == [[one, again], [other]]
-        assert are_one(one, again)
-        assert not are_one(one, other)
+        assert equivalence_classes([one, other, again]) == [[one, again], [other]]
+        assert run_same_program(one, again)
+        assert not run_same_program(one, other)
 
     def test_where_the_framework_does_not_tell_each_trial_is_its_own(self, record):
         """Two unknown programs are not the same program."""
         one, other = record(DEFAULT, None), record(config(mode="b"), None)
-        assert classes_of([one, other]) == [[one], [other]]
-        assert not are_one(one, other)
+        assert equivalence_classes([one, other]) == [[one], [other]]
+        assert not run_same_program(one, other)
 
     def test_a_failure_is_in_no_class(self, record):
         """Nothing ran to the end, so nothing can be the same."""
         failed = record(DEFAULT, "fails")
-        assert classes_of([failed]) == []
-        assert not are_one(failed, failed)
+        assert equivalence_classes([failed]) == []
+        assert not run_same_program(failed, failed)
 
     def test_the_simplest_name(self, record, space):
         """The untuned model first; then fewest knobs away from the default; then the cheapest to compile."""
@@ -105,7 +111,7 @@ class TestAsOne:
     def test_its_own_samples_if_they_are_whole(self, record, space):
         """The simplest name as it is."""
         default = record(DEFAULT, "p", latency_s=2.0)
-        assert as_one([record(config(mode="b"), "p"), default], space) is default
+        assert representative_of([record(config(mode="b"), "p"), default], space) is default
 
     @pytest.mark.parametrize("doubt", [{"ended_by": "slower"}, {"steady": False}])
     def test_a_classmate_s_where_its_own_are_not(self, record, space, doubt):
@@ -113,11 +119,11 @@ class TestAsOne:
         default = record(DEFAULT, "p", latency_s=9.0, compile_s=7.0, **doubt)
         stopped = record(config(mode="b"), "p", latency_s=8.0, ended_by="slower")
         whole = record(config(mode="c"), "p", latency_s=1.0)
-        one = as_one([default, stopped, whole], space)
+        one = representative_of([default, stopped, whole], space)
         assert (one.number, one.config) == (default.number, DEFAULT)
         assert one.measurement.latency.p50 == 1.0
         assert one.measurement.compile_s == 7.0
-        assert as_one([default, stopped], space) == default
+        assert representative_of([default, stopped], space) == default
 
 
 class TestMeasuredPrograms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.measure.measurement import Measurement
-from autotune.study.study import create_study, open_study
+from autotune.study.open import create_study, open_study
 from benchmarks import large_study
 from benchmarks.simulated import manifest_of
 

@@ -56,8 +56,8 @@ class Search:
     def is_exhausted(self):
         return self.sampler.choose(self.study.get_trials(deepcopy=False)) is None
 
-    def outlook(self):
-        return self.sampler.outlook(self.study.get_trials(deepcopy=False))
+    def forecast(self):
+        return self.sampler.forecast(self.study.get_trials(deepcopy=False))
 
 
 def search_of(table, seed=0, **constraints):
@@ -290,9 +290,9 @@ def test_a_flat_table_soon_looks_bleak():
     generator = np.random.default_rng(0)
     search = Search(FLAGS, lambda _: [math.exp(generator.normal(0, 0.005))])
     search.run(11)
-    assert not search.outlook().is_bleak
+    assert not search.forecast().is_negligible
     search.run(13)
-    assert search.outlook().is_bleak
+    assert search.forecast().is_negligible
 
 
 def test_a_late_winner_is_waited_for():
@@ -300,8 +300,8 @@ def test_a_late_winner_is_waited_for():
     search = Search(FLAGS, lambda config: [math.exp(-0.1 * sum(map(bool, config.root.values())))])
     winner = Config(dict.fromkeys((knob.name for knob in FLAGS.knobs), True))
     while winner not in search.asked:
-        outlook = search.outlook()
-        assert outlook is None or not outlook.is_bleak
+        forecast = search.forecast()
+        assert forecast is None or not forecast.is_negligible
         search.run(1)
 
 
@@ -313,7 +313,7 @@ def test_a_winner_that_takes_two_knobs_at_once_is_waited_for():
 
     for seed in range(5):
         search = Search(FLAGS, values_of, seed=seed)
-        while (outlook := search.outlook()) is None or not outlook.is_bleak:
+        while (forecast := search.forecast()) is None or not forecast.is_negligible:
             search.run(1)
         assert min(values_of(config)[0] for config in search.asked) < 1
 
@@ -324,14 +324,14 @@ def test_idle_trials_are_those_since_the_last_notable_gain():
     feasible = iter([True, True, True, False, True])
     search = Search(FLAGS, lambda _: [next(latencies)], lambda _: {"c": -1.0 if next(feasible) else 1.0})
     search.run(5)
-    assert search.outlook().num_idle == 3
+    assert search.forecast().num_idle == 3
 
 
 def test_there_is_no_outlook_where_nothing_is_forecast():
     """Before the planned configs were tried, and after everything was, there is nothing to tell."""
     search = Search(SearchSpace(framework="fake", knobs=FLAGS.knobs[:2], forbid=()), lambda _: [1.0])
-    assert search.outlook() is None
+    assert search.forecast() is None
     search.run(3)
-    assert search.outlook().num_untried == 1
+    assert search.forecast().num_untried == 1
     search.run(1)
-    assert search.outlook() is None
+    assert search.forecast() is None

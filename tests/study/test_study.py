@@ -19,8 +19,8 @@ from autotune.measure.objective import Constraint, Objective
 from autotune.space.space import Circumstances, load_space
 from autotune.study.lease import Lease
 from autotune.study.manifest import read_manifest
+from autotune.study.open import create_study, list_studies, open_or_create, open_study
 from autotune.study.records import StopReason
-from autotune.study.study import create_study, list_studies, open_or_create, open_study
 from tests.conftest import REPOSITORY, with_latency
 
 
@@ -186,11 +186,11 @@ def test_why_a_search_ended_is_kept(make_study, tmp_path):
     """A noun on record, until the next search begins."""
     study = make_study()
     assert study.stop_reason is None
-    study.remember_stop(StopReason.TIME)
+    study.stop_reason = StopReason.TIME
     study.close()
     again = open_study(tmp_path / "studies", "s")
     assert again.stop_reason is StopReason.TIME
-    again.remember_stop(None)
+    again.stop_reason = None
     assert again.stop_reason is None
 
 
@@ -214,7 +214,7 @@ def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study,
     """The lease of a process that is gone is over at once; its config is the next one asked."""
     make_study().close()
     script = (
-        "import sys, os; from pathlib import Path; from autotune.study.study import open_study\n"
+        "import sys, os; from pathlib import Path; from autotune.study.open import open_study\n"
         "study = open_study(Path(sys.argv[1]), 's'); study.ask(60); study.ask(60); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "studies")], cwd=REPOSITORY, check=False)
@@ -241,7 +241,7 @@ def test_one_tuner_at_a_time(make_study, tmp_path):
     """A second process that wants to write is refused with the first one's number, and reading goes on."""
     study = make_study()
     script = (
-        "import sys; from pathlib import Path; from autotune.study.study import open_study\n"
+        "import sys; from pathlib import Path; from autotune.study.open import open_study\n"
         "study = open_study(Path(sys.argv[1]), 's'); print(len(study.records()))\n"
         "with study.writing(): pass"
     )
@@ -334,12 +334,12 @@ class TestWhatIsTried:
         assert study.ask(60).config not in (first.config, second.config)
 
     def test_the_outlook_knows_the_constraints(self, make_study, measurement):
-        """No outlook as long as no trial keeps them: there is nothing to improve on."""
+        """No forecast as long as no trial keeps them: there is nothing to improve on."""
         kept, missed = make_study("kept", constraints=("latency <= 1s",)), make_study(constraints=("latency <= 1us",))
         for study in (kept, missed):
             self.asked_next(study, measurement, 6)
-        assert missed.outlook() is None
-        assert kept.outlook().num_untried == 9
+        assert missed.forecast() is None
+        assert kept.forecast().num_untried == 9
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def begun(make_study, measurement):
 )
 def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, tmp_path, change, words):
     """The refusal says what differs and the two ways out; what was recorded stays."""
-    with pytest.raises(StoreError, match="asks another question") as caught:
+    with pytest.raises(StoreError, match="was created with different settings") as caught:
         open_or_create(tmp_path / "studies", make_manifest(**change))
     assert words in str(caught.value)
     assert "--study NAME" in caught.value.tip

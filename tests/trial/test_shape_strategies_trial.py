@@ -6,7 +6,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import Runner

@@ -12,7 +12,7 @@ from autotune.backends.outputs import output_arrays
 from autotune.backends.registry import load_backend
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
-from autotune.planning.manifest import make_workload
+from autotune.planning.models import make_workload
 from autotune.trial.worker.subject import Subject, put_on_device
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload

@@ -17,7 +17,7 @@ from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.planning.manifest import bundled_space
+from autotune.planning.spaces import bundled_space
 from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits

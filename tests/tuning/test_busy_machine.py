@@ -244,11 +244,11 @@ class TestAnotherMachine:
         tune(budget=few)
         study = tune.study
         study.reference.write_bytes(b"")
-        num_before = len(study.sentinels)
+        num_before = len(study.drift_checks)
         tune(budget=few.model_copy(update={"num_trials": 3}), study=study)
-        assert len(study.sentinels) == num_before + 1
-        assert study.sentinels[-1].after == 1
-        assert study.sentinels[-1].latency_s == 0.010
+        assert len(study.drift_checks) == num_before + 1
+        assert study.drift_checks[-1].after == 1
+        assert study.drift_checks[-1].latency_s == 0.010
         assert any(isinstance(each, DriftChecked) for each in tune.events)
 
 

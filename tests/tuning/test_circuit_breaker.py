@@ -173,7 +173,7 @@ class TestInAStudy:
     def test_an_interrupted_first_trial_hides_nothing(self, study):
         """Stopped by Ctrl-C in trial 0 and resumed, trial 1 is the untuned model: it proves no compiler either."""
         opened = study(ALL_FAIL)
-        opened.give_back(opened.ask(longest_s=60))
+        opened.abandon(opened.ask(longest_s=60))
         error, _ = self.tune(opened)
         assert isinstance(error, HarnessError)
 
@@ -251,6 +251,6 @@ def test_the_command_line_says_it_and_exits_2(tune_fake, cli, space_file):
     assert result.returncode == 2
     assert "error: RuntimeError: the fake compiler does not know this operator" in result.stderr
     assert "that is the environment, not the configs" in result.stderr
-    assert "tip: mend it" in result.stderr
+    assert "tip: fix it" in result.stderr
     assert "Traceback" not in result.stderr
     assert json.loads(result.stdout)["failures"] == {"compile_error": ERRORS_WITHOUT_SUCCESS}

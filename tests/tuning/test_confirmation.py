@@ -13,13 +13,16 @@ from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict
 from autotune.report.summary import summary
-from autotune.results.result import result_of, tuned_config
+from autotune.results.export import tuned_config
+from autotune.results.result import result_of
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity
 from autotune.study.records import DriftCheck, NoiseFloor, TrialRecord
-from autotune.tuning.confirmation import EQUALLY_FAST, MAX_CONTESTS, finalists, uncertainty_of, winner_of
+from autotune.study.study import Study
+from autotune.tuning.confirmation import MAX_CONTESTS, winner_of
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted
+from autotune.tuning.finalists import EQUALLY_FAST, finalists, uncertainty_of
 from autotune.tuning.loop import Tuner
 from tests.conftest import ScriptedTrials, with_latency
 
@@ -132,18 +135,18 @@ class TestUncertainty:
     def test_at_least_two_percent(self, study, untuned):
         """Before anything is known of the machine, and on a quiet one."""
         assert uncertainty_of(study, untuned) == EQUALLY_FAST
-        study.remember_noise_floor(FLOOR)
+        study.noise_floor = FLOOR
         assert uncertainty_of(study, untuned) == EQUALLY_FAST
 
     def test_the_noise_floor_if_that_is_more(self, study, untuned):
         """Equally fast is what the untuned model does not tell apart from itself."""
-        study.remember_noise_floor(FLOOR.model_copy(update={"spread": 0.07}))
+        study.noise_floor = FLOOR.model_copy(update={"spread": 0.07})
         assert uncertainty_of(study, untuned) == 0.07
 
     @pytest.mark.parametrize(("latency_ms", "expected"), [(10.4, EQUALLY_FAST), (12, 0.2), (8, 0.25)])
     def test_a_drift_worth_a_warning_counts(self, study, untuned, latency_ms, expected):
         """Up or down; below 5 % it does not."""
-        study.add_sentinel(DriftCheck(after=4, latency_s=latency_ms / 1e3))
+        Study.drift_checks.add(study, DriftCheck(after=4, latency_s=latency_ms / 1e3))
         assert uncertainty_of(study, untuned) == pytest.approx(expected)
 
 

@@ -8,7 +8,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.report.failure_rules import news_of, rule_lines, rules_summary
 from autotune.report.json import document
 from autotune.results.result import result_of
-from autotune.study.study import list_studies, open_study
+from autotune.study.open import list_studies, open_study
 from autotune.tuning.events import IsolationStarted, RuleLearned, RulesRecalled, RulesUnavailable
 from autotune.tuning.failure_rules.learner import RuleLearner, rules_in_force
 from autotune.tuning.failure_rules.rules import FILE_NAME, add_rule, forget_rules, read_rules
@@ -252,7 +252,7 @@ def test_an_interrupted_question_is_asked_again(make_study, space, measurement, 
         study.tell(asked, failure if asked.config.matches(WHOLE) else measurement)
     question = of_kind(events, IsolationStarted)[0].question
     assert asked.config == question.config
-    study.give_back(asked)
+    study.abandon(asked)
     study.close()
     again = open_study(studies_dir, "s")
     RuleLearner(again, events.append).apply()

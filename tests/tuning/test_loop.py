@@ -12,10 +12,11 @@ from autotune.job.load import Loaded
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.report.summary import summary
-from autotune.results.result import result_of, tuned_config
+from autotune.results.export import tuned_config
+from autotune.results.result import result_of
 from autotune.space.space import Circumstances, load_space
+from autotune.study.open import open_study
 from autotune.study.records import DRIFTING, NoiseFloor
-from autotune.study.study import open_study
 from autotune.trial.runner.runner import Runner
 from autotune.tuning.events import (
     BlockMeasured,
@@ -346,8 +347,8 @@ class TestTheMachineIsWatched:
         study = make_study()
         events = []
         tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 10}), events.append)
-        assert [each.after for each in study.sentinels] == [4, 8]
-        assert all(each.latency_s >= 0.008 for each in study.sentinels)
+        assert [each.after for each in study.drift_checks] == [4, 8]
+        assert all(each.latency_s >= 0.008 for each in study.drift_checks)
         assert kinds(events, DriftCheckStarted, DriftChecked) == [DriftCheckStarted, DriftChecked] * 2
         ended = [each for each in events if isinstance(each, (TrialEnded, DriftChecked))]
         assert [n for n, each in enumerate(ended) if isinstance(each, DriftChecked)] == [5, 10]
@@ -360,7 +361,7 @@ class TestTheMachineIsWatched:
         study.close()
         again = open_study(tmp_path / "studies", "s")
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 9}))
-        assert [each.after for each in again.sentinels][:2] == [4, 5]
+        assert [each.after for each in again.drift_checks][:2] == [4, 5]
 
     def test_a_machine_that_drifts_is_reported(self, make_study, model_file, tmp_path):
         """The untuned model's own latency doubles during the search: measured, said, and no verdict comes from it."""
@@ -399,7 +400,7 @@ class TestTheMachineIsWatched:
         )
         study = make_study()
         tune(study, QUICK_BUDGET)
-        assert [each.after for each in study.sentinels] == [5]
+        assert [each.after for each in study.drift_checks] == [5]
         assert study.confirmation is not None
 
 
@@ -410,7 +411,7 @@ class TestEarlyStop:
         """What was sampled until then is a measurement like any other, above the best trial's by the documented bar."""
         study = make_study()
         # As on a quiet machine: what is clearly slower on a noisy one is 8 ms after 2 ms no more.
-        study.remember_noise_floor(NoiseFloor(pairs=((1.0, 1.01),), spread=0.01, relative_error=0.0, start_s=0.1))
+        study.noise_floor = NoiseFloor(pairs=((1.0, 1.01),), spread=0.01, relative_error=0.0, start_s=0.1)
         sampling = QUICK_BUDGET.sampling.model_copy(update={"samples_to_judge": 5})
         confirmation = tune(study, EXHAUSTIVE.model_copy(update={"sampling": sampling}))
         records = study.records()

@@ -11,8 +11,8 @@ from autotune.measure.statistics import Verdict
 from autotune.report.failure_rules import news_of, priors_summary
 from autotune.report.json import document
 from autotune.results.result import result_of
+from autotune.study.open import open_study
 from autotune.study.records import Confirmation
-from autotune.study.study import open_study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning import priors
 from autotune.tuning.events import PriorsGiven, PriorsOffered
@@ -90,11 +90,9 @@ class TestFromAStudy:
     def test_the_confirmed_winner_comes_first(self, make_study, space, earlier, studies_dir):
         """The verdict rests on more than a trial."""
         second = by_speed(earlier)[1]
-        earlier.confirm(
-            Confirmation(
-                verdict=Verdict.FASTER, candidate=second.number, contestants=(0, second.number), num_trials=24,
-                blocks_s=((1.0, 0.5),), speedups=({"median": 2.0, "low": 1.9, "high": 2.1},),
-            )
+        earlier.confirmation = Confirmation(
+            verdict=Verdict.FASTER, candidate=second.number, contestants=(0, second.number), num_trials=24,
+            blocks_s=((1.0, 0.5),), speedups=({"median": 2.0, "low": 1.9, "high": 2.1},),
         )  # fmt: skip
         assert read_prior("earlier", studies_dir).configs[0] == second.config
 
@@ -259,7 +257,7 @@ def test_another_frameworks_knobs_are_a_sentence(make_study, space, search, stud
     with pytest.raises(InputError, match=r"--prior earlier: its configs .* say nothing about the knobs"):
         give(study, read_prior("earlier", studies_dir))
     assert given(study) == []
-    assert study.recall("queue") is None
+    assert study.read_attribute("queue") is None
 
 
 class TestOffered:

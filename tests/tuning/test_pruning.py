@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from autotune.config import Config
-from autotune.results.result import result_of, tuned_config
+from autotune.results.export import tuned_config
+from autotune.results.result import result_of
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline
 from autotune.tuning.loop import Tuner
-from autotune.tuning.pruning import MOST_EXTRA, own_settings
+from autotune.tuning.pruning import MOST_EXTRA, changed_settings
 from tests.conftest import ScriptedTrials, with_latency
 
 SPACE = """
@@ -58,7 +59,7 @@ FREEZING = {**COMPILING, ("freezing", True): 1.5}
 
 
 def settings(study, config):
-    return own_settings(config, study.manifest.space)
+    return changed_settings(config, study.manifest.space)
 
 
 def test_what_does_nothing_is_not_exported(study, tune):

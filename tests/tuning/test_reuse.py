@@ -15,14 +15,15 @@ from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
-from autotune.results.result import result_of, tuned_config
+from autotune.results.export import tuned_config
+from autotune.results.result import result_of
 from autotune.space.space import Circumstances, load_space
-from autotune.study.study import open_study
+from autotune.study.open import open_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.tuning.loop import Tuner
-from autotune.tuning.rerun import run_again
+from autotune.tuning.rerun import rerun_trial
 from autotune.tuning.reuse import MAX_DONORS
 from tests.conftest import MODEL_FILE, QUICK, QUICK_BUDGET, ScriptedTrials, cli_command, cli_environment, with_latency
 
@@ -170,7 +171,7 @@ class TestAClassIsSampledOnce:
     def test_a_trial_run_again_is_sampled(self, tuned):
         """`run STUDY N` is there to see it for oneself."""
         alias = next(each.number for each in tuned.records() if each.reused_from == 1)
-        outcome, _ = run_again(tuned, alias)
+        outcome, _ = rerun_trial(tuned, alias)
         assert isinstance(outcome, Measurement)
         assert outcome.reused_from is None
         assert outcome.samples != tuned.record(alias).measurement.samples

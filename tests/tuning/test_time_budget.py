@@ -15,11 +15,12 @@ from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
 from autotune.report.json import document
 from autotune.report.summary import summary
-from autotune.results.result import result_of, tuned_config
+from autotune.results.export import tuned_config
+from autotune.results.result import result_of
 from autotune.space.space import Circumstances, load_space
 from autotune.study.budget import Budget, duration_s
+from autotune.study.open import open_study
 from autotune.study.records import StopReason
-from autotune.study.study import open_study
 from autotune.trial.request import Limits
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.deadline import SHORTEST_S, Deadline
@@ -333,14 +334,14 @@ class TestTooLittle:
         """The noise floor and the sentinels take no more than their share; without them there is still a verdict."""
         assert tune(250, plan=DEAR_NOISE).verdict is Verdict.FASTER
         assert study.noise_floor is None
-        assert study.sentinels == []
+        assert study.drift_checks == []
         assert not any("noise_floor" in each or "sentinel" in each for each in tune.trials.started)
 
     def test_with_time_the_machine_is_watched(self, study, tune):
         """As in any other run; the floor knows what a fresh start takes."""
         tune(3000)
         assert study.noise_floor.start_s == START_S
-        assert len(study.sentinels) == 2
+        assert len(study.drift_checks) == 2
 
     def test_what_was_skipped_is_made_up_for(self, study, tune, tmp_path):
         """A later run with more time measures the noise floor."""
@@ -519,9 +520,9 @@ class TestWords:
         assert result.returncode == 0, result.stderr
         assert "as many trials as were asked for" in result.stdout
         study = open_study(tmp_path / "studies", "s")
-        assert (study.budget["wall_s"], study.budget["num_trials"]) == (3600, 1)
+        assert (study.budget.wall_s, study.budget.num_trials) == (3600, 1)
         assert cli("resume", "s", "--budget", "30m", "--trials", "2").returncode == 0
-        assert (study.budget["wall_s"], study.budget["num_trials"]) == (1800, 2)
+        assert (study.budget.wall_s, study.budget.num_trials) == (1800, 2)
 
     @pytest.mark.parametrize(("given", "words"), [("0", "that is no time"), ("10x", "neither a time nor a file")])
     def test_what_is_neither_is_refused(self, tune_fake, given, words):

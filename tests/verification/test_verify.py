@@ -346,7 +346,7 @@ class TestOnTheCommandLine:
         """The path that the tip names can be read afterwards."""
         path = export()
         model_file.write_text("def tiny():\n    raise RuntimeError('no weights')\n")
-        story = command("verify", path).stderr.rpartition("the whole story: ")[2].strip()
+        story = command("verify", path).stderr.rpartition("full log: ")[2].strip()
         assert "RuntimeError: no weights" in Path(story).read_text()
 
     def test_a_model_of_another_shape(self, export, command, model_file):

@@ -27,6 +27,6 @@ class ExpectedGain(Record):
     """Trials since the last that was notably better than all before it."""
 
     @property
-    def is_bleak(self) -> bool:
+    def is_negligible(self) -> bool:
         """Further trials cannot pay."""
         return self.num_trials >= FEWEST_TRIALS and self.expected_gain < WORTH_A_TRIAL and self.num_idle >= FEWEST_IDLE

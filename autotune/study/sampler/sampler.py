@@ -103,7 +103,7 @@ class EnumSampler(BaseSampler):
         planned = (each for each in self.planned if each not in taken and not self._excluded(each))
         return next(planned, None) or self._most_promising(seen, self._unseen(seen, taken))
 
-    def outlook(self, trials: Iterable[FrozenTrial]) -> ExpectedGain | None:
+    def forecast(self, trials: Iterable[FrozenTrial]) -> ExpectedGain | None:
         """What the next trial promises. None where no forecast chooses it: at the start, as long as nothing is feasible
         or something is planned, at the end, and with several objectives, where every config may add to the front.
         """

@@ -18,6 +18,7 @@ from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.schema import Record
 from autotune.study.records import TrialRecord
+from autotune.study.slots import Slot
 from autotune.study.study import Study
 from autotune.tuning.events import IsolationStarted, Notify, RuleLearned, RulesRecalled, RulesUnavailable
 from autotune.tuning.failure_rules.isolate import FailureCause, Question, investigate
@@ -31,8 +32,6 @@ from autotune.tuning.failure_rules.rules import (
     read_rules,
     scope_of,
 )
-
-_PART = "lessons"
 
 
 class _Written(Record):
@@ -305,9 +304,12 @@ class _File(NamedTuple):
         return cls([each for each in on_file if state.concerns(each)], None)
 
 
+_STORED = Slot("lessons", _Kept)
+
+
 def _kept(study: Study) -> _Kept:
-    return _Kept.model_validate(study.recall(_PART) or {})
+    return _STORED.read(study) or _Kept()
 
 
 def _keep(study: Study, kept: _Kept) -> None:
-    study.remember(_PART, kept.model_dump(mode="json"))
+    _STORED.write(study, kept)

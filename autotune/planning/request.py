@@ -1,0 +1,108 @@
+"""`TuneRequest`: what the user asked for, as typed, and how its texts are read."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from autotune.config import Scalar
+from autotune.errors import InputError
+from autotune.measure.accuracy import ReferencePrecision
+from autotune.planning.models import models_of
+from autotune.schema import Record
+from autotune.space.space import Preset
+from autotune.study.open import check_name
+from autotune.workload.workload import Device, Task
+
+
+class TuneRequest(Record):
+    """What the user asked for, as typed; None where left out."""
+
+    models: tuple[str, ...]
+    """One for all frameworks, or FRAMEWORK=MODEL for each."""
+    model_arguments: tuple[str, ...] = ()
+    framework: str | None = None
+    device: str = "auto"
+    task: Task = "infer"
+    shapes: tuple[str, ...] = ()
+    traffic: Path | None = None
+    study: str | None = None
+    spaces: tuple[Path, ...] = ()
+    objectives: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    tolerance: float | None = None
+    reference_precision: ReferencePrecision = "model"
+    seed: int = 0
+    variables: tuple[str, ...] = ()
+    preset: Preset = "standard"
+    fixed_precision: bool = False
+    process_settings: bool = False
+    """The job will allow what holds for its whole process."""
+    arguments: dict[str, Scalar] = {}
+    """Of a tier: they count more than `model_arguments`."""
+
+
+def check_text(request: TuneRequest) -> None:
+    """Check, before anything takes time, that the study's name can be a folder and that all texts are UTF-8."""
+    if request.study is not None:
+        check_name(request.study)
+    given = (("--model", request.models), ("--model-arg", request.model_arguments), ("--env", request.variables))
+    for flag, texts in given:
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise InputError(f"{flag} {text}: is not text (UTF-8)") from None
+
+
+def study_name(request: TuneRequest, frameworks: tuple[str, ...], device: Device) -> str:
+    """The name the user gave, or one made of the model (in the first framework), task, frameworks and device."""
+    if request.study is not None:
+        return request.study
+    model = models_of(request.models, frameworks)[frameworks[0]]
+    return "-".join([_short_name(model), *_kind_suffixes(request), *frameworks, device])
+
+
+def _kind_suffixes(request: TuneRequest) -> list[str]:
+    """Parts of a study's name for the task and the traffic; none for inference and for one shape."""
+    task: list[str] = [] if request.task == "infer" else [request.task]
+    return [*task, "traffic"] if request.shapes or request.traffic else task
+
+
+def _short_name(model: str) -> str:
+    """A folder's name from a model's: `path/to/file.py:function` gives `file-function`."""
+    place, _, function = model.rpartition(":")
+    name = f"{Path(place).stem}-{function}" if place else model
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "model"
+
+
+def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
+    """Values by name, from texts NAME=VALUE. Raises InputError."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"{flag} {text}: expected NAME=VALUE")
+        pairs[name.strip()] = value
+    return pairs
+
+
+def parse_arguments(flag: str, texts: Iterable[str]) -> dict[str, Scalar]:
+    """Values by name. Raises InputError for an infinity, which neither JSON nor a YAML file holds."""
+    values = {name: _parse_scalar(text) for name, text in parse_pairs(flag, texts).items()}
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{flag} {name}: {value} is no number that can be given")
+    return values
+
+
+def _parse_scalar(text: str) -> Scalar:
+    """A number, True, False or None as such; everything else as text."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return {"true": True, "false": False, "null": None}.get(text, text)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else text

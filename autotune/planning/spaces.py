@@ -1,0 +1,100 @@
+"""The search space of each framework: the bundled file or the user's own, narrowed to what holds here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import autotune
+from autotune.backends.registry import entry_of, framework_names, framework_version
+from autotune.environment import num_usable_cores
+from autotune.errors import InputError
+from autotune.measure.accuracy import DEFAULT_TOLERANCES
+from autotune.planning.request import TuneRequest
+from autotune.planning.targets import is_installed, parse_frameworks
+from autotune.space.combined import join
+from autotune.space.declared import Declaration, with_declared
+from autotune.space.shape_knobs import known_of
+from autotune.space.space import Circumstances, SearchSpace, load_space, read_space_file
+from autotune.study.manifest import Target
+from autotune.workload.workload import Device, Task
+
+
+def bundled_spaces() -> list[Path]:
+    """The space files that come with the tool: beside the package in a checkout, inside it when installed."""
+    package = Path(autotune.__file__).resolve().parent
+    folder = next((f for f in (package / "search_spaces", package.parent / "search_spaces") if f.is_dir()), None)
+    return sorted(folder.glob("*.yaml")) if folder else []
+
+
+def bundled_space(framework: str) -> Path:
+    """The space file of a framework. Raises InputError where there is none."""
+    for path in bundled_spaces():
+        if path.stem == framework:
+            return path
+    raise InputError(f"there is no bundled search space for {framework}", tip="give one with --space FILE")
+
+
+def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str, Path]:
+    """Framework -> its space file, of those given with `--space`: each file says whose it is. Raises InputError."""
+    spaces: dict[str, Path] = {}
+    for path in files:
+        framework = read_space_file(path).framework
+        if framework not in frameworks:
+            raise InputError(f"{path}: key framework: is {framework!r}, but the study uses {' and '.join(frameworks)}")
+        if framework in spaces:
+            raise InputError(f"--space {path}: {spaces[framework]} is for {framework} too", tip="give one for each")
+        spaces[framework] = path
+    return spaces
+
+
+def space_of(target: Target, request: TuneRequest, declared: Declaration) -> SearchSpace:
+    """The space of one framework as it holds here, with the knobs of what the model declares."""
+    workload = target.workload
+    circumstances = _circumstances(request, target, declared)
+    space = load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
+    entry = entry_of(workload.framework)
+    # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
+    found_too = entry.shares_compilations and request.preset != "quick" and not request.spaces
+    return with_declared(space, declared, dict(entry.compiled), found_too=found_too)
+
+
+def _circumstances(request: TuneRequest, target: Target, declared: Declaration) -> Circumstances:
+    """Without `--tolerance` a model is taken for a float32 one, which no half-precision setting leaves as right."""
+    tolerance = request.tolerance or DEFAULT_TOLERANCES["float32"]
+    return Circumstances(
+        version=target.framework_version,
+        device=target.workload.device,
+        task=request.task,
+        preset=request.preset,
+        tolerance=0.0 if request.fixed_precision else tolerance,
+        num_cores=num_usable_cores(),
+        known=known_of(target.workload.traffic, declared.padding),
+        process_settings=request.process_settings,
+    )
+
+
+def describe_spaces(device: str, framework: str | None = None, task: Task = "infer") -> list[dict[str, Any]]:
+    """The bundled spaces, narrowed to the installed releases, to `device` and to the task, as plain data.
+
+    Of each installed framework, or of those that are named as in `--framework`: several are one space.
+    """
+    if device not in get_args(Device):
+        raise InputError(f"--device {device}: unknown", tip="choose cpu, gpu or ascend")
+    names = parse_frameworks(framework) if framework else tuple(sorted(filter(is_installed, framework_names())))
+    spaces = []
+    for name in names:
+        version = framework_version(name)
+        here = Circumstances(version=version, device=device, task=task, process_settings=True)  # type: ignore[arg-type]
+        spaces.append(load_space(bundled_space(name), framework=name, circumstances=here))
+    return [_as_plain_data(each) for each in ([join(spaces)] if framework and len(spaces) > 1 else spaces)]
+
+
+def _as_plain_data(space: SearchSpace) -> dict[str, Any]:
+    return {
+        "file": " + ".join(str(bundled_space(name)) for name in space.frameworks),
+        "framework": space.framework,
+        "version": " + ".join(framework_version(name) for name in space.frameworks),
+        "num_configs": sum(1 for _ in space.configs()),
+        "knobs": [knob.model_dump(mode="json") for knob in space.knobs],
+    }

@@ -1,0 +1,131 @@
+"""Which frameworks and which device a study uses."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from autotune.backends.registry import entry_of, framework_names, framework_version
+from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
+from autotune.trial.runner.probe import find_devices
+from autotune.workload.workload import Device
+
+PREFERRED: dict[str, tuple[str, ...]] = {
+    "cpu": ("torch", "mindspore"),
+    "gpu": ("torch", "mindspore"),
+    "ascend": ("mindspore", "torch"),
+}
+"""Device -> the frameworks to use for it, the first being what it is without `--framework`."""
+BOTH = "both"
+"""`--framework both`: every framework, in one study; the preferred one's untuned model is what all is compared with."""
+
+
+def choose_targets(framework: str | None, device: str) -> tuple[tuple[str, ...], Device]:
+    """Frameworks, the base of the study first, and the device that all of them use. Raises like `choose_target`.
+
+    `both` puts the one that is preferred for the device first, `A+B` the one that was written first.
+    """
+    names = parse_frameworks(framework or "")
+    if len(names) == 1:
+        name, chosen = choose_target(framework, device)
+        return (name,), chosen
+    (chosen,) = {_common_device(names)} if device == "auto" else {choose_target(name, device)[1] for name in names}
+    return tuple(sorted(names, key=PREFERRED[chosen].index)) if framework == BOTH else names, chosen
+
+
+def parse_frameworks(framework: str) -> tuple[str, ...]:
+    """The frameworks that a value of `--framework` stands for."""
+    names = framework_names() if framework == BOTH else tuple(framework.split("+"))
+    if len(set(names)) < len(names):
+        raise InputError(f"--framework {framework}: names one twice")
+    return names
+
+
+def _common_device(names: tuple[str, ...]) -> Device:
+    """A GPU if all of these frameworks find one, else an Ascend card, else the CPU."""
+    found = [find_devices(name).devices for name in names]
+    accelerators: tuple[Device, ...] = ("gpu", "ascend")
+    return next((device for device in accelerators if all(device in each for each in found)), "cpu")
+
+
+def choose_target(framework: str | None, device: str) -> tuple[str, Device]:
+    """Framework and device to use. Raises InputError, MissingFrameworkError, MissingDeviceError.
+
+    A CPU is taken for granted; any other device is looked for by the framework itself, in a child.
+    """
+    if framework is not None:
+        framework_version(framework)
+    if device not in ("auto", *get_args(Device)):
+        raise InputError(f"--device {device}: unknown", tip="choose auto, cpu, gpu or ascend")
+    if device == "auto":
+        return _best_target(framework)
+    chosen = framework or _installed_for(device)
+    wanted: Device = device  # type: ignore[assignment]
+    if wanted != "cpu":
+        _require_device(chosen, wanted)
+    return chosen, wanted
+
+
+def _best_target(framework: str | None) -> tuple[str, Device]:
+    """`auto`: a GPU if there is one, else an Ascend card, else the CPU."""
+    candidates = [framework] if framework else [name for name in framework_names() if is_installed(name)]
+    if not candidates:
+        raise _no_framework()
+    if framework and entry_of(framework).bundled_only_for_tests:
+        return framework, "cpu"
+    found = _devices_of(candidates, named=framework is not None)
+    accelerators: tuple[Device, ...] = ("gpu", "ascend")
+    for device in accelerators:
+        for name in sorted(candidates, key=PREFERRED[device].index):
+            if device in found[name]:
+                return name, device
+    return next((name for name in candidates if found[name]), candidates[0]), "cpu"
+
+
+def _devices_of(candidates: list[str], *, named: bool) -> dict[str, dict[Device, str]]:
+    """What each framework finds. One that is installed but broken is passed over, unless it is all there is."""
+    found: dict[str, dict[Device, str]] = {}
+    for name in candidates:
+        try:
+            found[name] = find_devices(name).devices
+        except HarnessError:
+            if named or len(candidates) == 1:
+                raise
+            found[name] = {}
+    return found
+
+
+def _installed_for(device: str) -> str:
+    """The preferred framework for a device among those installed; for a CPU any will do."""
+    names = PREFERRED[device] if device == "cpu" else PREFERRED[device][:1]
+    for name in names:
+        if is_installed(name):
+            return name
+    if device == "cpu":
+        raise _no_framework()
+    framework_version(names[0])  # Raises, with how to install it.
+    raise AssertionError("unreachable")
+
+
+def is_installed(framework: str) -> bool:
+    """Whether this Python has the framework."""
+    try:
+        framework_version(framework)
+    except MissingFrameworkError:
+        return False
+    return True
+
+
+def _no_framework() -> MissingFrameworkError:
+    commands = " or ".join(entry_of(name).install for name in framework_names())
+    return MissingFrameworkError("neither torch nor mindspore is installed in this Python", tip=f"run: {commands}")
+
+
+def _require_device(framework: str, device: Device) -> None:
+    found = find_devices(framework)
+    if device in found.devices:
+        return
+    reasons = [note for note in found.notes if note.startswith(f"{device}:")]
+    raise MissingDeviceError(
+        f"--device {device}: {framework} {found.version} finds only {', '.join(found.devices)} on this machine",
+        tip=reasons[0].removeprefix(f"{device}:").strip() if reasons else "run `python cli.py doctor`",
+    )

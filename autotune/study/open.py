@@ -1,0 +1,108 @@
+"""Create, open and list studies by name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import optuna
+from optuna.study import StudyDirection
+
+from autotune.errors import InputError, StoreError
+from autotune.study import own_files, storage
+from autotune.study.manifest import Manifest, read_manifest
+from autotune.study.study import Study
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def create_study(studies_dir: Path, manifest: Manifest) -> Study:
+    """A new study folder with manifest and database. Raises StoreError where the folder cannot be written."""
+    check_name(manifest.name)
+    folder = studies_dir / manifest.name
+    try:
+        (folder / "trials").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot create {folder}: {error.strerror}", tip="choose another place with --studies-dir"
+        ) from None
+    if (folder / "study.db").exists():
+        raise StoreError(
+            f"{folder} holds a study.db without a manifest.json: it is no study of ours, or half of one",
+            tip="choose another with --study NAME, or move that folder away",
+        )
+    opened = storage.open_storage(folder / "study.db", create=True)
+    with storage.storage_errors(folder / "study.db"):
+        directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
+        try:
+            optuna.create_study(storage=opened, study_name=manifest.name, directions=directions)
+        except optuna.exceptions.DuplicatedStudyError:
+            raise StoreError(f"{folder} is being made by another process", tip="run the same command again") from None
+    # The manifest comes last: a folder without one is not yet a study.
+    try:
+        manifest.write(folder / "manifest.json")
+    except OSError as error:
+        raise StoreError(f"cannot write in {folder}: {error.strerror}") from None
+    return Study(folder, manifest, opened)
+
+
+def open_study(studies_dir: Path, name: str) -> Study:
+    """An existing study. Raises InputError for an unknown name, StoreError for a broken one."""
+    check_name(name)
+    folder = studies_dir / name
+    if not (folder / "manifest.json").exists():
+        known = list_studies(studies_dir)
+        raise InputError(
+            f"no study {name!r} in {studies_dir}/",
+            tip=f"there are: {', '.join(known)}" if known else "there is none yet; start with `tune`",
+        )
+    manifest = read_manifest(folder / "manifest.json")
+    return Study(folder, manifest, storage.open_storage(folder / "study.db", create=False))
+
+
+def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
+    """The study of this name if it asks the same question, else a new one. Raises StoreError if it differs.
+
+    A study in which nothing was ever measured (a model file with a mistake, say) holds no evidence and begins anew.
+    """
+    check_name(manifest.name)
+    if not (studies_dir / manifest.name / "manifest.json").exists():
+        return create_study(studies_dir, manifest)
+    study = open_study(studies_dir, manifest.name)
+    if not study.has_evidence():
+        study.close()
+        return _begin_anew(study, manifest)
+    try:
+        study.manifest.require_same(manifest)
+    except StoreError:
+        study.close()
+        raise
+    return study
+
+
+def list_studies(studies_dir: Path) -> list[str]:
+    """Names of the studies in a folder, in order."""
+    return sorted(path.parent.name for path in studies_dir.glob("*/manifest.json"))
+
+
+def _begin_anew(study: Study, manifest: Manifest) -> Study:
+    """Replace a study without evidence, unless someone is at work in it. What lies beside it in its folder stays."""
+    with storage.exclusive(study.folder / own_files.LOCK):
+        if study.has_evidence():
+            return open_or_create(study.folder.parent, manifest)
+        try:
+            own_files.clear_study(study.folder)
+        except OSError as error:
+            raise StoreError(
+                f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",
+                tip="choose another with --study NAME, or move that folder away",
+            ) from None
+        return create_study(study.folder.parent, manifest)
+
+
+def check_name(name: str) -> None:
+    """Raises InputError for what is no name of a study."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"--study {name!r}: not usable as a folder's name", tip="use at most 100 letters, digits, '.', '_' and '-'"
+        )

@@ -1,0 +1,52 @@
+"""What must hold of the untuned model, and of the machine it was measured on, before a search goes on."""
+
+from __future__ import annotations
+
+import math
+
+from autotune import environment
+from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.measure.measurement import Failure, Measurement
+from autotune.study.study import Study
+
+
+def require_same_machine(study: Study) -> None:
+    """What an earlier run measured elsewhere, or with other threads, makes no ranking with this one."""
+    untuned = study.untuned_record()
+    if untuned is None or not isinstance(untuned.outcome, Measurement):
+        return
+    then = untuned.outcome.environment
+    differences = then.differences(environment.describe(device=then.device, variables=study.manifest.variables))
+    if differences:
+        raise InputError(
+            f"study {study.name!r} was measured on another machine or under other settings of it: "
+            f"{'; '.join(differences)}",
+            tip="tune here under another --study NAME, or restore what differs and run the same command again",
+        )
+
+
+def require_baseline(study: Study) -> None:
+    """Without the untuned model there is nothing to compare with: stop at once, with the child's own error."""
+    untuned = study.untuned_record()
+    if untuned is None:
+        return
+    if isinstance(untuned.outcome, Measurement):
+        _require_values(study, untuned.outcome)
+        return
+    failure = untuned.outcome
+    assert isinstance(failure, Failure)
+    kind = NoUsableTrialError if failure.blames_config else HarnessError
+    raise kind(
+        f"the untuned model failed ({failure.reason} at {failure.stage}): {failure.error}",
+        tip=f"fix the model, then run the same command again; full log: {failure.evidence}",
+    )
+
+
+def _require_values(study: Study, untuned: Measurement) -> None:
+    """What cannot be measured here cannot be made less."""
+    for objective in study.manifest.objectives:
+        if not math.isfinite(objective.value(untuned)):
+            raise HarnessError(
+                f"--objective {objective.name}: it cannot be measured here",
+                tip="choose another objective under another --study NAME",
+            )

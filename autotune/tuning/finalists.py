@@ -1,0 +1,68 @@
+"""Which configs of a search are worth a confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autotune.measure.measurement import Measurement
+from autotune.space.space import SearchSpace
+from autotune.study.equivalence import equivalence_classes, representative_of, run_same_program, simplicity
+from autotune.study.records import DRIFTING, TrialRecord, drift
+from autotune.study.study import Study
+from autotune.tuning.session import Session
+
+EQUALLY_FAST = 0.02
+"""Configs within this share of the best count as equals even on a machine without noise."""
+MAX_FINALISTS = 3
+"""The fastest config, and of those that may be as fast the simplest and the fastest. The framework's default takes part
+besides."""
+
+
+def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
+    """One trial for each program but the untuned model's: two names of one config cannot run against each other."""
+    others = [each for each in equivalence_classes(feasible) if not _is_untuned(each[0], untuned)]
+    return [representative_of(names, space) for names in others]
+
+
+def likely_finalists(session: Session) -> list[TrialRecord]:
+    """Who would be confirmed if the search ended now, the fastest first."""
+    study = session.study
+    untuned = study.untuned_record()
+    if untuned is None or not isinstance(untuned.outcome, Measurement):
+        return []
+    feasible = [each for each in study.records() if each.state == "measured"]
+    candidates = candidates_among(feasible, untuned, study.manifest.space)
+    return finalists(study, candidates, uncertainty_of(study, untuned), lambda each: session.value(each.measurement))
+
+
+def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
+    return record.config == untuned.config or run_same_program(record, untuned)
+
+
+def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
+    """Share by which two single processes of the search may differ without any difference between their configs."""
+    drifted = drift(untuned, study.drift_checks) if study.manifest.objective.is_timed else None
+    spread = study.noise_floor.spread if study.noise_floor else 0.0
+    return max(EQUALLY_FAST, spread, drifted if drifted and drifted > DRIFTING else 0.0)
+
+
+def finalists(
+    study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
+) -> list[TrialRecord]:
+    """Those that may be the best, `MAX_FINALISTS` at most and the simplest among them; and the default."""
+    return sorted(by_importance(study, candidates, uncertainty, value), key=value)
+
+
+def by_importance(
+    study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
+) -> list[TrialRecord]:
+    """The finalists in the order in which they are left out last where there is no time for all."""
+    space = study.manifest.space
+    values = {each.number: value(each) for each in candidates}
+    by_value = sorted(candidates, key=lambda each: values[each.number])
+    good = (1 + uncertainty) * min(values.values(), default=0.0)
+    equals = [each for each in by_value if values[each.number] <= good]
+    nearest = sorted(equals, key=lambda each: simplicity(each, space))[:1]
+    best = list({each.config: each for each in [*equals[:1], *nearest, *equals]}.values())[:MAX_FINALISTS]
+    default = [each for each in by_value if each.config == space.default()]
+    return best + [each for each in default if each not in best]
