@@ -19,7 +19,7 @@ import mindspore as ms
 from autotune.backends.mindspore_lookup import first
 from autotune.backends.mindspore_regions import cells_of
 from autotune.backends.mindspore_settings import CompileArguments
-from autotune.backends.mindspore_state import Snapshot
+from autotune.backends.mindspore_state import Snapshot, initialise
 from autotune.backends.mindspore_twin import shadow
 
 _log = logging.getLogger("autotune")
@@ -86,9 +86,7 @@ class CompiledCell:
         return "a Cell of the model has hooks: calls stay untuned" if self._current.seen.has_hooks else None
 
     def _made(self) -> _State:
-        for parameter in self._model.get_parameters():
-            if parameter.has_init:
-                parameter.init_data()  # As a Cell's first call does.
+        initialise(self._model)
         state = _State(self._model, self._arguments)
         if self._inputs is not None:
             state.cell.set_inputs(*self._inputs[0], **self._inputs[1])

@@ -37,6 +37,7 @@ from autotune.backends import (
 from autotune.backends.mindspore_apply import already_compiled, apply, process_settings, selected_device
 from autotune.backends.mindspore_cache import compile_cache
 from autotune.backends.mindspore_compiled import CompiledCell, compiled_of, one_at_a_time
+from autotune.backends.mindspore_copy import CellCopy
 from autotune.backends.mindspore_diagnosis import compilations, diagnose
 from autotune.backends.mindspore_kernels import dump_variables
 from autotune.backends.mindspore_lookup import first
@@ -79,6 +80,8 @@ class MindSporeBackend:
 
     warmup_calls = 20
     """The runtime tries other threading strategies during calls 4 to 14 (measured)."""
+    regions_rewrite = False
+    """What is compiled is a copy in any case (`mindspore_compiled`)."""
     evaluation_call = "model.set_train(False)"
 
     def find(self) -> Found:
@@ -125,9 +128,8 @@ class MindSporeBackend:
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_settings(config)
 
-    def copy_modules(self, model: Any) -> ModelCopy | None:
-        """None: what is compiled is a copy already (`mindspore_compiled`), made of what variants have rewritten."""
-        return None
+    def copy_modules(self, model: Any) -> ModelCopy:
+        return CellCopy(model)
 
     def original(self, model: Any) -> Any:
         return original(model)
