@@ -9,7 +9,6 @@ makes it compile for each new shape, and leave further ones to eager execution, 
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import random
@@ -19,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ class FakeBackend:
         return tuple(name for name in ("threads",) if config.get(name) is not None)
 
     def copy_modules(self, model: Any) -> ModelCopy:
-        return _Copy(copy.deepcopy(model))
+        return _Copy(deepcopy(model))
 
     def original(self, model: Any) -> Any:
         return model
