@@ -28,7 +28,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow"
 
 bench: setup
 	$(BIN)/python benchmarks/planted.py

@@ -3,8 +3,7 @@
 The model under a config is its variants, what the backend compiles, and around that the config's shape strategy.
 
 A variant is a function that changes a model in place: it sets attributes of its modules (a layer, a method, a flag). It
-is given a copy of the model's modules, or, where the framework cannot copy them, the model itself; then what it sets is
-put back when the config's other changes are. Backends know nothing of variants.
+is given a copy of the model's modules that shares their weights. Backends know nothing of variants.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def compile_under(
     `variants` are the functions that the config asks for (`declared` or `recalled`), `shapes` is the traffic that its
     shape strategy goes by. Raises InvalidConfigError.
     """
-    rewritten, around = _rewritten(backend, model, config, variants, changes)
+    rewritten, around = _rewritten(backend, model, config, variants)
     step = around(backend.compile(rewritten, without_variants(config), changes))
     return shape_strategies.around(Place(backend, model, step, changes, shapes), config)
 
@@ -128,15 +127,16 @@ def place_of(function: Apply | None) -> str | None:
 
 
 def _rewritten(
-    backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: UndoLog
+    backend: Backend, model: Any, config: Config, variants: Iterable[Apply]
 ) -> tuple[Any, Callable[[Step], Step]]:
     """What is compiled in place of the model, with its variants; and what has to stand around the compiled step."""
     functions = list(variants)
-    copy = backend.copy_modules(model) if functions or regions.KNOB in config.root else None
-    target = model if copy is None else copy.model
+    if not functions and not (backend.regions_rewrite and regions.KNOB in config.root):
+        return model, lambda step: step
+    copy = backend.copy_modules(model)
     for apply in functions:
-        changes.rewrite(backend.modules(target).values(), lambda apply=apply: apply(target))  # type: ignore[misc]
-    return target, (lambda step: step) if copy is None else copy.around
+        apply(copy.model)
+    return copy.model, copy.around
 
 
 def _found(place: str) -> Any:

@@ -18,6 +18,8 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ class FakeBackend:
     """See `Backend`. The model is any callable that takes and returns NumPy arrays, and has dropout if it says so."""
 
     warmup_calls = 1
+    regions_rewrite = False
     evaluation_call = "model.eval()"
 
     def __init__(self) -> None:
@@ -111,8 +114,8 @@ class FakeBackend:
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return tuple(name for name in ("threads",) if config.get(name) is not None)
 
-    def copy_modules(self, model: Any) -> ModelCopy | None:
-        return None
+    def copy_modules(self, model: Any) -> ModelCopy:
+        return _Copy(deepcopy(model))
 
     def original(self, model: Any) -> Any:
         return model
@@ -293,6 +296,16 @@ class FakeBackend:
         time.sleep(float(config.get("compile_ms") or 0) / 1e3)
         if made is not None:
             made.write_text("whole")
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """See `backends.ModelCopy`."""
+
+    model: Any
+
+    def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        return step
 
 
 class FakeVersions:

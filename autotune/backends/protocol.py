@@ -96,8 +96,8 @@ class ModelCopy(Protocol):
         """The copy. It has the weights of the original: the same tensors, not equal ones."""
 
     def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """`step`, which calls the rewritten copy, with the original's plain attributes brought along before each call
-        and back after it. Raises UnsuitableCallError once the original was given other parts."""
+        """`step`, which calls the rewritten copy. What a call sets in the copy's attributes is brought back to the
+        original's. Raises UnsuitableCallError for a call in which the copy is not what the original has become."""
 
 
 class Backend(Protocol):
@@ -110,6 +110,9 @@ class Backend(Protocol):
 
     warmup_calls: int
     """Calls after which this framework's runtime has settled at the earliest (its own measured fact)."""
+
+    regions_rewrite: bool
+    """`compile` rewrites modules for a config with a region: it has to be given a copy of them."""
 
     evaluation_call: str
     """What a user writes to turn a model's dropout off."""
@@ -141,8 +144,8 @@ class Backend(Protocol):
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         """The model under `config`, ready to be called like the model itself; lazily compiled is fine.
 
-        Sets what a config sets in the process (contexts, global switches), and notes in `changes` how that is undone. A
-        config with a region rewrites modules: `model` is what `copy_modules` gave then. What is returned raises
+        Sets what a config sets in the process (contexts, global switches), and notes in `changes` how that is undone.
+        Where a region makes it rewrite modules, `model` is what `copy_modules` gave. What is returned raises
         UnsuitableCallError for a call that must be made untuned. Raises InvalidConfigError for a setting that the
         installed release does not take.
         """
@@ -150,9 +153,8 @@ class Backend(Protocol):
     def process_settings(self, config: Config) -> tuple[str, ...]:
         """The knobs of a config that set something for the whole process, where other models feel it too."""
 
-    def copy_modules(self, model: Any) -> ModelCopy | None:
-        """What `compile` and variants may rewrite in place of `model`. None: the framework cannot copy modules, so the
-        model itself is rewritten."""
+    def copy_modules(self, model: Any) -> ModelCopy:
+        """What variants, and `compile` where `regions_rewrite` is set, may rewrite in place of `model`."""
 
     def original(self, model: Any) -> Any:
         """The model behind what `stand_in` gave for it; the very same object for any other."""

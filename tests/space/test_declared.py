@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import numpy as np
 import pytest
 import yaml
 
@@ -255,12 +256,15 @@ def test_from_the_declaration_to_the_job(cli, net, tmp_path, budget_file, monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     import net as job
 
-    model = job.Net()
-    autotune.load(tmp_path / "best.yaml").apply(model, variants={"wait": {"short": job.shorten}})
-    assert model.wait_s == 0.001
-    given = job.Net()
-    autotune.load(tmp_path / "best.yaml").apply(given, variants={"wait": {"short": job.longer}})
-    assert given.wait_s == 0.04
+    model, waited = job.Net(), []
+    monkeypatch.setattr(
+        job.time, "sleep", lambda _: waited.append(getattr(sys._getframe(1).f_locals["self"], "wait_s", None))
+    )
+    for given, wait_s in ((job.shorten, 0.001), (job.longer, 0.04)):
+        tuned = autotune.load(tmp_path / "best.yaml").apply(model, variants={"wait": {"short": given}})
+        tuned(np.ones((4, 8)))
+        assert wait_s in waited
+    assert model.wait_s == 0.02
 
 
 def test_a_job_without_the_variant_is_told(net, tmp_path, caplog):

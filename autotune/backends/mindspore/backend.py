@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.mindspore import regions, shapes, training
 from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
+from autotune.backends.mindspore.cell_copy import CellCopy
 from autotune.backends.mindspore.compile_cache import compile_cache
 from autotune.backends.mindspore.compiled_cell import CompiledCell, compiled_of, one_at_a_time
 from autotune.backends.mindspore.counters import compilations, diagnose
@@ -70,6 +71,8 @@ class MindSporeBackend:
 
     warmup_calls = 20
     """The runtime tries other threading strategies during calls 4 to 14 (measured)."""
+    regions_rewrite = False
+    """What is compiled is a copy in any case (`mindspore_compiled`)."""
     evaluation_call = "model.set_train(False)"
 
     def find(self) -> Found:
@@ -116,9 +119,8 @@ class MindSporeBackend:
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_settings(config)
 
-    def copy_modules(self, model: Any) -> ModelCopy | None:
-        """None: what is compiled is a copy already (`mindspore_compiled`), made of what variants have rewritten."""
-        return None
+    def copy_modules(self, model: Any) -> ModelCopy:
+        return CellCopy(model)
 
     def original(self, model: Any) -> Any:
         return original(model)

@@ -20,7 +20,7 @@ from autotune.backends.mindspore.knobs import CompileArguments
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.proxy import shadow
 from autotune.backends.mindspore.regions import cells_of
-from autotune.backends.mindspore.state import Snapshot
+from autotune.backends.mindspore.state import Snapshot, initialise
 
 _log = logging.getLogger("autotune")
 _LOCK = threading.RLock()
@@ -86,9 +86,7 @@ class CompiledCell:
         return "a Cell of the model has hooks: calls stay untuned" if self._current.seen.has_hooks else None
 
     def _made(self) -> _State:
-        for parameter in self._model.get_parameters():
-            if parameter.has_init:
-                parameter.init_data()  # As a Cell's first call does.
+        initialise(self._model)
         state = _State(self._model, self._arguments)
         if self._inputs is not None:
             state.cell.set_inputs(*self._inputs[0], **self._inputs[1])

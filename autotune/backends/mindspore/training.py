@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from autotune.backends.mindspore.apply import prepare
 from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, note_compiled, whole_graph
 from autotune.backends.mindspore.proxy import twin
+from autotune.backends.mindspore.state import Snapshot, initialise
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import InvalidConfigError
+from autotune.errors import InvalidConfigError, UnsuitableCallError
 
 
 def training_step(
@@ -32,20 +33,50 @@ def training_step(
         if arguments.jit_config:
             cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
         note_compiled(model, cell)
-        return Compiling(whole_graph(cell), arguments.compiling)
+        return SameState(Compiling(whole_graph(cell), arguments.compiling), model, optimizer)
     scope = config.get("scope", "step") if arguments.jit is not None else None
     if scope == "model":
         model = twin(model, CompiledCell(model, arguments))
     value_and_gradients = ms.value_and_grad(WithLoss(model, loss), None, optimizer.parameters)
     if scope == "gradients":
-        value_and_gradients = Compiling(jitted(value_and_gradients, arguments), arguments.compiling)
+        value_and_gradients = SameState(Compiling(jitted(value_and_gradients, arguments), arguments.compiling), model)
 
     def step(*args: Any) -> Any:
         value, gradients = value_and_gradients(*args)
         optimizer(gradients)
         return value
 
-    return Compiling(jitted(step, arguments), arguments.compiling) if scope == "step" else step
+    if scope == "step":
+        return SameState(Compiling(jitted(step, arguments), arguments.compiling), model, optimizer)
+    return step
+
+
+class SameState:
+    """A compiled step of Cells that have to stay as they were at the first step: see `mindspore_state`.
+
+    It is not compiled again for another state, as a model's call is: steps take long to compile, and a learning rate
+    that is given by `set_data` would be another state each time.
+    """
+
+    def __init__(self, step: Callable[..., Any], *cells: ms.nn.Cell) -> None:
+        self._step = step
+        self._cells = cells
+        self._seen: Snapshot | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._seen is None or not self._seen.holds():
+            for each in self._cells:
+                initialise(each)
+            now = Snapshot(*self._cells)
+            if self._seen is not None and not self._seen.means(now):
+                raise UnsuitableCallError(
+                    "the model or its optimizer was changed after the first compiled step (values by set_data or "
+                    "load_param_into_net, attributes, or modes), which a compiled step does not see",
+                    tip="load before the first step, or change values in place with ops.assign",
+                    lasting=True,
+                )
+            self._seen = now
+        return self._step(*args)
 
 
 class WithLoss(ms.nn.Cell):  # type: ignore[misc]

@@ -53,6 +53,7 @@ class TorchBackend:
     warmup_calls = 3
     """Convolution and attention models are steady from the second call on, tiny ones take some more: the warm-up
     goes on until the samples are steady anyway."""
+    regions_rewrite = True
     evaluation_call = "model.eval()"
 
     def __init__(self) -> None:
