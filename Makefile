@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= torch,mindspore,dashboard,dev
 
-.PHONY: help setup tune test lint bench clean
+.PHONY: help setup tune test test-slow test-all lint bench clean
 
 help:
 	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
-	@echo "make test   set up, then lint, type-check and test"
+	@echo "make test   set up, then lint, type-check and run the fast tests (at most 12 minutes on 2 cores)"
+	@echo "make test-all  the same and the slow tests (at most 45 minutes on 2 cores)"
 	@echo "make bench  set up, then run all benchmarks (about three hours; the machine must be idle)"
 	@echo "make clean  remove the environment and caches; studies stay"
 
@@ -29,6 +30,11 @@ lint: setup
 
 test: lint
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow"
+
+test-slow: setup
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m slow
+
+test-all: test test-slow
 
 bench: setup
 	$(BIN)/python benchmarks/planted.py

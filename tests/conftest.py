@@ -73,6 +73,14 @@ QUICK_BUDGET = Budget(
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`fast_cases("a", "b-c")`: the cases of a parametrized test with none of these for id, or a part of it, are slow."""
+    for item in items:
+        marker, case = item.get_closest_marker("fast_cases"), getattr(item, "callspec", None)
+        if marker and (case is None or not {case.id, *case.id.split("-")}.intersection(marker.args)):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def measurement() -> Measurement:
     """A real one, recorded by an older release: it must still be read. As if it had been made on this machine."""

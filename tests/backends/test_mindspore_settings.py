@@ -214,6 +214,7 @@ def test_the_options_of_jit_by_device():
     assert on_gpu["disable_format_transform"] is True
 
 
+@pytest.mark.fast_cases("2.10.0-cpu", "2.5.0-ascend")
 @each_place
 def test_the_space_offers_only_what_the_backend_takes(version, device):
     """No config of the bundled space at its usual depth is refused, on any release and device it can be narrowed to."""
@@ -223,6 +224,7 @@ def test_the_space_offers_only_what_the_backend_takes(version, device):
         compile_arguments(config, version, device)
 
 
+@pytest.mark.fast_cases("2.10.0-cpu", "2.5.0-ascend")
 @each_place
 def test_every_strategy_on_offer_is_taken(version, device):
     """Under traffic, with all that can be known of it, there are shape strategies, and each means something."""
@@ -251,6 +253,7 @@ def test_the_space_marks_what_holds_for_the_process():
     assert marked == OF_PROCESS
 
 
+@pytest.mark.fast_cases("2.10.0-cpu", "2.5.0-ascend")
 @each_place
 def test_a_quick_space_is_quick(version, device):
     """Two dozen configs at most, all of which the deeper presets have too."""
@@ -263,6 +266,7 @@ def test_a_quick_space_is_quick(version, device):
         )
 
 
+@pytest.mark.fast_cases("2.10.0-cpu", "2.5.0-ascend")
 @each_place
 def test_the_backend_takes_whatever_a_deep_space_offers(version, device):
     """A thousand draws of the exhaustive space, and every value of every knob at least once, are taken."""
@@ -277,6 +281,7 @@ def test_the_backend_takes_whatever_a_deep_space_offers(version, device):
     assert not offered
 
 
+@pytest.mark.fast_cases("2.10.0-cpu", "2.5.0-ascend")
 @each_place
 def test_no_knob_is_idle(version, device):
     """Any two values of a knob mean different things to MindSpore: a knob that maps to nothing is a defect."""

@@ -160,6 +160,7 @@ def same(one, other):
     return one["program"] == other["program"] is not None
 
 
+@pytest.mark.slow
 def test_no_knob_breaks_the_model(seen):
     """Every value keeps the outputs: to rounding, or to bfloat16 where that was asked for or allowed."""
     for group in seen.values():
@@ -168,12 +169,14 @@ def test_no_knob_breaks_the_model(seen):
             assert each["error"] < (3e-2 if lower else 1e-5), name
 
 
+@pytest.mark.slow
 def test_an_eager_model_is_not_wrapped_without_need(seen):
     """The very same object comes back unless its calls themselves are changed."""
     wrapped = {name for name, each in seen["eager"].items() if not each["same_object"]}
     assert wrapped == {"bf16_autocast", "aot_eager"}
 
 
+@pytest.mark.slow
 def test_precision_reaches_the_outputs(seen):
     """Autocast computes in bfloat16 from float32 weights, and leaves these alone; outputs come as they are."""
     eager = seen["eager"]
@@ -183,6 +186,7 @@ def test_precision_reaches_the_outputs(seen):
     assert seen["frozen"]["autocast"]["dtypes"] == ["torch.bfloat16", "torch.float32"]
 
 
+@pytest.mark.slow
 def test_settings_of_the_process_took_effect(seen):
     """Threads, matmul precision and allocator, read back from where they hold."""
     eager = seen["eager"]
@@ -191,6 +195,7 @@ def test_settings_of_the_process_took_effect(seen):
     assert [eager[name]["num_mapped"] for name in ("plain", "keep")] == [1, 0]
 
 
+@pytest.mark.slow
 def test_each_eager_setting_is_a_program_of_its_own(seen):
     """But for a thread count that is what the process has anyway; code that cannot be had gives none."""
     eager = dict(seen["eager"])
@@ -199,18 +204,21 @@ def test_each_eager_setting_is_a_program_of_its_own(seen):
     assert len({each["program"] for each in eager.values()}) == len(eager)
 
 
+@pytest.mark.slow
 def test_the_same_config_gives_the_same_program_in_another_process(seen):
     """Digests hold across processes and cache folders, for frozen code too."""
     assert same(seen["compiled"]["default"], seen["frozen"]["default"])
     assert same(seen["compiled"]["default"], seen["compiled"]["again"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["static", "fullgraph", "gemm_unfrozen"])
 def test_settings_without_effect_are_one_program(seen, name):
     """On a static model of one graph these emit the default's code, and are known for it."""
     assert same(seen["compiled"]["default"], seen["compiled"][name])
 
 
+@pytest.mark.slow
 def test_settings_with_effect_emit_other_code(seen):
     """Each of these changes what inductor emits, and so is a program of its own."""
     names = ("default", "dynamic", "lite", "cpp_wrapper", "layout", "tanh", "threads", "autocast")
@@ -218,6 +226,7 @@ def test_settings_with_effect_emit_other_code(seen):
     assert len({json.dumps(seen["compiled"][name]["code"]) for name in names}) == len(names)
 
 
+@pytest.mark.slow
 def test_frozen_settings_with_effect_emit_other_code(seen):
     """Freezing shows in the code, and so do generated matrix multiplications and the precision."""
     names = ("default", "frozen", "max_autotune", "gemm", "gemm_cpp", "gemm_epilogue", "unpacked", "autocast")
@@ -231,12 +240,14 @@ def test_frozen_settings_with_effect_emit_other_code(seen):
     assert "kernel_micro_gemm" not in frozen["frozen"]
 
 
+@pytest.mark.slow
 def test_the_threads_are_in_the_code(seen):
     """Code for one thread has no parallel region at all."""
     assert "omp parallel" in "".join(seen["compiled"]["default"]["code"])
     assert "omp parallel" not in "".join(seen["compiled"]["threads"]["code"])
 
 
+@pytest.mark.slow
 def test_a_recurrent_layer_is_captured_when_told(seen):
     """Without `allow_rnn` dynamo leaves an LSTM out; with it the model is one graph."""
     left, captured = (seen["recurrent"][name]["diagnosis"] for name in ("left", "captured"))
@@ -244,6 +255,7 @@ def test_a_recurrent_layer_is_captured_when_told(seen):
     assert (captured["num_graphs"], captured["graph_breaks"]) == (1, [])
 
 
+@pytest.mark.slow
 def test_kernels_are_counted(seen):
     """As many as the code starts in a call: the same for a Python and a C++ wrapper, more where nothing is fused."""
     kernels = {name: seen["compiled"][name]["diagnosis"]["num_kernels"] for name in seen["compiled"]}
@@ -280,6 +292,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_job_runs_what_the_trial_ran(seen, tmp_path):
     """`autotune.load(...).apply(model)` comes to the trial's program: autocast and frozen code alike."""
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())

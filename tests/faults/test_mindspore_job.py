@@ -389,7 +389,7 @@ os._exit(0)
 THREADS = (
     HEAD
     + """
-from autotune.backends import mindspore_compiled
+from autotune.backends.mindspore import compiled_cell
 
 class Small(nn.Cell):
     def __init__(self):
@@ -425,14 +425,14 @@ def torn(fails, num_calls, tolerance):
         time.sleep(0.001)
     if fails == "a fallback":
         seven = rows(7)
-        call = mindspore_compiled._State.call
+        call = compiled_cell._State.call
         def refuse(self, args, kwargs):
             if args[0] is seven:
                 raise RuntimeError("no more memory for the compiler")
             return call(self, args, kwargs)
-        mindspore_compiled._State.call = refuse
+        compiled_cell._State.call = refuse
         raised.append(float(np.abs(tuned(seven).asnumpy() - net(seven).asnumpy()).max()))
-        mindspore_compiled._State.call = call
+        compiled_cell._State.call = call
     else:
         for _ in range(30):
             try:

@@ -192,6 +192,7 @@ CHANGES = {
 
 
 class TestFrozenWeights:
+    @pytest.mark.fast_cases("load_state_dict", "fused Adam", "a plain number")
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
     def test_follow_what_the_job_does(self, answer, caplog, change):
         """The call after a change gives what the changed model gives; at most one warning says that it is untuned."""
@@ -298,6 +299,7 @@ def config(request):
     return request.param
 
 
+@pytest.mark.fast_cases("frozen autocast", "a part left out")
 class TestTheJobsOwnModel:
     def test_is_not_touched(self, answer, config):
         """Its checkpoint, copies, pickles and types are as if nothing had been applied, before and after calls."""
@@ -358,6 +360,7 @@ class TestTheJobsOwnModel:
 class TestThreads:
     NUM_CALLS = 2500  # Ten thousand in all.
 
+    @pytest.mark.fast_cases("frozen-a fallback", "a part left out-the job's own error")
     @pytest.mark.parametrize("fails", ["the job's own error", "a fallback"])
     def test_no_call_is_torn(self, answer, config, monkeypatch, fails):
         """10,000 calls from four threads beside a call that fails: all within the tolerance."""
@@ -419,6 +422,7 @@ class TestThreads:
 class TestRewrittenModules:
     """Regions and variants work on a copy of the modules that they change."""
 
+    @pytest.mark.fast_cases("load_state_dict-blocks", "another parameter-left")
     @pytest.mark.parametrize("config", [KINDS["blocks"], KINDS["a part left out"]], ids=["blocks", "left"])
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
     def test_follow_what_the_job_does(self, answer, change, config):

@@ -109,6 +109,7 @@ def fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestInterval:
     """How wide, where, and with what the interval does not change."""
 
+    @pytest.mark.fast_cases("4-1", "8-2")
     @pytest.mark.parametrize("num_configs", [1, 2, 3])
     @pytest.mark.parametrize("num_blocks", [4, 8, 12])
     def test_it_holds_for_all_configs_at_once(self, fewer_resamples: None, num_configs: int, num_blocks: int) -> None:
@@ -290,6 +291,7 @@ class TestBlocksAlikeInTime:
         latencies: NDArray[np.float64] = 0.010 * np.exp(logs)
         return latencies
 
+    @pytest.mark.fast_cases("0.8-0.03")
     @pytest.mark.parametrize("process_sd", [0.03, 0.06])
     @pytest.mark.parametrize("correlation", [0.5, 0.8])
     def test_equal_configs_are_hardly_ever_called_faster(

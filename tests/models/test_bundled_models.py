@@ -256,6 +256,7 @@ def test_a_model_is_built_for_inference(name: str, framework: str) -> None:
     assert isinstance(inputs, tuple)
 
 
+@pytest.mark.fast_cases("swiglu", "vit-torch")
 @every_model
 def test_the_seed_determines_the_outputs(name: str, framework: str) -> None:
     """Two builds from one seed give bitwise equal outputs, and another seed gives clearly different ones."""
@@ -266,6 +267,7 @@ def test_the_seed_determines_the_outputs(name: str, framework: str) -> None:
 
 
 @torch_only
+@pytest.mark.fast_cases("swiglu")
 @pytest.mark.parametrize("name", models.names("torch"))
 def test_every_output_answers_to_the_input(name: str) -> None:
     """At default sizes each output is finite and changes clearly with the input: no model is a constant."""
@@ -323,6 +325,7 @@ def test_parameters_have_the_same_names_and_values(name: str) -> None:
 
 @torch_only
 @mindspore_only
+@pytest.mark.fast_cases("swiglu")
 @pytest.mark.parametrize("size", ["small", "default"])
 @every_common_model
 def test_frameworks_agree(name: str, size: str) -> None:
@@ -333,6 +336,7 @@ def test_frameworks_agree(name: str, size: str) -> None:
 
 
 @mindspore_only
+@pytest.mark.fast_cases("swiglu")
 @every_common_model
 def test_mindspore_compiles_the_whole_model(name: str) -> None:
     """MindSpore captures the model without falling back to Python, and the outputs stay the same."""
@@ -345,6 +349,7 @@ def test_mindspore_compiles_the_whole_model(name: str) -> None:
 
 
 @torch_only
+@pytest.mark.fast_cases("swiglu")
 @pytest.mark.parametrize("name", [name for name in models.names("torch") if name not in IN_PIECES])
 def test_torch_captures_the_whole_model(name: str) -> None:
     """Dynamo captures every model that is not there for its breaks as one graph, and the outputs stay the same."""
@@ -396,6 +401,7 @@ def test_the_planner_breaks_graphs() -> None:
 
 
 @torch_only
+@pytest.mark.fast_cases("planner")
 @pytest.mark.parametrize("name", sorted(IN_PIECES & set(models.names("torch"))))
 def test_a_model_in_pieces_is_no_full_graph(name: str) -> None:
     """Asked for one graph, Dynamo refuses a model that is there for its breaks."""
@@ -418,6 +424,7 @@ KINDS_OF_BREAKS = {
 
 
 @torch_only
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS_OF_BREAKS)
 def test_a_network_breaks_for_the_reasons_that_it_names(cli: Callable[..., Any], name: str) -> None:
     """The doctor finds the kinds of breaks that the model's own text promises, in its own file, and no others."""
@@ -431,6 +438,7 @@ def test_a_network_breaks_for_the_reasons_that_it_names(cli: Callable[..., Any],
 
 
 @torch_only
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS_OF_BREAKS)
 def test_a_network_in_pieces_computes_the_same_on_every_path(name: str) -> None:
     """Compiled once, it gives the untuned outputs for its example, the negated one and its further inputs."""
@@ -630,6 +638,7 @@ PADDED: dict[str, dict[str, int]] = {
 AXES = {"batch": 0, "seq": 1}
 
 
+@pytest.mark.fast_cases("vit")
 @pytest.mark.parametrize("framework", [pytest.param(f, marks=mark(f)) for f in ("torch", "mindspore")])
 @pytest.mark.parametrize("case", PADDED)
 def test_what_may_be_appended_changes_nothing(case: str, framework: str) -> None:

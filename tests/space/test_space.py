@@ -104,6 +104,7 @@ def test_a_bundled_space_enumerates_what_its_own_rules_allow(path: Path) -> None
             assert not any(config.matches(pattern) for pattern, _ in space.forbid), place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
 def test_every_bundled_value_comes_up_somewhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No knob or value of a bundled file is dead: some allowed config has it, for some release, device and task."""
