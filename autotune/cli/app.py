@@ -1,4 +1,4 @@
-"""What all commands share: the application, how a command ends, and the options that several of them take."""
+"""What all commands share: the application, exit status and error messages, common options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.study.study import Study
 
 app = typer.Typer(
-    help="Find, prove and ship the best compile configuration of a deep-learning model.",
+    help="Find, confirm and ship the best compile configuration of a deep-learning model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -36,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 BudgetFlag = Annotated[
     str | None,
     typer.Option(
-        "--budget", help="Time for all of it, e.g. 90s, 10m, 1h; or a YAML file that says how much to measure."
+        "--budget", help="Time for the whole command, e.g. 90s, 10m, 1h; or a YAML file that says how much to measure."
     ),
 ]
 
@@ -44,7 +44,7 @@ DEFAULT_STUDIES_DIR = Path("studies")
 
 
 def plainly(command: Callable[P, int | None]) -> Callable[P, None]:
-    """Turn the ends of a command into an exit status and a sentence; a bug keeps its traceback."""
+    """Turn the errors of a command into an exit status and a message; a bug keeps its traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -85,7 +85,7 @@ _OF_THE_DISK = {
 
 
 def budget_of(given: str | None, usual: Budget | None = None) -> Budget:
-    """The usual within the given time, or what the file of that name asks for. Raises InputError."""
+    """The usual budget within a given time, or the budget in a file. Raises InputError."""
     from autotune.errors import InputError
     from autotune.files import parse_as, read_yaml
     from autotune.study.budget import Budget, duration_s
@@ -112,7 +112,7 @@ def print_document(study: Study, answer: StudyResult) -> None:
 
 
 def end_politely() -> None:
-    """A polite kill, or a terminal that is closed, ends a run as Ctrl-C does."""
+    """SIGTERM and SIGHUP stop a run as Ctrl-C does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` means it.
             signal.signal(number, _interrupt)

@@ -40,14 +40,14 @@ def verify(
             metavar="SHARE",
             min=0.0,
             max=1.0,
-            help="A loss of up to this share of the promised speed-up is no regression, e.g. 0.05.",
+            help="Share of the promised speed-up that may be lost without being a regression, e.g. 0.05.",
         ),
     ] = 0.0,
     as_json: AsJson = False,
 ) -> int:
-    """Measure an exported answer again, here and today.
+    """Measure an exported config again on this machine.
 
-    Exit status: 0 it holds, 1 regressed or wrong, 2 it cannot be measured, 3 too noisy to tell.
+    Exit status: 0 it holds, 1 regressed or wrong, 2 not measurable, 3 too noisy to tell.
     """
     from autotune.report.json import verification_document
     from autotune.report.summary import verification_lines
@@ -77,7 +77,7 @@ def compare(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
-    """Measure any two configs of a model side by side, as a verdict is made."""
+    """Compare two configs of a model, with the same method as the verdict of a study."""
     from autotune.report.json import comparison_document
     from autotune.report.summary import comparison_lines
     from autotune.verification.comparison import measure
@@ -136,7 +136,7 @@ def scratch() -> Iterator[Path]:
 
 
 def runners(variables: dict[str, str], folder: Path) -> Runners:
-    """Trials outside of any study; a polite kill ends them."""
+    """Trials outside of any study; SIGTERM stops them."""
     from autotune.trial.runner.runner import Runners
 
     end_politely()

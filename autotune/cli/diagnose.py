@@ -1,4 +1,4 @@
-"""The command that examines a model: what breaks its graph, what has it compiled again, and what cures it."""
+"""The command that examines a model: graph breaks and recompiles, with cost and fix."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from autotune.cli.compare import runners, scratch
 @plainly
 def diagnose(
     model: Annotated[str, typer.Option("--model", help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.")],
-    framework: Annotated[
-        str | None, typer.Option("--framework", help="torch or mindspore; by default what suits the device.")
-    ] = None,
+    framework: Annotated[str | None, typer.Option("--framework", help="torch or mindspore. [by device]")] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "cpu",
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,
     knob: Annotated[
-        list[str] | None, typer.Option("--knob", help="NAME=VALUE in place of the default config's; repeatable.")
+        list[str] | None,
+        typer.Option("--knob", help="Setting NAME=VALUE that differs from the default config; repeatable."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of weights and inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of weights and inputs.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Find graph breaks and recompiles of a model: place, reason, cost and cure, the dearest first."""
+    """Find graph breaks and recompiles of a model: location, reason, cost and fix, most expensive first."""
     from autotune.doctor.diagnose import Examiner, make_case
     from autotune.planning.request import TuneRequest
     from autotune.report.findings import diagnosis_document, diagnosis_lines

@@ -1,4 +1,4 @@
-"""The commands that say what there is: models, search spaces, frameworks and devices."""
+"""The commands that list what is available: models, search spaces, frameworks and devices."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def models(as_json: AsJson = False) -> None:
 def spaces(
     device: Annotated[str, typer.Option("--device", help="cpu, gpu or ascend.")] = "cpu",
     framework: Annotated[
-        str | None, typer.Option("--framework", help="torch, mindspore, or both as one space; by default each.")
+        str | None, typer.Option("--framework", help="torch, mindspore, or both as one space. [each by itself]")
     ] = None,
     task: Annotated[str, typer.Option("--task", help="infer or train.")] = "infer",
-    rules: Annotated[bool, typer.Option("--rules", help="List what studies found to fail, instead.")] = False,
+    rules: Annotated[bool, typer.Option("--rules", help="List the settings that are known to fail, instead.")] = False,
     forget: Annotated[
-        str | None, typer.Option("--forget", metavar="RULE_ID", help="Remove a rule, or `all`, instead.")
+        str | None, typer.Option("--forget", metavar="RULE_ID", help="Delete such a rule, or `all` of them, instead.")
     ] = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """List the search spaces with their knobs, as they hold for the installed releases and a device."""
+    """List the search spaces and their knobs for the installed releases and a device."""
     if forget is not None:
         _forget(studies_dir, forget)
         return
@@ -96,7 +96,7 @@ def _forget(studies_dir: Path, rule_id: str) -> None:
 @app.command()
 @plainly
 def doctor(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> int:
-    """Say which frameworks, devices and compilers there are, and what to install."""
+    """Report which frameworks, devices and compilers are available, and what to install."""
     from autotune.doctor.machine import examine
 
     findings = examine(studies_dir)

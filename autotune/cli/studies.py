@@ -1,4 +1,4 @@
-"""The commands that read a study: its table, one of its trials again, its export; and the list of studies."""
+"""The commands on a recorded study: show, explain, run, export; and the list of studies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Table of trials, best, failures by reason, verdict."""
+    """Show the trials of a study, its best config, failures by reason, and the verdict."""
     from autotune.report.console import console
     from autotune.report.objectives import ratio_footnote
     from autotune.report.pareto import front_table
@@ -79,7 +79,7 @@ def explain(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
-    """Say which knobs mattered, why the winner wins, and why everything else lost."""
+    """Explain which knobs mattered, why the winner is faster, and why the other configs lost."""
     from autotune.report.console import console
     from autotune.report.explanation import explanation, explanation_document
     from autotune.results import explain as explaining
@@ -102,12 +102,10 @@ def explain(
 def run(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     trial: Annotated[int, typer.Argument(help="Number of the trial.")],
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Then call it under the framework's profiler: the time of each operator.")
-    ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Also profile it: the time of each operator.")] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> int:
-    """Run one trial again, alone, its output shown; the study's record stays as it is."""
+    """Run one trial again and show its output. The study is not changed."""
     from autotune.measure.measurement import Measurement
     from autotune.report.format import seconds
     from autotune.report.profile import profile_lines
@@ -144,14 +142,16 @@ def export(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="YAML file to write.")] = Path("best.yaml"),
     trial: Annotated[
-        int | None, typer.Option("--trial", min=0, help="Another trial that was compared with the untuned model.")
+        int | None,
+        typer.Option("--trial", min=0, help="Export this trial, if it took part in the confirmation. [the winner]"),
     ] = None,
     with_cache: Annotated[
-        bool, typer.Option("--with-cache", help="Also write the compile cache beside it: the first call is quick.")
+        bool,
+        typer.Option("--with-cache", help="Also write the compile cache beside the YAML file, for a quick first call."),
     ] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> int:
-    """Write the answer as the YAML file that a job loads in two lines."""
+    """Write the result as the YAML file that a job loads."""
     from autotune.report.configs import config_text
     from autotune.results import export as exporting
     from autotune.study.open import open_study
@@ -199,7 +199,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
 @app.command()
 @plainly
 def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
-    """List the studies there are."""
+    """List the studies in the folder."""
     from autotune.study.open import list_studies, open_study
 
     rows = []

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 EarlyStop = Annotated[
     bool | None,
-    typer.Option("--early-stop/--no-early-stop", help="Leave trials unused that promise too little. [early stop]"),
+    typer.Option(
+        "--early-stop/--no-early-stop",
+        help="Stop when no remaining config is likely to improve the result. [early stop]",
+    ),
 ]
 
 
@@ -48,52 +51,54 @@ def tune(
         list[str],
         typer.Option(
             "--model",
-            help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION; FRAMEWORK=MODEL for each of several.",
+            help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION; FRAMEWORK=MODEL, once for each framework.",
         ),
     ],
-    task: Annotated[str, typer.Option("--task", help="infer: calls of the model; train: training steps.")] = "infer",
+    task: Annotated[
+        str, typer.Option("--task", help="infer: tune calls of the model; train: tune training steps.")
+    ] = "infer",
     shapes: Annotated[
         list[str] | None,
         typer.Option(
             "--shapes",
-            help='What the job will see, e.g. "batch=1:60%,4:30%,8:10%" or "seq=16..128"; several dimensions by ; or '
-            "repeated. Then the objective is total:1000 unless said otherwise.",
+            help='Input shapes of the job, e.g. "batch=1:60%,4:30%,8:10%" or "seq=16..128"; separate dimensions by ; '
+            "or repeat the option. The default objective is total:1000 then.",
         ),
     ] = None,
     traffic: Annotated[
-        Path | None, typer.Option("--traffic", help='The same as a log: JSON lines like {"batch": 4, "count": 120}.')
+        Path | None,
+        typer.Option("--traffic", help='Input shapes as a log: JSON lines like {"batch": 4, "count": 120}.'),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "auto",
-    framework: Annotated[
-        str | None, typer.Option("--framework", help="torch, mindspore or both; by default what suits the device.")
-    ] = None,
+    framework: Annotated[str | None, typer.Option("--framework", help="torch, mindspore or both. [by device]")] = None,
     study: Annotated[
         str | None,
-        typer.Option("--study", help="Name; the same name goes on where it stopped. [MODEL-FRAMEWORK-DEVICE]"),
+        typer.Option("--study", help="Study name; an existing study is resumed. [MODEL-FRAMEWORK-DEVICE]"),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option("--trials", min=1, help="Trials of the whole study, at most, earlier ones included. [24]"),
+        typer.Option("--trials", min=1, help="Most trials of the study, earlier ones included. [24]"),
     ] = None,
     early_stop: EarlyStop = None,
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,
     space: Annotated[
-        list[Path] | None, typer.Option("--space", help="Your own search-space file; one for each framework.")
+        list[Path] | None,
+        typer.Option("--space", help="Search-space file in place of the bundled one; one for each framework."),
     ] = None,
     preset: Annotated[
         str, typer.Option("--preset", help="How deep to search the space: quick, standard or exhaustive.")
     ] = "standard",
     fixed_precision: Annotated[
-        bool, typer.Option("--fixed-precision", help="Leave out whatever changes the numerics.")
+        bool, typer.Option("--fixed-precision", help="Do not try settings that change numerics.")
     ] = False,
     process_settings: Annotated[
         bool,
         typer.Option(
             "--process-settings",
-            help="Search what holds for a whole process too (threads, allocator, matmul precision, graph mode); the "
-            "job allows it with apply(model, process_settings=True).",
+            help="Also try settings of the whole process (threads, allocator, matmul precision, ...); the job has to "
+            "allow them with apply(model, process_settings=True).",
         ),
     ] = False,
     objective: Annotated[
@@ -101,7 +106,7 @@ def tune(
         typer.Option(
             "--objective",
             help="latency (the median), p90, p99, throughput, memory, compile or total:CALLS; repeatable: the verdict "
-            "is about the first, a Pareto front about all. [latency; with shapes total:1000]",
+            "is about the first, the Pareto front about all. [latency; with shapes total:1000]",
         ),
     ] = None,
     constraint: Annotated[
@@ -110,41 +115,48 @@ def tune(
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option("--tolerance", min=1e-12, max=1e3, help="Largest relative error of an output. [by precision]"),
+        typer.Option(
+            "--tolerance", min=1e-12, max=1e3, help="Largest relative error allowed in an output. [by precision]"
+        ),
     ] = None,
     reference: Annotated[
-        str, typer.Option("--reference", help="Precision of the reference outputs: model (as it is), float32, float64.")
+        str, typer.Option("--reference", help="Precision of the reference outputs: model (its own), float32, float64.")
     ] = "model",
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of weights, inputs and the order of trials.")
+        int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of weights, inputs and the order of trials.")
     ] = 0,
     prior: Annotated[
         list[str] | None,
         typer.Option("--prior", help="STUDY or exported YAML whose best configs are tried first; repeatable."),
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option("--env", help="NAME=VALUE set in every measured process; repeatable.")
+        list[str] | None,
+        typer.Option("--env", help="Environment variable NAME=VALUE for every measured process; repeatable."),
     ] = None,
     compile_timeout: Annotated[
-        float | None, typer.Option("--compile-timeout", min=1, max=1e6, help="Seconds one compile may take. [300]")
+        float | None, typer.Option("--compile-timeout", min=1, max=1e6, help="Longest compile, in seconds. [300]")
     ] = None,
     trial_timeout: Annotated[
-        float | None, typer.Option("--trial-timeout", min=1, max=1e6, help="Seconds one trial may take in all. [900]")
+        float | None, typer.Option("--trial-timeout", min=1, max=1e6, help="Longest trial, in seconds. [900]")
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="In the end profile the untuned model and the best: operator by operator.")
+        bool,
+        typer.Option(
+            "--profile", help="At the end, profile the untuned model and the best config operator by operator."
+        ),
     ] = False,
     deadline: Annotated[
         str | None,
         typer.Option(
-            "--deadline", help="E.g. 50ms: tune each tier that the model declares, and write which ones keep it."
+            "--deadline",
+            help="E.g. 50ms: tune each tier that the model declares, and write which tiers meet the deadline.",
         ),
     ] = None,
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
-    """Search for the fastest correct config of a model, confirm it, and say what to do."""
+    """Search for the fastest correct config of a model, confirm it, and report the result."""
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.planning.manifest import make_manifest
     from autotune.planning.request import TuneRequest
@@ -190,14 +202,14 @@ def tune(
 def resume(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     trials: Annotated[
-        int | None, typer.Option("--trials", min=1, help="Trials of the whole study. [as before]")
+        int | None, typer.Option("--trials", min=1, help="Most trials of the study, earlier ones included. [as before]")
     ] = None,
     budget: BudgetFlag = None,
     early_stop: EarlyStop = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
-    """Go on with a study where it stopped; everything but the budget is read from it. A time counts anew."""
+    """Continue a study. All settings are read from it; only a time limit starts again."""
     begun = time.monotonic()
     from autotune.planning.manifest import require_same_question
     from autotune.study.budget import Budget

@@ -1,4 +1,4 @@
-"""`tune --deadline`: a study for each tier that the model declares, and the file that a job chooses by."""
+"""`tune --deadline`: one study for each tier that the model declares, and the file that a job chooses by."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tune_tiers(
     *,
     profiled: bool,
 ) -> int:
-    """Tune one tier after the other, the best first. 1 where none keeps the deadline."""
+    """Tune one tier after the other, the best first. Returns 1 if no tier meets the deadline."""
     from autotune.planning.manifest import make_manifest, tier_requests
     from autotune.results.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.study.open import open_or_create
@@ -59,7 +59,7 @@ def tune_tiers(
             say("interrupted; nothing recorded is lost. The same command goes on")
             return 130
         except AutotuneError as problem:
-            # A tier that cannot be had must not cost the others.
+            # A tier that cannot be tuned must not stop the others.
             left_out[name] = str(problem)
             say(f"tier {name} is left out: {problem}" + (f" ({problem.tip})" if problem.tip else ""))
             continue
