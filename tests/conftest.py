@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 import subprocess
 import sys
+import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +17,9 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import describe
 from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
@@ -74,7 +78,7 @@ QUICK_BUDGET = Budget(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`fast_cases("a", "b-c")`: the cases of a parametrized test with none of these for id, or a part of it, are slow."""
+    """`fast_cases("a", "b-c")`: the cases of a test with none of these for id, or a part of it, are slow."""
     for item in items:
         marker, case = item.get_closest_marker("fast_cases"), getattr(item, "callspec", None)
         if marker and (case is None or not {case.id, *case.id.split("-")}.intersection(marker.args)):
@@ -248,8 +252,27 @@ def make_study(tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callab
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    """Run `python cli.py ...` in a child, in the test's folder, and return what it said."""
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run a command line in this process, in the test's folder, and return what it printed. Trials are processes."""
+
+    def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            result = CliRunner().invoke(app, arguments, env={"PYTHONPATH": "", "COLUMNS": "200"}, prog_name="cli.py")
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        stderr = result.stderr
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            stderr += "".join(traceback.format_exception(result.exception))
+        return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, stderr)
+
+    return run
+
+
+@pytest.fixture
+def cli_process(tmp_path: Path) -> Cli:
+    """Run `python cli.py ...` in a child, in the test's folder, and return what it printed."""
 
     def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

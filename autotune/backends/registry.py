@@ -47,6 +47,8 @@ class BackendEntry:
     toolchain: str | None = None
     """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
     bundled_only_for_tests: bool = False
+    holds_fresh: bool = True
+    """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
 
 
 BACKENDS: dict[str, BackendEntry] = {
@@ -95,6 +97,7 @@ BACKENDS: dict[str, BackendEntry] = {
         compiled={"execution": "compile"},
         shares_compilations=True,
         bundled_only_for_tests=True,
+        holds_fresh=False,
     ),
     # The same once more under another name, with a variable to tell its processes by: for studies of two frameworks.
     "sham": BackendEntry(
@@ -110,6 +113,7 @@ BACKENDS: dict[str, BackendEntry] = {
         compiled={"execution": "compile"},
         shares_compilations=True,
         bundled_only_for_tests=True,
+        holds_fresh=False,
     ),
 }
 

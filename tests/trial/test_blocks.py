@@ -15,7 +15,6 @@ from autotune.measure.statistics import Speedup
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.blocks import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockedRun, BlockPlan, Contestant
-from autotune.trial.runner.orphans import MARK_VARIABLE
 from autotune.trial.runner.runner import Runner
 from tests.conftest import ScriptedTrials, with_latency
 
@@ -90,14 +89,15 @@ def scripted(measurement, latency_ms, *, plan, **more):
 
 
 def live_children(of_folder=""):
-    """Trials that are alive, by the mark in their environment."""
+    """Trials that are alive, by the file that their output goes to."""
     found = []
     for each in psutil.Process().children(recursive=True):
         try:
-            if each.environ().get(MARK_VARIABLE, "").endswith(of_folder) and "worker.py" in " ".join(each.cmdline()):
-                found.append(each)
-        except psutil.Error:
+            output = Path(os.readlink(f"/proc/{each.pid}/fd/1"))
+        except OSError:
             continue
+        if output.name == "stdout.txt" and str(output.parent).endswith(of_folder):
+            found.append(each)
     return found
 
 

@@ -92,7 +92,7 @@ class Runner:
 
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
         """Start a live process and wait until it is warm. Raises HarnessError without disk."""
-        held = self._start(folder, self._with_toolchain(request), on_stage, fresh=True, live=True)
+        held = self._start(folder, self._with_toolchain(request), on_stage, fresh=self._entry.holds_fresh, live=True)
         held.wait_for(Stage.WAIT)
         return held
 
