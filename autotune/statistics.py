@@ -83,8 +83,8 @@ class Comparison:
     log ratios (Westfall and Young, Resampling-Based Multiple Testing, 1993). It keeps its error rate from four blocks
     on; resampling the rows themselves, the other bootstrap, is far too narrow with as few blocks as one can afford
     (docs/decisions/0005-verdict-in-blocks.md). Two things make the scale less a matter of chance than the deviation of
-    a few blocks is: a config's small variance is moderated by that of all (Smyth, Statistical Applications in Genetics and
-    Molecular Biology 3, 2004), and the drawn rows are as alike from one to the next as the observed ones may be
+    a few blocks is: a config's small variance is moderated by that of all (Smyth, Statistical Applications in Genetics
+    and Molecular Biology 3, 2004), and the drawn rows are as alike from one to the next as the observed ones may be
     (docs/decisions/0017-blocks-alike-in-time.md).
     """
 

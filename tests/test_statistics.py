@@ -220,7 +220,8 @@ class TestInterval:
         latencies = draw(np.random.default_rng(9), [1.0, 1.2], num_blocks=4, process_sd=0.02)
         one, other = comparison(latencies[:, [0, 1, 1]]).speedups
         assert_same((one,), (other,))
-        assert_same((one,), (speedup(latencies),), rel=0.25)
+        alone = speedup(latencies)
+        assert math.log(one.high / one.low) == pytest.approx(math.log(alone.high / alone.low), rel=0.25)
 
     @pytest.mark.parametrize(
         "ratios",
@@ -432,7 +433,7 @@ class TestErrorRates:
 
     @pytest.mark.parametrize("noise", [{}, {"drift_sd": 0.02, "share_hit": 0.1}], ids=["quiet", "disturbed"])
     def test_a_small_gain_on_a_quiet_machine_is_found(self, fewer_resamples: None, noise: dict[str, float]) -> None:
-        """A true 5 % where processes scatter by 1 % is `faster` within 16 blocks in 93 % of studies, disturbed in 85 %."""
+        """A true 5 % at 1 % scatter is `faster` within 16 blocks in 93 % of studies; on a disturbed machine in 85 %."""
         found = Counter(v for v, _ in studies([1, 1.05], num_studies=150, process_sd=0.01, **noise))
         assert found[Verdict.FASTER] >= (0.93 if not noise else 0.85) * 150
 
