@@ -28,12 +28,12 @@ NUM_RESAMPLES = 20_000
 BLOCKS_PER_OUTLIER = 6
 """One block in so many is set aside on either side."""
 POOLED_FREEDOM = 4
-"""The middle one of all configs' variances (of two the smaller: one may be wild) counts as much as so many degrees of
-freedom of a config's own."""
-CORRELATIONS = {0.0: 0.69, 0.2: 0.07, 0.4: 0.07, 0.6: 0.07, 0.8: 0.06, 0.9: 0.04}
+"""Where a config's variance is below the middle one of all, the latter counts as much as so many degrees of freedom of
+its own. A larger one stays as it is: that config may be a wild one."""
+CORRELATIONS = {0.0: 0.85, 0.9: 0.15}
 """How alike successive blocks may be (lag-1 correlation of log ratios), and how likely each is before any block is
-seen. Chosen by simulation: at 0.5 and 0.8 no more than 2 % of studies of three equal configs find a false winner; with
-one config alone, or one far noisier than the rest, more do at 0.8 (docs/decisions/0017-blocks-alike-in-time.md)."""
+seen. Chosen by simulation: up to 0.8 no more than 2 % of studies find a false winner, also with one config alone or one
+far noisier than the rest (docs/decisions/0017-blocks-alike-in-time.md)."""
 NO_SCATTER = 1e-12
 """Log ratios that differ by less are the same number, rounded."""
 ALIKE = 0.4
@@ -83,8 +83,8 @@ class Comparison:
     log ratios (Westfall and Young, Resampling-Based Multiple Testing, 1993). It keeps its error rate from four blocks
     on; resampling the rows themselves, the other bootstrap, is far too narrow with as few blocks as one can afford
     (docs/decisions/0005-verdict-in-blocks.md). Two things make the scale less a matter of chance than the deviation of
-    a few blocks is: each config's variance is moderated by that of all (Smyth, Statistical Applications in Genetics and
-    Molecular Biology 3, 2004), and the drawn rows are as alike from one to the next as the observed ones may be
+    a few blocks is: a config's small variance is moderated by that of all (Smyth, Statistical Applications in Genetics
+    and Molecular Biology 3, 2004), and the drawn rows are as alike from one to the next as the observed ones may be
     (docs/decisions/0017-blocks-alike-in-time.md).
     """
 
@@ -109,7 +109,7 @@ class Comparison:
 
     @cached_property
     def correlation(self) -> float:
-        """Estimated correlation of log ratios from one block to the next; few blocks leave it near the prior's 0.2."""
+        """Expected correlation of log ratios from one block to the next; few blocks leave it near the prior's 0.1."""
         values = self._array()
         weights = _weights_of_correlations(np.log(values[:, :1] / values[:, 1:]))
         return float(weights @ list(CORRELATIONS))
@@ -150,7 +150,7 @@ def _centre_and_scale(logs: NDArray[np.float64], num_more: int = 0) -> tuple[NDA
     middle = (num_real - 1) // 2
     pooled = np.sort(own[..., :num_real], axis=-1)[..., middle : middle + 1]
     freedom = num_blocks - 2 * num_aside - 1
-    variance = (freedom * own + POOLED_FREEDOM * pooled) / (freedom + POOLED_FREEDOM)
+    variance = (freedom * own + POOLED_FREEDOM * np.maximum(own, pooled)) / (freedom + POOLED_FREEDOM)
     return kept.mean(axis=-2), np.sqrt(variance / num_blocks) / (1 - 2 * num_aside / num_blocks)
 
 

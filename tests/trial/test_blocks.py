@@ -457,7 +457,8 @@ class TestSeveralAtOnce:
         """Its death is found at the next turn, and every live process is told as lost."""
         held = [hold(name) for name in "ab"]
         processes = psutil.Process().children(recursive=True)
-        (supervisor,) = (each for each in psutil.Process().children() if any("supervisor.py" in part for part in each.cmdline()))
+        children = psutil.Process().children()
+        (supervisor,) = (each for each in children if any("supervisor.py" in part for part in each.cmdline()))
         supervisor.kill()
         held[0].turn()
         assert [each.finish().reason for each in held] == [Reason.HARNESS] * 2
