@@ -111,6 +111,9 @@ class Backend(Protocol):
     warmup_calls: int
     """Calls after which this framework's runtime has settled at the earliest (its own measured fact)."""
 
+    regions_rewrite: bool
+    """`compile` rewrites modules for a config with a region: it has to be given a copy of them."""
+
     evaluation_call: str
     """What a user writes to turn a model's dropout off."""
 

@@ -297,18 +297,12 @@ class TestBlocksAlikeInTime:
         latencies: NDArray[np.float64] = 0.010 * np.exp(logs)
         return latencies
 
-<<<<<<< HEAD:tests/measure/test_statistics.py
-    @pytest.mark.fast_cases("0.8-0.03")
-    @pytest.mark.parametrize("process_sd", [0.03, 0.06])
-    @pytest.mark.parametrize("correlation", [0.5, 0.8])
-=======
     @pytest.mark.fast_cases("one config")
     @pytest.mark.parametrize(
         ("correlation", "scatters"),
         [(0.8, (1, 1)), (0.8, (1, 1, 1, 1)), (0.8, (1, 1, 1, 3)), (0.5, (1, 1, 1, 3))],
         ids=["one config", "three", "three, one of them wild", "the same, less alike"],
     )
->>>>>>> h-stat:tests/test_statistics.py
     def test_equal_configs_are_hardly_ever_called_faster(
         self, fewer_resamples: None, correlation: float, scatters: tuple[int, ...]
     ) -> None:
