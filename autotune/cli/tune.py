@@ -147,7 +147,7 @@ def tune(
     """Search for the fastest correct config of a model, confirm it, and say what to do."""
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.planning.manifest import TuneRequest, make_manifest
-    from autotune.space.space import PRESETS
+    from autotune.space.schema import PRESETS
     from autotune.study.study import open_or_create
     from autotune.tuning.priors import read_prior
 

@@ -21,7 +21,8 @@ from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import TuneRequest, bundled_space, choose_target, make_workload, typed_arguments
 from autotune.schema import Record
-from autotune.space.space import Circumstances, SearchSpace, load_space
+from autotune.space.load import Circumstances, load_space
+from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import Trials

@@ -23,14 +23,17 @@ from autotune.config import Scalar
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES, ReferencePrecision
-from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
+from autotune.measure.constraint import OF_TRAFFIC, Constraint
+from autotune.measure.objective import UNDER_TRAFFIC, Objective, parse_objectives
 from autotune.models import hub
 from autotune.planning.models import models_of, spaces_of
 from autotune.schema import Record
 from autotune.space.combined import join
 from autotune.space.declared import Declaration, with_declared
+from autotune.space.load import Circumstances, load_space
+from autotune.space.schema import Preset
 from autotune.space.shape_knobs import known_of
-from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
+from autotune.space.space import SearchSpace
 from autotune.study.manifest import Manifest, Target
 from autotune.study.study import check_name
 from autotune.trial.runner.probe import find_devices, read_declaration

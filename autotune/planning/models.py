@@ -7,7 +7,7 @@ from pathlib import Path
 from autotune import models
 from autotune.backends.registry import BACKENDS
 from autotune.errors import InputError
-from autotune.space.space import read_space_file
+from autotune.space.load import read_space_file
 
 
 def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, str]:

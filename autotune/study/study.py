@@ -24,8 +24,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
+from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.measure.objective import Constraint
 from autotune.study import own_files, storage
 from autotune.study.lease import Lease
 from autotune.study.manifest import Manifest, read_manifest

@@ -19,7 +19,7 @@ from autotune.report.live import LiveDisplay
 from autotune.report.pareto import front_table
 from autotune.report.summary import comparison_lines, summary, trials_table, verification_lines
 from autotune.results.result import export, result_of, tuned_config
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.study import open_study
 from autotune.tuned.tuned_config import load_tuned

@@ -10,7 +10,7 @@ from autotune.errors import InputError, StoreError
 from autotune.planning.manifest import choose_targets, describe_spaces
 from autotune.planning.models import models_of, spaces_of
 from autotune.space.combined import join, plain
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.manifest import Target, read_manifest
 
 FAKE = """

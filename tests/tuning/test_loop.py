@@ -13,7 +13,7 @@ from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.report.summary import summary
 from autotune.results.result import result_of, tuned_config
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.records import DRIFTING, NoiseFloor
 from autotune.study.study import open_study
 from autotune.trial.runner.runner import Runner

@@ -16,7 +16,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
 from autotune.results.result import result_of, tuned_config
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.study import open_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner

@@ -22,8 +22,9 @@ from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.space.declared import Declaration
 from autotune.trial.command import module_command, package_path
 from autotune.trial.room import when_there_is_room
+from autotune.workload.build import build
 from autotune.workload.regions import repeated_blocks
-from autotune.workload.workload import Workload, build
+from autotune.workload.workload import Workload
 
 TIMEOUT_S = 180.0
 

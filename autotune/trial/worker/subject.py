@@ -14,8 +14,10 @@ from autotune.measure import accuracy
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.trial.worker.traffic_inputs import Stream, find_shapes
+from autotune.workload.arguments import Arguments
+from autotune.workload.build import Recipe, Variants, build
 from autotune.workload.shapes import Shapes
-from autotune.workload.workload import Arguments, Recipe, Variants, Workload, build
+from autotune.workload.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
 
 
 def widened(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
-    """Model and inputs with their floats in `dtype`. UndoLog the model in place: `subject` is of no use any more."""
+    """Model and inputs with their floats in `dtype`. Changes the model in place: `subject` is of no use any more."""
     inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
     return replace(
         subject,

@@ -11,7 +11,7 @@ from autotune.measure.diagnosis import Compilations
 from autotune.measure.measurement import Replay
 from autotune.measure.sampling import take_cold_pass
 from autotune.trial.worker.subject import Subject
-from autotune.workload.workload import Arguments
+from autotune.workload.arguments import Arguments
 
 
 def one_call(step: Callable[..., Any], inputs: Arguments, backend: Backend) -> Callable[[], None]:
