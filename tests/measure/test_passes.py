@@ -67,7 +67,7 @@ def test_passes_are_whole() -> None:
 
 def test_a_stream_ends_before_its_process_is_out_of_time() -> None:
     """Where one more pass would be too long, one is enough, and a turn ends as well."""
-    samples = Script(STEADY).sampled(max_samples=500, max_warmup_s=100, longest_s=32)  # Warm after two passes, 9 s each.
+    samples = Script(STEADY).sampled(max_samples=500, max_warmup_s=100, longest_s=32)
     assert (samples.latency_s, samples.ended_by) == (STEADY, "time")
     script, turns = Script(STEADY), iter([True, False])
     plan = SamplingPlan(turn_s=100, longest_s=15, max_warmup_s=100)
