@@ -30,7 +30,7 @@ def default_tolerance(dtypes: Iterable[str]) -> float:
     return next((value for name, value in DEFAULT_TOLERANCES.items() if name in present), 1e-3)
 
 
-def varied(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
+def derived_inputs(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
     """Other inputs of the same shapes, made of the example inputs' own values.
 
     Values are shuffled, so that token ids stay ids and images keep their range. Arrays that hold both signs are
@@ -38,10 +38,10 @@ def varied(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
     of one path only gets wrong.
     """
     generator = np.random.default_rng(seed)
-    return [None if array is None else _varied(array, generator) for array in arrays]
+    return [None if array is None else _derived(array, generator) for array in arrays]
 
 
-def _varied(array: Array, generator: np.random.Generator) -> Array:
+def _derived(array: Array, generator: np.random.Generator) -> Array:
     shuffled = generator.permutation(array.reshape(-1)).reshape(array.shape)
     signed = np.issubdtype(array.dtype, np.floating) and array.size and array.min() < 0 < array.max()
     return -shuffled if signed else shuffled
@@ -61,8 +61,8 @@ def relative_error(reference: Sequence[Array], outputs: Sequence[Array]) -> floa
 
 
 def output_error(reference: Array, output: Array) -> float:
-    """max|y - r| / max|r| of one output; infinity where `incomparable` gives a reason."""
-    if incomparable(reference, output) is not None:
+    """max|y - r| / max|r| of one output; infinity where `why_incomparable` gives a reason."""
+    if why_incomparable(reference, output) is not None:
         return float("inf")
     if _holds_answers(reference, output):
         return 0.0
@@ -76,7 +76,7 @@ def output_error(reference: Array, output: Array) -> float:
     return worst / float(scale) if scale > 0 else worst
 
 
-def incomparable(reference: Array, output: Array) -> str | None:
+def why_incomparable(reference: Array, output: Array) -> str | None:
     """Why no number tells how far `output` is from `reference`, in a few words; None if one does."""
     if reference.shape != output.shape:
         return f"shape {output.shape} instead of {reference.shape}"

@@ -18,7 +18,7 @@ from autotune.environment import num_usable_cores, usable_cpus
 STAT = Path("/proc/stat")
 
 
-class Meter:
+class LoadMeter:
     """Counts from when it is made. `own_s` gives the CPU seconds of what is not to be counted; None: unknown."""
 
     def __init__(self, own_s: Callable[[], float | None], stat: Path = STAT) -> None:
@@ -45,7 +45,7 @@ def taken_cores(seconds: float) -> float | None:
 
     This process and all below it do not count.
     """
-    begun, meter = time.monotonic(), Meter(_own_tree_s)
+    begun, meter = time.monotonic(), LoadMeter(_own_tree_s)
     time.sleep(seconds)
     taken_s = meter.taken_s()
     return None if taken_s is None else taken_s / (time.monotonic() - begun)

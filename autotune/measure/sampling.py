@@ -20,7 +20,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from autotune.measure.diagnosis import Compilations
-from autotune.measure.machine_load import Meter
+from autotune.measure.machine_load import LoadMeter
 from autotune.measure.measurement import Samples, Usage
 from autotune.schema import Record
 
@@ -95,10 +95,10 @@ def take_samples(
     """
     begun = clock()
     warmup, steady = _warm_up(calls, plan, clock)
-    taken = Taken()
-    with taken.watched():
-        ended_by = _sample(calls, plan, clock, taken, incumbent_s=incumbent_s, begun=begun)
-    return taken.samples(warmup, steady, ended_by)
+    log = SampleLog()
+    with log.watched():
+        ended_by = _sample(calls, plan, clock, log, incumbent_s=incumbent_s, begun=begun)
+    return log.samples(warmup, steady, ended_by)
 
 
 def take_turns(
@@ -110,22 +110,22 @@ def take_turns(
     RuntimeError if there was no turn at all.
     """
     warmup, steady = _warm_up(calls, plan, clock)
-    taken = Taken()
+    log = SampleLog()
     turns = []
     while next_turn():
         begun = clock()
         calls[-1]()
-        num_before = len(taken.latency_s)
+        num_before = len(log.latency_s)
         end = clock() + plan.turn_s
-        with taken.watched():
-            while clock() < end or len(taken.latency_s) - num_before < plan.fewest_in_turn:
-                taken.time_pass(calls, clock)
-                if _is_out_of_time(taken, calls, plan, clock() - begun):
+        with log.watched():
+            while clock() < end or len(log.latency_s) - num_before < plan.fewest_in_turn:
+                log.time_pass(calls, clock)
+                if _is_out_of_time(log, calls, plan, clock() - begun):
                     break
-        turns.append(len(taken.latency_s) - num_before)
+        turns.append(len(log.latency_s) - num_before)
     if not turns:
         raise RuntimeError("ended before its first turn")
-    return taken.samples(warmup, steady, "turns", tuple(turns))
+    return log.samples(warmup, steady, "turns", tuple(turns))
 
 
 def take_cold_pass(
@@ -161,7 +161,7 @@ def relative_half_width(samples: list[float]) -> float:
 
 
 @dataclass
-class Taken:
+class SampleLog:
     """The samples so far, with what the system counted meanwhile."""
 
     latency_s: list[float] = field(default_factory=list)
@@ -173,7 +173,7 @@ class Taken:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Samples are taken inside: what others take of the cores meanwhile is counted, outside of any sample."""
-        meter = Meter(_own_cpu_s)
+        meter = LoadMeter(_own_cpu_s)
         yield
         self.by_others_s.append(meter.taken_s())
 
@@ -247,7 +247,7 @@ def _sample(
     calls: Calls,
     plan: SamplingPlan,
     clock: Clock,
-    taken: Taken,
+    log: SampleLog,
     *,
     incumbent_s: float | None,
     begun: float,
@@ -258,24 +258,24 @@ def _sample(
     start = clock()
     end = start + plan.max_sampling_s
     while True:
-        taken.time_pass(calls, clock)
-        num_taken = len(taken.latency_s)
-        if is_clearly_slower(taken.latency_s, plan, incumbent_s):
+        log.time_pass(calls, clock)
+        num_taken = len(log.latency_s)
+        if is_clearly_slower(log.latency_s, plan, incumbent_s):
             return "slower"
         is_long_enough = num_taken >= plan.min_samples and clock() >= min(start + plan.min_sampling_s, end)
-        if not is_stream and is_long_enough and relative_half_width(taken.latency_s) <= plan.precision:
+        if not is_stream and is_long_enough and relative_half_width(log.latency_s) <= plan.precision:
             return "precision"
         if num_taken >= fewest and num_taken + len(calls) > plan.max_samples:
             return "num_samples"
-        if (num_taken >= fewest and clock() >= end) or _is_out_of_time(taken, calls, plan, clock() - begun):
+        if (num_taken >= fewest and clock() >= end) or _is_out_of_time(log, calls, plan, clock() - begun):
             return "time"
         if not is_stream:
             _pass_the_time(calls[0], clock, start + num_taken * plan.min_sampling_s / max(plan.max_samples - 1, 1))
 
 
-def _is_out_of_time(taken: Taken, calls: Calls, plan: SamplingPlan, spent_s: float) -> bool:
+def _is_out_of_time(log: SampleLog, calls: Calls, plan: SamplingPlan, spent_s: float) -> bool:
     """One more pass like the last would be too long."""
-    return plan.longest_s is not None and spent_s + sum(taken.latency_s[-len(calls) :]) > plan.longest_s
+    return plan.longest_s is not None and spent_s + sum(log.latency_s[-len(calls) :]) > plan.longest_s
 
 
 def _pass_the_time(call: Callable[[], None], clock: Clock, until: float) -> None:

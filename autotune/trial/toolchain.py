@@ -37,7 +37,7 @@ _WHOLE_HEADER = (b"gpch", b"CPCH")
 _DECISIVE = ("CXX", "CC", "CPATH", "CPLUS_INCLUDE_PATH")
 
 
-def ready_toolchain(
+def ensure_toolchain(
     framework: str, version: str, variables: Mapping[str, str], make: Callable[[TrialFolder], None]
 ) -> Path | None:
     """The toolchain, which `make` is asked for in a folder if it is not there yet. None: it cannot be had.
@@ -50,9 +50,9 @@ def ready_toolchain(
         home.mkdir(parents=True, exist_ok=True)
         with (home / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not is_whole(folder) and shutil.disk_usage(home).free >= MIN_FREE_BYTES:
+            if not is_complete(folder) and shutil.disk_usage(home).free >= MIN_FREE_BYTES:
                 _make(folder, make)
-            if not is_whole(folder):
+            if not is_complete(folder):
                 return None
             os.utime(folder)
             _keep_newest(home)
@@ -67,7 +67,7 @@ def caches_home() -> Path:
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "autotune"
 
 
-def is_whole(toolchain: Path) -> bool:
+def is_complete(toolchain: Path) -> bool:
     """It is there, and no precompiled header in it is half written."""
     try:
         return (toolchain / "cache").is_dir() and all(
@@ -77,9 +77,9 @@ def is_whole(toolchain: Path) -> bool:
         return False
 
 
-def hand_over(toolchain: Path, cache: Path, temporary: Path) -> None:
+def install_toolchain(toolchain: Path, cache: Path, temporary: Path) -> None:
     """Put it where a trial's compiler looks. One that is gone or damaged is left out: the compiler makes its own."""
-    if not is_whole(toolchain):
+    if not is_complete(toolchain):
         return
     shutil.copytree(toolchain / "cache", cache, dirs_exist_ok=True)
     home = toolchain / "temporary"
@@ -98,7 +98,7 @@ def _make(folder: Path, make: Callable[[TrialFolder], None]) -> None:
     making.path.mkdir()
     try:
         make(making)
-        if is_whole(making.path / MADE):
+        if is_complete(making.path / MADE):
             (making.path / MADE).replace(folder)
     finally:
         making.drop_temporary()

@@ -24,7 +24,7 @@ from typing import Any
 
 from autotune.errors import InputError
 from autotune.workload.arguments import Arguments
-from autotune.workload.tiers import TierSpecs, tier_specs_in
+from autotune.workload.tiers import TierSpecs, parse_tier_specs
 from autotune.workload.workload import Workload, split_reference
 
 MODEL_FILE = "_autotune_model_"
@@ -160,7 +160,7 @@ def _variants(value: object, workload: Workload) -> Variants:
 
 
 def _tiers(value: object, workload: Workload) -> TierSpecs:
-    return tier_specs_in(value, workload.model)
+    return parse_tier_specs(value, workload.model)
 
 
 def _padding(value: object, workload: Workload) -> Mapping[str, float]:

@@ -24,7 +24,7 @@ from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.study.storage import exclusive
 from autotune.study.study import create_study, open_study
-from autotune.trial import room
+from autotune.trial import process_start
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner import runner
@@ -145,7 +145,7 @@ class TestMachine:
     def test_no_room_for_a_moment(self, tmp_path, make_request, monkeypatch):
         """It waits and starts then."""
         refusals = iter([errno.EAGAIN, errno.ENOMEM])
-        monkeypatch.setattr(room, "_PAUSE_S", 0.01)
+        monkeypatch.setattr(process_start, "_PAUSE_S", 0.01)
         real = subprocess.Popen
 
         def popen(*args, **kwargs):
@@ -159,8 +159,8 @@ class TestMachine:
 
     def test_no_room_at_all(self, tmp_path, make_request, monkeypatch):
         """One sentence, and the harness is to blame."""
-        monkeypatch.setattr(room, "PATIENCE_S", 0.05)
-        monkeypatch.setattr(room, "_PAUSE_S", 0.01)
+        monkeypatch.setattr(process_start, "RETRY_FOR_S", 0.05)
+        monkeypatch.setattr(process_start, "_PAUSE_S", 0.01)
 
         def popen(*args, **kwargs):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -358,9 +358,9 @@ import os, subprocess
 def refuse(*args, **kwargs):
     raise BlockingIOError(11, os.strerror(11))
 os.fork = subprocess.Popen = refuse
-from autotune.trial import room
+from autotune.trial import process_start
 from autotune.trial.runner import supervisor
-room.PATIENCE_S, room._PAUSE_S = 0.05, 0.01
+process_start.RETRY_FOR_S, process_start._PAUSE_S = 0.05, 0.01
 supervisor.main(["numpy"])
 """
 

@@ -21,7 +21,7 @@ from autotune.backends.registry import entry_of, framework_version, load_backend
 from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.space.declared import Declaration
 from autotune.trial.command import module_command, package_path
-from autotune.trial.room import when_there_is_room
+from autotune.trial.process_start import start_when_possible
 from autotune.workload.build import build
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload
@@ -72,7 +72,7 @@ def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subpr
         "PYTHONPATH": package_path(declared.get("PYTHONPATH")),
     }
     with tempfile.TemporaryDirectory(prefix="autotune-probe-") as folder:
-        return when_there_is_room(
+        return start_when_possible(
             lambda: subprocess.run(
                 module_command("trial.runner.probe", *arguments),
                 env=environment if "TMPDIR" in variables else {**environment, "TMPDIR": folder},

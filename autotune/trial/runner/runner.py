@@ -22,7 +22,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.exit_status import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
 from autotune.trial.runner.supervisor_process import SupervisorProcess
-from autotune.trial.toolchain import ready_toolchain
+from autotune.trial.toolchain import ensure_toolchain
 
 StageCallback = Callable[[Stage], None]
 
@@ -183,7 +183,7 @@ class Runner:
             return request
         if self._toolchain is None:
             version = framework_version(self._framework)
-            self._toolchain = (ready_toolchain(self._framework, version, self._variables, self._make_toolchain),)
+            self._toolchain = (ensure_toolchain(self._framework, version, self._variables, self._make_toolchain),)
         (found,) = self._toolchain
         return request if found is None else request.with_toolchain(found)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command
 from autotune.trial.folder import TrialFolder
-from autotune.trial.room import when_there_is_room
+from autotune.trial.process_start import start_when_possible
 from autotune.trial.runner.orphans import MARK_VARIABLE, mark_of
 from autotune.trial.worker import main as worker
 
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 def fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int], to_close: list[int]) -> int:
     """A trial in a fork of this process, the framework already imported."""
-    pid = when_there_is_room(os.fork)
+    pid = start_when_possible(os.fork)
     if pid:
         return pid
     code = 1

@@ -34,7 +34,7 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
-from autotune.trial.room import when_there_is_room
+from autotune.trial.process_start import start_when_possible
 from autotune.trial.runner.reaper import kill_descendants, kill_group, reaped, unkillable
 from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
 from autotune.trial.worker.stages import STAGE_FD_VARIABLE, TURN_FD_VARIABLE
@@ -191,7 +191,7 @@ class Supervisor:
             if self._preloaded and not order["fresh"]:
                 pid = fork_worker(folder, order, for_child, [*ours, *self._descriptors()])
             else:
-                pid = when_there_is_room(lambda: spawn_worker(folder, order, for_child))
+                pid = start_when_possible(lambda: spawn_worker(folder, order, for_child))
         except HarnessError:
             for descriptor in ours:
                 os.close(descriptor)

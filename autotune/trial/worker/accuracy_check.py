@@ -110,7 +110,7 @@ class OutputGate:
             for place, (r, y) in enumerate(zip(expected, got, strict=True)):
                 error = accuracy.output_error(r, y)
                 if not error <= tolerance:
-                    what = accuracy.incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
+                    what = accuracy.why_incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
                     raise WrongResultError(f"output {place + 1} of {len(got)} on {where}: {what}", error)
                 worst[place] = max(worst.get(place, 0.0), error)
         return tuple(worst[place] for place in sorted(worst))

@@ -9,8 +9,8 @@ import numpy as np
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.trial.process_start import lacks_process_resources
 from autotune.trial.request import TrialRequest
-from autotune.trial.room import is_without_room
 from autotune.trial.worker.accuracy_check import WrongResultError
 
 _REASONS: dict[type[BaseException], Reason] = {
@@ -40,7 +40,7 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
         return by_type
     if stage in (Stage.START, Stage.BUILD) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
         return Reason.HARNESS
-    if is_without_room(error):
+    if lacks_process_resources(error):
         return Reason.HARNESS
     told = backend.classify(error) if backend is not None else None
     if told is not None:

@@ -23,7 +23,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.toolchain import hand_over
+from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import reference
 from autotune.trial.worker.failures import failure_of
 from autotune.trial.worker.measure import measure
@@ -114,7 +114,7 @@ def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -
         shutil.rmtree(request.cache, ignore_errors=True)
     Path(request.cache).mkdir(parents=True, exist_ok=True)
     if request.toolchain is not None and "TMPDIR" not in request.variables:
-        hand_over(Path(request.toolchain), Path(request.cache), Path(tempfile.gettempdir()))
+        install_toolchain(Path(request.toolchain), Path(request.cache), Path(tempfile.gettempdir()))
     os.environ.update(backend.cache_variables(request.cache))
     folder.scratch.mkdir(exist_ok=True)
     os.chdir(folder.scratch)

@@ -24,7 +24,7 @@ from autotune.trial.worker.accuracy_check import check
 from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.reused_samples import find_equivalent_trial
 from autotune.trial.worker.stages import Progress, Turns
-from autotune.trial.worker.subject import Subject, put_on_device
+from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
 from autotune.trial.worker.timed_calls import calls_of_a_pass, first_pass, one_call
 
@@ -36,7 +36,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
     memory = PeakMemory(backend)
-    subject = put_on_device(request.workload, backend)
+    subject = build_subject(request.workload, backend)
     model, inputs = subject.model, subject.inputs
     tolerance = request.tolerance_for(subject.dtypes)
     task = task_for(request.workload, subject, backend)

@@ -25,7 +25,7 @@ from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import write_reference
-from autotune.trial.worker.subject import Subject, put_on_device, widened
+from autotune.trial.worker.subject import Subject, build_subject, widen_subject
 from autotune.trial.worker.task import TrialTask, task_for
 
 ONLY = "reference"
@@ -55,7 +55,7 @@ def write(request: TrialRequest, backend: Backend, enter: Callable[[Stage], None
     dtype = request.reference_precision
     enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
-    subject = put_on_device(request.workload, backend)
+    subject = build_subject(request.workload, backend)
     tolerance = request.tolerance_for(subject.dtypes)
     _refuse_narrowing(request, subject, dtype)
     enter(Stage.CHECK)
@@ -76,7 +76,7 @@ def _observed(
     request: TrialRequest, backend: Backend, subject: Subject, dtype: WideType
 ) -> tuple[TrialTask, list[list[Any]]]:
     try:
-        wide = widened(subject, backend, dtype)
+        wide = widen_subject(subject, backend, dtype)
         task = task_for(request.workload, wide, backend)
         with task.recording():
             step = task.compile(without_variants(request.config), UndoLog())

@@ -45,7 +45,7 @@ class Subject:
     """The calls of a trial under traffic, if and only if there are `shapes`."""
 
 
-def put_on_device(workload: Workload, backend: Backend) -> Subject:
+def build_subject(workload: Workload, backend: Backend) -> Subject:
     """Build the workload's model and inputs and place them. Raises InputError or AutotuneError for unusable ones."""
     built = build(workload)
     problem = backend.check_model(built.model)
@@ -67,9 +67,9 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
     if workload.traffic is not None:
         shapes = find_shapes(workload, built, model, given[0], backend)
         stream = Stream.of(workload, given[0], shapes, backend)
-        given = [*stream.checked, _varied(backend, stream.checked[0], workload.seed)]
+        given = [*stream.checked, _derived(backend, stream.checked[0], workload.seed)]
     elif not built.more_inputs:
-        given.append(_varied(backend, given[0], workload.seed))
+        given.append(_derived(backend, given[0], workload.seed))
     parameters = list(backend.parameters(model))
     return Subject(
         model=model,
@@ -84,7 +84,7 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
     )
 
 
-def widened(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
+def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
     """Model and inputs with their floats in `dtype`. Changes the model in place: `subject` is of no use any more."""
     inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
     return replace(
@@ -97,7 +97,7 @@ def widened(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
 
 def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
     """Why the model gives another output for the same input, as far as its parts and one more call tell."""
-    dropouts = named_dropouts(subject, backend)
+    dropouts = describe_dropouts(subject, backend)
     if dropouts is not None:
         return f"{dropouts} active: call {backend.evaluation_call}"
     before = backend.random_state()
@@ -109,7 +109,7 @@ def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
     return f"it writes into its input ({', '.join(written)}): let it work on a copy" if written else None
 
 
-def named_dropouts(subject: Subject, backend: Backend) -> str | None:
+def describe_dropouts(subject: Subject, backend: Backend) -> str | None:
     """The beginning of a sentence about the model's dropout that is on, its verb included; None where none is."""
     dropouts = backend.active_dropout(subject.model)
     if not dropouts:
@@ -139,9 +139,9 @@ def _placed(backend: Backend, arguments: Arguments) -> Arguments:
     return arguments.with_leaves([backend.place(leaf) for leaf in arguments.leaves()])
 
 
-def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
+def _derived(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     leaves = inputs.leaves()
-    arrays = accuracy.varied([backend.to_array(leaf) for leaf in leaves], seed)
+    arrays = accuracy.derived_inputs([backend.to_array(leaf) for leaf in leaves], seed)
     return inputs.with_leaves(
         [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
     )

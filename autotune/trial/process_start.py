@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from autotune.errors import HarnessError
 
-PATIENCE_S = 30.0
+RETRY_FOR_S = 30.0
 _PAUSE_S = 0.5
 _NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 
 Started = TypeVar("Started")
 
 
-def when_there_is_room(start: Callable[[], Started], patience_s: float | None = None) -> Started:
-    """What `start` (a fork, a Popen) gives, as soon as it can. Raises HarnessError after `PATIENCE_S`."""
-    end = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+def start_when_possible(start: Callable[[], Started], patience_s: float | None = None) -> Started:
+    """What `start` (a fork, a Popen) gives, as soon as it can. Raises HarnessError after `RETRY_FOR_S`."""
+    end = time.monotonic() + (RETRY_FOR_S if patience_s is None else patience_s)
     while True:
         try:
             return start()
@@ -34,7 +34,7 @@ def when_there_is_room(start: Callable[[], Started], patience_s: float | None = 
         time.sleep(_PAUSE_S)
 
 
-def is_without_room(error: BaseException | None) -> bool:
+def lacks_process_resources(error: BaseException | None) -> bool:
     """The error, or one that it came from, says that no process or thread could be started."""
     while error is not None:
         if isinstance(error, OSError) and error.errno == errno.EAGAIN:
