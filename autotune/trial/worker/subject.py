@@ -24,8 +24,8 @@ from autotune.workload.workload import Workload
 class Subject:
     """`inputs` are the example first, then those that results are checked on, then the example again.
 
-    Under traffic the example has the most frequent shape, and the others are of shapes of the stream, so that no check
-    makes a compiler see what the stream does not hold.
+    Under traffic the example has the most frequent shape, and the others have shapes of the stream, so that no check
+    shows a compiler a shape that is not in the stream.
     """
 
     model: Any
@@ -34,19 +34,19 @@ class Subject:
     dtypes: frozenset[str]
     """Element types of parameters and example inputs."""
     example_sha256: tuple[str | None, ...]
-    """Of each leaf of the example inputs before any call; None for what is no tensor."""
+    """Digest of each leaf of the example inputs before any call; None for a leaf that is no tensor."""
     variants: Variants
     """Other implementations of parts of the model, as its author declared them."""
     recipe: Recipe | None = None
-    """How it is trained; None: it is not."""
+    """How the model is trained; None for inference."""
     shapes: Shapes | None = None
-    """What is known of the shapes that it sees; None: it sees one."""
+    """What is known of the shapes of its inputs; None: there is one shape."""
     stream: Stream | None = None
-    """The calls of a trial under traffic, if and only if there are `shapes`."""
+    """The calls of a trial under traffic; given if and only if there are `shapes`."""
 
 
 def build_subject(workload: Workload, backend: Backend) -> Subject:
-    """Build the workload's model and inputs and place them. Raises InputError or AutotuneError for unusable ones."""
+    """Build the workload's model and inputs and put them on the device. Raises InputError or AutotuneError."""
     built = build(workload)
     problem = backend.check_model(built.model)
     if problem is not None:
@@ -85,7 +85,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
 
 
 def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
-    """Model and inputs with their floats in `dtype`. Changes the model in place: `subject` is of no use any more."""
+    """Model and inputs with their floats in `dtype`. Changes the model: do not use `subject` afterwards."""
     inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
     return replace(
         subject,
@@ -96,7 +96,7 @@ def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subjec
 
 
 def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
-    """Why the model gives another output for the same input, as far as its parts and one more call tell."""
+    """Why the model gives different outputs for the same input, if its parts or one more call show it."""
     dropouts = describe_dropouts(subject, backend)
     if dropouts is not None:
         return f"{dropouts} active: call {backend.evaluation_call}"
@@ -110,7 +110,7 @@ def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
 
 
 def describe_dropouts(subject: Subject, backend: Backend) -> str | None:
-    """The beginning of a sentence about the model's dropout that is on, its verb included; None where none is."""
+    """Subject and verb of a sentence about the model's active dropout; None if there is none."""
     dropouts = backend.active_dropout(subject.model)
     if not dropouts:
         return None
