@@ -47,6 +47,10 @@ class SupervisorProcess:
         _pipe(process.stdout).readline()  # `ready`, or nothing from one that has ended: the first order finds out.
         return cls(process)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send(self, order: Mapping[str, Any]) -> None:
         """Raises BrokenPipeError where it has ended."""
         stdin = _pipe(self._process.stdin)
