@@ -157,7 +157,7 @@ def hostname() -> str:
 
 
 def boot_id() -> str:
-    """UndoLog at each boot, so that a process number of before the boot is not taken for a living process."""
+    """It changes at each boot, so that a process number of before the boot is not taken for a living process."""
     return _read_first_line(Path("/proc/sys/kernel/random/boot_id")) or str(psutil.boot_time())
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Self
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -9,3 +12,10 @@ class Record(BaseModel):
     """Immutable data with a JSON form; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, which adds whatever `update` names: here an unknown name raises TypeError."""
+        unknown = set(update or ()) - type(self).model_fields.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
+        return super().model_copy(update=update, deep=deep)

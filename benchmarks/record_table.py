@@ -38,7 +38,8 @@ from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
-from autotune.space.space import Circumstances, SearchSpace, load_space
+from autotune.space.load import Circumstances, load_space
+from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.runner import Runner, Trials

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.config import Config
+from autotune.measure.constraint import Constraint
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
-from autotune.measure.objective import Constraint
 from benchmarks.simulated import measurement_of
 from benchmarks.table import Row, Table
 

@@ -18,7 +18,8 @@ from autotune.environment import Environment
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.schema import Record
-from autotune.space.space import Preset, SearchSpace
+from autotune.space.schema import Preset
+from autotune.space.space import SearchSpace
 
 TABLES = Path(__file__).with_name("tables")
 

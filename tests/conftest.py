@@ -22,10 +22,12 @@ from typer.testing import CliRunner
 from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import describe
+from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
-from autotune.measure.objective import Constraint, Objective
+from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan, TailPlan
-from autotune.space.space import Circumstances, SearchSpace, load_space
+from autotune.space.load import Circumstances, load_space
+from autotune.space.space import SearchSpace
 from autotune.study.budget import Budget, BusyMachinePlan
 from autotune.study.manifest import Manifest
 from autotune.study.open import create_study

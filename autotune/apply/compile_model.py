@@ -21,9 +21,9 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.workload import regions
+from autotune.workload.build import MODEL_FILE, Apply, Variants
 from autotune.workload.shapes import Shapes
 from autotune.workload.variants import PREFIX
-from autotune.workload.workload import MODEL_FILE, Apply, Variants
 
 Places = Mapping[str, str | None]
 """Variant -> `package.module:function` of the value that a config has, for people to read; None: it has no name."""

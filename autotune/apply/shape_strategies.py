@@ -25,8 +25,8 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
+from autotune.workload.arguments import Arguments
 from autotune.workload.shapes import Shapes
-from autotune.workload.workload import Arguments
 
 KNOB = "shapes"
 NUMBERS = ("num_buckets", "num_compiled", "chunk_at")

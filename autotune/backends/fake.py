@@ -34,8 +34,9 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
+from autotune.workload.arguments import Arguments
 from autotune.workload.regions import Region, fitting
-from autotune.workload.workload import Arguments, Device
+from autotune.workload.workload import Device
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the arguments of a call."""

@@ -25,7 +25,8 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.workload.workload import Arguments, Device
+from autotune.workload.arguments import Arguments
+from autotune.workload.workload import Device
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def tune(
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.planning.manifest import make_manifest
     from autotune.planning.request import TuneRequest
-    from autotune.space.space import PRESETS
+    from autotune.space.schema import PRESETS
     from autotune.study.open import open_or_create
     from autotune.tuning.priors import read_prior
 

@@ -24,7 +24,8 @@ from autotune.planning.request import TuneRequest, parse_arguments
 from autotune.planning.spaces import bundled_space
 from autotune.planning.targets import choose_target
 from autotune.schema import Record
-from autotune.space.space import Circumstances, SearchSpace, load_space
+from autotune.space.load import Circumstances, load_space
+from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.runner import Trials

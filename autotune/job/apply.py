@@ -26,7 +26,8 @@ from autotune.measure.accuracy import default_tolerance
 from autotune.measure.measurement import structure_sha256
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.workload.workload import Apply, Arguments, Recipe, Variants
+from autotune.workload.arguments import Arguments
+from autotune.workload.build import Apply, Recipe, Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
 MARGIN = 1.5

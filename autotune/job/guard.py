@@ -26,7 +26,7 @@ from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.errors import InputError, UnsuitableCallError, quoted
 from autotune.job.stats import StatsRecorder
-from autotune.workload.workload import Arguments
+from autotune.workload.arguments import Arguments
 
 NUM_TIMED = 10
 """Calls that are timed, after the framework's own warm-up."""

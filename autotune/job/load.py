@@ -19,7 +19,7 @@ from autotune.errors import InputError
 from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import load_tuned
-from autotune.workload.workload import Recipe, Variants
+from autotune.workload.build import Recipe, Variants
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Is the output right? Inputs to check on, the error against the reference, and the tolerance. NumPy only."""
+"""Accuracy of outputs: inputs for the check, the error against the reference, and the tolerance. NumPy only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ReferencePrecision = Literal["model", WideType]
 """What the reference is computed in: `model` is the untuned model as it is."""
 
 DEFAULT_TOLERANCES = {"bfloat16": 3e-2, "float16": 5e-3, "float32": 1e-3}
-"""Lowest precision among a model's parameters and inputs -> relative error that is still right; float64 as float32.
+"""Lowest precision among a model's parameters and inputs -> accepted relative error; float64 as float32.
 
 float32: reordering sums costs 1e-7 to 1e-5 here, fused approximations of exp and tanh 1e-5 to 1e-4 a layer; a wrong
 branch, a stale constant or a lost mask is 1e-2 and more. float16 and bfloat16 round to 5e-4 and 4e-3, some of which
@@ -30,30 +30,30 @@ def default_tolerance(dtypes: Iterable[str]) -> float:
     return next((value for name, value in DEFAULT_TOLERANCES.items() if name in present), 1e-3)
 
 
-def varied(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
-    """Other inputs of the same shapes, made of the example inputs' own values.
+def derived_inputs(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
+    """Further inputs of the same shapes, made from the values of the example inputs.
 
-    Values are shuffled, so that token ids stay ids and images keep their range. Arrays that hold both signs are
-    negated as well (so an asymmetric range is mirrored): that flips branches taken on a mean or a sum, which a capture
-    of one path only gets wrong.
+    Values are shuffled, so that token ids stay valid and images keep their range. Arrays with both signs are negated as
+    well (an asymmetric range is mirrored), which flips branches on a mean or a sum: a capture of one path only then
+    gives wrong results.
     """
     generator = np.random.default_rng(seed)
-    return [None if array is None else _varied(array, generator) for array in arrays]
+    return [None if array is None else _derived(array, generator) for array in arrays]
 
 
-def _varied(array: Array, generator: np.random.Generator) -> Array:
+def _derived(array: Array, generator: np.random.Generator) -> Array:
     shuffled = generator.permutation(array.reshape(-1)).reshape(array.shape)
     signed = np.issubdtype(array.dtype, np.floating) and array.size and array.min() < 0 < array.max()
     return -shuffled if signed else shuffled
 
 
 def relative_error(reference: Sequence[Array], outputs: Sequence[Array]) -> float:
-    """Largest over all outputs of max|y - r| / max|r|; infinity where there is nothing to compare.
+    """Largest over all outputs of max|y - r| / max|r|; infinity where outputs cannot be compared.
 
-    That is: another number of outputs, another shape, any NaN, an infinity in another place, a differing integer.
+    That is: a different number of outputs, a different shape, any NaN, a misplaced infinity, a different integer.
 
-    Relative to the output's largest magnitude, so that an element near zero does not count as all wrong, and by
-    maximum, so that one wrong row in a large output does not drown in a mean.
+    The error is relative to the output's largest magnitude, so that an element near zero does not count as completely
+    wrong, and a maximum, so that one wrong row in a large output is not averaged out.
     """
     if len(reference) != len(outputs):
         return float("inf")
@@ -61,10 +61,10 @@ def relative_error(reference: Sequence[Array], outputs: Sequence[Array]) -> floa
 
 
 def output_error(reference: Array, output: Array) -> float:
-    """max|y - r| / max|r| of one output; infinity where `incomparable` gives a reason."""
-    if incomparable(reference, output) is not None:
+    """max|y - r| / max|r| of one output; infinity where `why_incomparable` gives a reason."""
+    if why_incomparable(reference, output) is not None:
         return float("inf")
-    if _holds_answers(reference, output):
+    if _is_discrete(reference, output):
         return 0.0
     wide = np.complex128 if np.iscomplexobj(reference) or np.iscomplexobj(output) else np.float64
     r, y = np.asarray(reference, dtype=wide), np.asarray(output, dtype=wide)
@@ -76,18 +76,18 @@ def output_error(reference: Array, output: Array) -> float:
     return worst / float(scale) if scale > 0 else worst
 
 
-def incomparable(reference: Array, output: Array) -> str | None:
-    """Why no number tells how far `output` is from `reference`, in a few words; None if one does."""
+def why_incomparable(reference: Array, output: Array) -> str | None:
+    """Why the distance of `output` from `reference` is no number, in a few words; None if it is one."""
     if reference.shape != output.shape:
         return f"shape {output.shape} instead of {reference.shape}"
-    if _holds_answers(reference, output):
+    if _is_discrete(reference, output):
         num_different = int(np.count_nonzero(reference != output))
         return f"{num_different} of {reference.size} integers differ" if num_different else None
     return _misplaced(reference, output)
 
 
 def _misplaced(reference: Array, output: Array) -> str | None:
-    """A NaN never passes; infinities (a mask, say) must stand where the reference has them."""
+    """What is wrong with NaN, which is never accepted, and infinities, which must be where the reference has them."""
     if np.isnan(output).any():
         return f"{int(np.count_nonzero(np.isnan(output)))} of {output.size} elements are NaN"
     if np.isnan(reference).any():
@@ -100,13 +100,13 @@ def _misplaced(reference: Array, output: Array) -> str | None:
     return None
 
 
-def _holds_answers(reference: Array, output: Array) -> bool:
-    """Classes, tokens, masks: the next number is not nearly right, it is another answer."""
+def _is_discrete(reference: Array, output: Array) -> bool:
+    """Classes, tokens or masks, for which only equal values are right."""
     return not (np.issubdtype(reference.dtype, np.inexact) or np.issubdtype(output.dtype, np.inexact))
 
 
 def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> None:
-    """Write the untuned model's outputs, one list an input; through a temporary name, so never half a file."""
+    """Write the untuned model's outputs, one list per input, under a temporary name first: no file is partial."""
     named = {f"{i}.{j}": y for i, outputs in enumerate(outputs_per_input) for j, y in enumerate(outputs)}
     counts = np.array([len(outputs) for outputs in outputs_per_input])
     temporary = path.with_suffix(".partial")
@@ -116,9 +116,9 @@ def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> 
 
 
 def load_reference(path: Path) -> list[list[Array]]:
-    """What `save_reference` wrote. Raises OSError, ValueError or KeyError if it is not there or not whole."""
+    """Read what `save_reference` wrote. Raises OSError, ValueError or KeyError if it is missing or incomplete."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             return [[stored[f"{i}.{j}"] for j in range(count)] for i, count in enumerate(stored["counts"])]
     except (zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path} is not whole: {error}") from None
+        raise ValueError(f"{path} is incomplete: {error}") from None

@@ -1,6 +1,6 @@
-"""`BreakKind`: what kind of code breaks a graph, or has it compiled again; the same names for every framework.
+"""`BreakKind`: the kind of code that breaks a graph or causes a recompile, with the same names for every framework.
 
-Rule of this file: a kind is told by what its cure is. Two breaks that are mended alike are one ailment.
+Rule of this file: kinds differ by their fix. Two breaks with the same fix are of one kind.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class BreakKind(StrEnum):
     BRANCH = "tensor_branch"
     """Python's `if` or `while` on the values of a tensor."""
     SCALAR = "scalar"
-    """A number or a list taken out of a tensor: `.item()`, `float(tensor)`, `.tolist()`."""
+    """A tensor converted to a number or a list: `.item()`, `float(tensor)`, `.tolist()`."""
     PRINT = "print"
     """Printing, logging, a warning."""
     NUMPY = "numpy"
     """A NumPy function, or a tensor turned into an array."""
     CLOCK_OR_RANDOM = "clock_or_random"
-    """A clock, or a random number of Python's own."""
+    """A clock, or a random number of Python's `random`."""
     FOREIGN_CALL = "foreign_call"
     """A call of code that is neither plain Python nor the framework's: C extensions, files, other libraries."""
     CONTAINER = "container"
@@ -32,26 +32,26 @@ class BreakKind(StrEnum):
     DATA_SHAPE = "data_shape"
     """A result whose shape depends on the values of a tensor."""
     OPERATOR = "operator"
-    """An operator of the framework's own that its compiler does not take."""
+    """An operator of the framework that its compiler does not support."""
     CUSTOM_OP = "custom_op"
-    """An operator of the user's own without what the compiler must know of it."""
+    """A custom operator without the registrations that the compiler needs."""
     CONTEXT = "context_manager"
     """A `with` block that cannot be captured."""
     GENERATOR = "generator"
     EXCEPTION = "exception"
-    """`try`, or an exception on the way."""
+    """`try`, or an exception that is raised."""
     DISABLED = "disabled"
-    """Code that is kept from the compiler on purpose."""
+    """Code that is excluded from compilation on purpose."""
 
     CHANGING_SHAPE = "changing_shape"
     CHANGING_VALUE = "changing_value"
     """A Python number, text or flag that differs from call to call."""
     CHANGING_CONTAINER = "changing_container"
-    """A list or dict that has another length or other keys at each call."""
+    """A list or dict whose length or keys change from call to call."""
     CHANGING_TYPE = "changing_type"
-    """Another element type, device, class, or another state of recording gradients."""
+    """The element type, device, class or gradient mode changes."""
     CHANGING_INPUT = "changing_input"
-    """Shape, type or value of an input: the framework does not tell which."""
+    """Shape, type or value of an input changes: the framework does not report which."""
     AFTER_BREAK = "after_break"
     """A value that came out of a graph break differs from call to call."""
 
@@ -69,7 +69,7 @@ class GraphBreak(Record):
     hint: str | None = None
     """The framework's own advice."""
     gives_up: bool = False
-    """The whole function around it ran eagerly, for all that the compiler could have made of the rest."""
+    """The whole function around it ran eagerly, not only this place."""
 
 
 class Recompile(Record):
@@ -83,7 +83,7 @@ class Recompile(Record):
 
 
 class Diagnosis(Record):
-    """What the compiler says that it did. None means: this framework or release does not tell.
+    """What the compiler reports that it did. None: this framework or release does not report it.
 
     `compiled` is the proof that a compiled graph really ran: False for the untuned model, and False too where a
     framework silently fell back to eager execution (`note` then says so).
@@ -95,11 +95,11 @@ class Diagnosis(Record):
     recompiles: tuple[Recompile, ...] | None = None
     cache_hits: int | None = None
     num_kernels: int | None = None
-    """Kernels of the compiled graphs: what the compiler generated, and what it calls from libraries if it tells."""
+    """Kernels of the compiled graphs: generated ones, and library calls if the compiler reports them."""
     num_fused: int | None = None
-    """Operators of the captured graphs that do not show as kernels of their own: they were fused into others."""
+    """Operators of the captured graphs that have no kernel of their own, because they were fused."""
     fused: dict[str, int] | None = None
-    """Fused kernels that were formed -> the operators in each; None where the compiler does not tell."""
+    """Fused kernels -> the number of operators in each; None where the compiler does not report it."""
     unfused: dict[str, int] | None = None
     """Operators that are launched as kernels of their own beside fused ones -> how often; None likewise."""
     note: str | None = None
@@ -114,9 +114,9 @@ class Diagnosis(Record):
 
 
 class Compilations(Record):
-    """How often the compiler was at work in this process so far."""
+    """How often the compiler ran in this process so far."""
 
     num_graphs: NonNegativeInt
     """Graphs that it compiled."""
     num_given_up: NonNegativeInt | None
-    """Functions that it left to eager execution because they had been compiled too often; None: it does not tell."""
+    """Functions left to eager execution because they had been compiled too often; None: not reported."""

@@ -1,7 +1,7 @@
-"""Was a trial disturbed by other programs while it was timed? Told from what its samples record. Pure.
+"""Was a trial disturbed by other programs while it was timed? Derived from the counters of its samples. Pure.
 
-A sample in which the process was interrupted for another one is longer than the model takes. As long as few samples are
-hit, the median does not notice; when many are, it is about the other program.
+A sample in which the process was interrupted is longer than the model takes. If few samples are affected, the median
+does not change; if many are, it measures the other program.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from autotune.measure.measurement import Measurement
 
 HIT_SHARE = 0.2
-"""Of the samples. With this share hit, the median is at most the 62nd percentile of the undisturbed ones."""
+"""Share of the samples. With this share affected, the median is at most the 62nd percentile of undisturbed ones."""
 SWITCHES_PER_S = 20.0
 """Involuntary switches. Measured on two cores: 2 to 8 a second on a quiet core, 45 to 130 beside a busy program."""
 TAKEN_SHARE = 0.1
-"""Of a core. Threads of one config that get in each other's way are interrupted too, while others take nothing."""
+"""Share of a core that others use. Threads of one config interrupt each other too, while others use nothing."""
 
 
 def disturbance_of(measurement: Measurement) -> str | None:
-    """What disturbed the samples, in a sentence; None where nothing did or nothing is known.
+    """What disturbed the samples, in a sentence; None if nothing did or it is unknown.
 
-    On a device the calls wait for it, and its time is not on this record: there the sentinels alone tell.
+    On a device the calls wait for it, and its load is not recorded: only drift checks show a disturbance there.
     """
     usage, latency_s = measurement.samples.usage, measurement.samples.latency_s
     environment = measurement.environment
@@ -31,7 +31,7 @@ def disturbance_of(measurement: Measurement) -> str | None:
         return None
     interrupted = f"{hit:.0%} of the calls were interrupted"
     if usage.taken_s is None:
-        # Older records: less than one core's worth of CPU time, though it was not waiting for anything of its own.
+        # Older records: the process used less than one core although it was not waiting.
         return f"other programs ran while it was timed: {interrupted}" if sum(usage.cpu_s) < 0.9 * wall_s else None
     taken = usage.taken_s / wall_s
     if taken < TAKEN_SHARE:

@@ -1,7 +1,7 @@
-"""How much of the usable cores other programs take: the system's own count of busy time, less that of this process.
+"""CPU time that other programs use on the usable cores: the system's busy time minus that of this process.
 
-Time that a hypervisor gave to another machine (steal) counts as taken. In a container that sees all of the host's
-processors, others only take what they leave too little of for the container's quota.
+Time that a hypervisor gave to another machine (steal) counts as used by others. In a container that sees all
+processors of the host, only what exceeds the cores beyond the container's quota counts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from autotune.environment import num_usable_cores, usable_cpus
 STAT = Path("/proc/stat")
 
 
-class Meter:
-    """Counts from when it is made. `own_s` gives the CPU seconds of what is not to be counted; None: unknown."""
+class LoadMeter:
+    """Counts from its creation. `own_s` returns the CPU seconds that are not counted; None: unknown."""
 
     def __init__(self, own_s: Callable[[], float | None], stat: Path = STAT) -> None:
         self._own_s, self._stat = own_s, stat
         self._begun = self._read()
 
     def taken_s(self) -> float | None:
-        """CPU seconds of the usable cores that others had so far; None where the system does not tell."""
+        """CPU seconds that others used on the usable cores so far; None where the system does not report it."""
         now = self._read()
         if self._begun is None or now is None:
             return None
@@ -35,24 +35,24 @@ class Meter:
         return max(busy_s - own_s - spare_s, 0.0)
 
     def _read(self) -> tuple[float, float, float] | None:
-        """The clock, the busy seconds of the usable processors, and the own ones."""
+        """The clock, the busy seconds of the usable processors, and this process's own."""
         busy_s, own_s = busy_cpu_s(self._stat), self._own_s()
         return None if busy_s is None or own_s is None else (time.monotonic(), busy_s, own_s)
 
 
 def taken_cores(seconds: float) -> float | None:
-    """How many of the usable cores others take, watched for so long; None where the system does not tell.
+    """Number of usable cores that others use, measured for `seconds`; None where the system does not report it.
 
-    This process and all below it do not count.
+    This process and its descendants do not count.
     """
-    begun, meter = time.monotonic(), Meter(_own_tree_s)
+    begun, meter = time.monotonic(), LoadMeter(_own_tree_s)
     time.sleep(seconds)
     taken_s = meter.taken_s()
     return None if taken_s is None else taken_s / (time.monotonic() - begun)
 
 
 def busy_cpu_s(stat: Path = STAT) -> float | None:
-    """Seconds that the processors which this process may use were busy or stolen since the system started."""
+    """Seconds since boot in which the processors that this process may use were busy or stolen."""
     try:
         lines = [line.split() for line in stat.read_text().splitlines() if line.startswith("cpu")]
     except OSError:
@@ -67,7 +67,7 @@ def busy_cpu_s(stat: Path = STAT) -> float | None:
 
 
 def _own_tree_s() -> float:
-    """CPU seconds of this process and of all below it, those that have ended included."""
+    """CPU seconds of this process and its descendants, including ended ones."""
     total_s = 0.0
     own = psutil.Process()
     for each in (own, *own.children(recursive=True)):

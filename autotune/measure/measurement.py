@@ -1,7 +1,7 @@
-"""What a trial brings back: a `Measurement` or a `Failure`, both plain data.
+"""The outcome of a trial: a `Measurement` or a `Failure`, both plain data.
 
-Rules of this file: seconds, bytes and counts only; every sample is kept and statistics are derived; a quantity
-that a framework cannot give is None, never 0; nothing here knows a framework or a file.
+Rules of this file: seconds, bytes and counts only; every sample is stored and statistics are derived; a quantity that
+a framework does not report is None, never 0; nothing here knows a framework or a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autotune.schema import Record
 
 
 class Stage(StrEnum):
-    """Where a trial is. The child writes it as it goes, so that even a crash says where it happened."""
+    """The stage of a trial. The child writes each one, so that the stage of a crash is known."""
 
     START = "start"
     BUILD = "build"
@@ -29,11 +29,11 @@ class Stage(StrEnum):
     CHECK = "check"
     RUN = "run"
     WAIT = "wait"
-    """Warm and idle: a live process whose turn it is not."""
+    """Warm and idle: a live process that waits for its turn."""
 
 
 class Reason(StrEnum):
-    """Why a trial failed. Every reason but the last two is the config's own doing and is learned from."""
+    """Why a trial failed. Every reason except the last two is attributed to the config."""
 
     INVALID = "invalid"
     COMPILE_ERROR = "compile_error"
@@ -44,7 +44,7 @@ class Reason(StrEnum):
     CRASH = "crash"
     HARNESS = "harness"
     OUT_OF_TIME = "out_of_time"
-    """The time of the whole run was up, which says nothing about the config: it is tried again in the next run."""
+    """The run's time was used up, which says nothing about the config: the next run tries it again."""
 
 
 class TensorSpec(Record):
@@ -83,9 +83,9 @@ class Replay(Record):
     cold_s: tuple[NonNegativeFloat, ...]
     """Of each call of the first pass; wrapping the model counts as part of the first one."""
     compilations: tuple[Compilations, ...] | None
-    """After each call of the first pass; None: the framework does not tell."""
+    """After each call of the first pass; None: the framework does not report them."""
     inputs: tuple[Axis, ...] = ()
-    """Where the dimensions show."""
+    """Axes of the inputs whose sizes are dimensions."""
     outputs: tuple[Axis, ...] = ()
     padding: dict[str, float] = {}
     """See `Shapes`."""
@@ -97,7 +97,7 @@ class Replay(Record):
 
     @property
     def num_fallbacks(self) -> int | None:
-        """Functions in which the limit of compilations was hit, so that eager execution took over."""
+        """Functions that reached the limit of compilations and fell back to eager execution."""
         return None if self.compilations is None else self.compilations[-1].num_given_up
 
     def compiled_for(self, shape: int) -> int | None:
@@ -126,29 +126,29 @@ class Latency(Record):
 
 
 class Usage(Record):
-    """What the system counted for the whole process (all its threads) during each sample: evidence of disturbance.
+    """Counters of the whole process (all its threads) during each sample: evidence of disturbance.
 
-    In the order of the samples. An involuntary switch means that another process wanted the core; page faults of a
-    steady call come from an allocator that gives memory back and asks for it again. Source: getrusage(2).
+    In the order of the samples. An involuntary switch means that another process needed the core; page faults of a
+    steady call come from an allocator that returns memory and requests it again. Source: getrusage(2).
     """
 
     cpu_s: tuple[NonNegativeFloat, ...]
     page_faults: tuple[NonNegativeInt, ...]
     involuntary_switches: tuple[NonNegativeInt, ...]
     taken_s: NonNegativeFloat | None = None
-    """CPU seconds of the usable cores that went to others (programs, the hypervisor) while all of these samples were
-    taken. None where the system does not tell, and in records of older releases. Source: /proc/stat."""
+    """CPU seconds of the usable cores that others (programs, the hypervisor) used while all of these samples were
+    taken. None where the system does not report it, and in records of older releases. Source: /proc/stat."""
 
 
 class Samples(Record):
     """Per-call wall times in seconds, device-synchronised, in the order taken.
 
-    `steady` says whether the warm-up had settled, `ended_by` which rule stopped the sampling: the median's interval was
-    narrow enough, enough samples, the time was used up, the config was clearly slower than the best one, or (a live
-    process) its turns were over.
+    `steady` says whether the warm-up had settled, `ended_by` which rule stopped the sampling: the median was precise
+    enough, there were enough samples, the time was used up, the config was clearly slower than the best one, or (a live
+    process) there were no more turns.
 
-    Under traffic they are whole passes of the stream, in its order: each shape has its share of them, so that their
-    percentiles are those of the traffic.
+    Under traffic they are whole passes of the stream, in its order: each shape has its share, and the percentiles are
+    those of the traffic.
     """
 
     latency_s: tuple[PositiveFloat, ...] = Field(min_length=1)
@@ -158,21 +158,21 @@ class Samples(Record):
     turns: tuple[PositiveInt, ...] = ()
     """Number of samples in each turn of a live process; empty where all were taken in one go."""
     usage: Usage | None = None
-    """None where the system does not count."""
+    """None where the system has no such counters."""
 
     @property
     def are_whole(self) -> bool:
-        """Taken to the end, after a warm-up that settled."""
+        """Whether sampling was not cut short and the warm-up had settled."""
         return self.steady and self.ended_by != "slower"
 
 
 class Measurement(Record):
-    """A trial that ran and whose output is right."""
+    """A trial that ran with correct outputs."""
 
     kind: Literal["measurement"] = "measurement"
     samples: Samples
     first_call_s: float
-    """Wrapping the model plus its first call, on the child's own clock."""
+    """Wrapping the model plus its first call, by the child's clock."""
     compile_s: float
     """First call minus a steady call: cold, unless the request let earlier caches stand. See `compiled_from`. Under
     traffic the first pass minus a steady one."""
@@ -191,7 +191,7 @@ class Measurement(Record):
     """Seconds that the child spent in each stage."""
     program: str | None = None
     """Digest of the code that the compiler emitted and of the settings under which it runs, as read back in the
-    process: two configs with the same program are one config with two names. None: the framework does not tell."""
+    process: two configs with the same program behave the same. None: the framework does not report it."""
     reused_from: int | None = None
     """Trial with the same program whose samples and running peak memory these are; None: measured here."""
     compiled_from: int | None = None
@@ -200,7 +200,7 @@ class Measurement(Record):
     replay: Replay | None = None
     """What was called under traffic; None: the same inputs again and again."""
     first_crash: str | None = None
-    """Folder of what an earlier process of this trial left that crashed; None: none did."""
+    """Folder with the files of an earlier process of this trial that crashed; None: none did."""
 
     @property
     def latency(self) -> Latency:
@@ -238,7 +238,7 @@ class Measurement(Record):
 
 
 class Failure(Record):
-    """A trial that gave no usable measurement: why, at which stage, in the child's own words."""
+    """A trial without a usable measurement: the reason, the stage and the child's error message."""
 
     kind: Literal["failure"] = "failure"
     reason: Reason
@@ -246,11 +246,11 @@ class Failure(Record):
     error: str
     """The child's real error: one or a few lines, e.g. `RuntimeError: mat1 and mat2 ...`."""
     evidence: str | None = None
-    """Path of the file that holds the whole story (the child's stderr or a traceback)."""
+    """Path of the full log (the child's stderr or a traceback)."""
     relative_error: float | None = None
     first_crash: str | None = None
-    """Folder of what an earlier process of this trial left that crashed; None: none did. A `crash` with one before it
-    is the second of two."""
+    """Folder with the files of an earlier process of this trial that crashed; None: none did. A `crash` with an earlier
+    one is the second of two."""
 
     @property
     def blames_config(self) -> bool:

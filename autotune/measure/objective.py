@@ -1,12 +1,11 @@
-"""What is wanted of a measurement: an `Objective` to minimise and `Constraint`s to keep, in plain words."""
+"""`Objective`: what is minimised, as a user writes it: `latency`, `memory`, `total:10000`."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from pydantic import PositiveInt, model_validator
 
@@ -15,7 +14,6 @@ from autotune.measure.measurement import Measurement
 from autotune.schema import Record
 
 Goal = Literal["latency", "p90", "p99", "throughput", "memory", "compile", "total"]
-Relation = Literal["<=", ">=", "=="]
 
 GOAL_PATTERN = r"^(latency|p90|p99|throughput|memory|compile|total:[1-9][0-9]*)$"
 """What names an objective. `total:10000` is the whole job: the first call and the 9,999 after it."""
@@ -24,41 +22,8 @@ UNDER_TRAFFIC = "total:1000"
 PAGE_BYTES = 4096
 """Memory below one page is what a system does not tell from none; ratios of it mean nothing."""
 
-
-class Quantity(NamedTuple):
-    """Something that a measurement tells: its unit (seconds, bytes, items a second or none) and how it is read."""
-
-    unit: str
-    read: Callable[[Measurement], float | None]
-
-
-QUANTITIES: dict[str, Quantity] = {
-    "latency": Quantity("s", lambda m: m.latency.p50),
-    "p90": Quantity("s", lambda m: m.latency.p90),
-    "p99": Quantity("s", lambda m: m.latency.p99),
-    "throughput": Quantity("/s", lambda m: m.throughput),
-    "peak_memory": Quantity("B", lambda m: m.peak_memory_bytes),
-    "memory": Quantity("B", lambda m: m.peak_memory_bytes),
-    "compile": Quantity("s", lambda m: m.compile_s),
-    "graph_breaks": Quantity("", lambda m: m.diagnosis.num_graph_breaks),
-    "recompiles": Quantity("", lambda m: m.diagnosis.num_recompiles),
-    "compilations": Quantity("", lambda m: None if m.replay is None else m.replay.num_compilations),
-    "fallbacks": Quantity("", lambda m: None if m.replay is None else m.replay.num_fallbacks),
-    "error": Quantity("", lambda m: m.relative_error or 0.0),
-}
-"""What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`."""
-OF_TRAFFIC = ("compilations", "fallbacks")
-"""Quantities that there are under traffic only."""
-
-UNITS: dict[str, dict[str, float]] = {
-    "s": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0},
-    "B": {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
-    "/s": {"": 1.0, "/s": 1.0},
-    "": {"": 1.0},
-}
-
-_TOTAL = re.compile(r"total:([1-9]\d*)")
-_SENTENCE = re.compile(r"\s*(\w+(?::\w*)?)\s*(<=|>=|==|=)\s*([0-9.]+(?:[eE][-+]?\d+)?)\s*(/?[A-Za-z]*)\s*$")
+TOTAL = re.compile(r"total:([1-9]\d*)")
+"""The job of so many calls, as an objective or a quantity that is bounded."""
 
 
 def total_s(measurement: Measurement, num_calls: int) -> float:
@@ -88,7 +53,7 @@ class Objective(Record):
     def parse(cls, text: str) -> Objective:
         """From `latency`, `memory`, `total:10000` and so on. Raises InputError."""
         name = text.strip()
-        total = _TOTAL.fullmatch(name)
+        total = TOTAL.fullmatch(name)
         if total is not None:
             return cls(quantity="total", num_calls=int(total[1]))
         if name.partition(":")[0] == "total":
@@ -166,132 +131,3 @@ def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     if twice is not None:
         raise InputError(f"--objective {twice}: given twice")
     return objectives
-
-
-@dataclass(frozen=True)
-class Miss:
-    """A constraint that a measurement does not keep."""
-
-    constraint: Constraint
-    value: float | None
-    """In the quantity's unit; None where the framework cannot tell."""
-
-    @property
-    def amount(self) -> float | None:
-        """How far the bound is missed, in the quantity's unit, above 0."""
-        return None if self.value is None else abs(self.value - self.constraint.bound)
-
-    @property
-    def share(self) -> float:
-        """The same as a share of the bound (of one unit where the bound is 0); 1 where the value is unknown."""
-        return 1.0 if self.amount is None else self.amount / self.constraint.scale
-
-
-class Constraint(Record):
-    """A measured quantity must not exceed a bound (or fall below it, or must equal it), e.g. `peak_memory <= 2GiB`."""
-
-    text: str
-    quantity: str
-    """A key of `QUANTITIES`, or `total:N`."""
-    relation: Relation
-    bound: float
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_it_was(cls, content: Any) -> Any:
-        """Older manifests say `exact` where there are three relations now."""
-        if isinstance(content, dict) and "exact" in content:
-            return {
-                **{k: v for k, v in content.items() if k != "exact"},
-                "relation": "==" if content["exact"] else "<=",
-            }
-        return content
-
-    @classmethod
-    def parse(cls, text: str) -> Constraint:
-        """From plain words: QUANTITY <= NUMBER[UNIT], or with >= or ==. Raises InputError."""
-        match = _SENTENCE.match(text)
-        if match is None:
-            raise InputError(
-                f"--constraint {text!r}: not understood", tip='write e.g. "peak_memory <= 2GiB" or "graph_breaks == 0"'
-            )
-        name, sign, number, unit = match.groups()
-        quantity = _quantity(text, name)
-        factors = UNITS[quantity.unit]
-        if unit not in factors:
-            known = ", ".join(each for each in factors if each) or "no unit"
-            raise InputError(f"--constraint {text!r}: {name} is not given in {unit!r}", tip=f"use: {known}")
-        return cls(
-            text=" ".join(text.split()),
-            quantity=name,
-            relation=_relation(text, name, sign, is_rate=quantity.unit == "/s"),
-            bound=_number(text, number) * factors[unit],
-        )
-
-    @property
-    def unit(self) -> str:
-        """Of the bound: a key of `UNITS`."""
-        return _quantity(self.text, self.quantity).unit
-
-    @property
-    def scale(self) -> float:
-        """What a miss is measured by: the bound, or one unit where that is 0."""
-        return self.bound if self.bound > 0 else 1.0
-
-    def value(self, measurement: Measurement) -> float | None:
-        """In the quantity's unit; None where the framework cannot tell."""
-        return _quantity(self.text, self.quantity).read(measurement)
-
-    def miss(self, measurement: Measurement) -> Miss | None:
-        """None where the constraint is kept. What the framework cannot tell keeps no promise."""
-        return Miss(self, self.value(measurement)) if self.violation(measurement) > 0 else None
-
-    def violation(self, measurement: Measurement) -> float:
-        """How far the bound is missed, as a share of it, 0 or less where it is kept; 1 where the value is unknown.
-
-        A share, so that a model learns as well from bytes as from seconds, and can weigh one constraint with another.
-        """
-        value = self.value(measurement)
-        if value is None:
-            return 1.0
-        excess = {"<=": value - self.bound, ">=": self.bound - value, "==": abs(value - self.bound)}[self.relation]
-        return excess / self.scale
-
-
-def _quantity(text: str, name: str) -> Quantity:
-    """Raises InputError for an unknown name."""
-    total = _TOTAL.fullmatch(name)
-    if total is not None:
-        num_calls = int(total[1])
-        return Quantity("s", lambda m: total_s(m, num_calls))
-    if name.partition(":")[0] == "total":
-        raise InputError(f"--constraint {text!r}: how many calls?", tip='write e.g. "total:10000 <= 5min"')
-    if name not in QUANTITIES:
-        raise InputError(
-            f"--constraint {text!r}: unknown quantity {name!r}",
-            tip=f"choose from: {', '.join(QUANTITIES)}, total:10000",
-        )
-    return QUANTITIES[name]
-
-
-def _relation(text: str, name: str, sign: str, *, is_rate: bool) -> Relation:
-    """Only a rate is wanted large; everything else, small. Raises InputError for the other way round."""
-    if sign in ("=", "=="):
-        return "=="
-    wanted: Relation = ">=" if is_rate else "<="
-    if sign != wanted:
-        raise InputError(
-            f"--constraint {text!r}: {name} is wanted {'large' if is_rate else 'small'}",
-            tip=f"write {name} {wanted} NUMBER",
-        )
-    return wanted
-
-
-def _number(text: str, number: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.inf
-    if not math.isfinite(value):
-        raise InputError(f"--constraint {text!r}: {number!r} is not a number")
-    return value

@@ -1,7 +1,7 @@
-"""`Profile`: where the time of a call goes, operator by operator, as the framework's own profiler says. Pure.
+"""`Profile`: the time of a call by operator, as the framework's profiler reports it. Pure.
 
-A profiler slows down what it watches, and small operators more than large ones: shares are there to compare, and what
-a call takes is told by samples that were taken without one.
+A profiler slows calls down, small operators more than large ones: use the shares for comparison, and samples, taken
+without a profiler, for the time of a call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OperatorTime(Record):
 
 
 class Profile(Record):
-    """The operators of a call, the one that takes longest first."""
+    """The operators of a call, slowest first."""
 
     operators: tuple[OperatorTime, ...]
     num_calls: PositiveInt
@@ -77,13 +77,13 @@ NOTABLE_SHARE = 0.01
 
 @dataclass(frozen=True)
 class HotSpots:
-    """The profiles of the untuned model and of the best config, as far as they were made; one of them at least was."""
+    """The profiles of the untuned model and of the best config; at least one of them exists."""
 
     untuned: Profile | None
     best: Profile | None
 
     def largest(self, number: int) -> list[str]:
-        """The operators that take the largest share of either, at the most `number`."""
+        """At most `number` operators, by their largest share in either profile."""
         shares: dict[str, float] = {}
         for profile in (self.untuned, self.best):
             for each in profile.operators if profile else ():
@@ -91,11 +91,11 @@ class HotSpots:
         return sorted(shares, key=lambda name: -shares[name])[:number]
 
     def gone(self) -> list[str]:
-        """Operators with a notable share of the untuned model's call that the best config does not have."""
+        """Operators with a notable share in the untuned model that the best config does not have."""
         return _only_in(self.untuned, self.best)
 
     def new(self) -> list[str]:
-        """The other way round."""
+        """Operators with a notable share in the best config that the untuned model does not have."""
         return _only_in(self.best, self.untuned)
 
 

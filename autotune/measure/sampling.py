@@ -1,10 +1,10 @@
-"""Taking latency samples: warm up, then sample until the median is known well enough or the time is used up.
+"""Latency samples: warm up, then sample until the median is precise enough or the time is used up.
 
-Pure but for the clock, the process's own counters and the calls that it is handed; it knows no framework. One call is
-one sample: the device is synchronised before the clock is read, so a sample is the time until the result is there.
+Pure except for the clock, the process's own counters and the calls that it is given; it knows no framework. One call
+is one sample: the device is synchronised before the clock is read, so a sample is the time until the result is ready.
 
-What is sampled is a pass: the calls of a stream of many shapes, or a single call. A pass is never cut: its calls have
-different shapes, so half a pass would be other traffic.
+The unit of sampling is a pass: the calls of a stream of many shapes, or a single call. A pass is never cut: its calls
+have different shapes, so half a pass would be different traffic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from autotune.measure.diagnosis import Compilations
-from autotune.measure.machine_load import Meter
+from autotune.measure.machine_load import LoadMeter
 from autotune.measure.measurement import Samples, Usage
 from autotune.schema import Record
 
@@ -34,9 +34,9 @@ Calls = Sequence[Callable[[], None]]
 """A pass: each makes one call and returns when its result is there."""
 
 FEWEST_PASSES = 2
-"""Of a stream; taken even when the time is used up."""
+"""Fewest passes of a stream, taken even when the time is used up."""
 _MOST_BETWEEN_SAMPLES = 1000
-"""Calls; one of less than a microsecond is not worth more."""
+"""Most calls between two samples, for calls of less than a microsecond."""
 
 
 class SamplingPlan(Record):
@@ -52,13 +52,13 @@ class SamplingPlan(Record):
     precision: PositiveFloat = 0.005
     """Sampling ends when half the 95 % interval of the median is below this share of the median."""
     min_sampling_s: PositiveFloat = 0.2
-    """Very short calls are spread over this time: one in so many is a sample."""
+    """Samples of very short calls are spread over this time, with calls in between that are not timed."""
     fewest_samples: PositiveInt = 3
-    """Taken even when the time is used up: a model of 10 s a call still gets this many."""
+    """Taken even when the time is used up: a model of 10 s a call gets this many."""
     longest_s: PositiveFloat | None = None
-    """The time of the process is up then. A model of 60 s a call gets one sample and not none; a stream, one pass."""
+    """Limit of the process. A model of 60 s a call gets one sample, a stream one pass, instead of none."""
     clearly_slower: PositiveFloat = 0.10
-    """Sampling ends when the median is this share above the incumbent's, but not before `samples_to_judge`."""
+    """Sampling ends when the median is this share above the incumbent's, after at least `samples_to_judge`."""
     samples_to_judge: PositiveInt = 7
     turn_s: PositiveFloat = 0.1
     """A turn of a live process lasts this long, but at least `fewest_in_turn` samples."""
@@ -66,8 +66,8 @@ class SamplingPlan(Record):
 
 
 class TailPlan(Record):
-    """How the 99th percentile of an answer is confirmed: so many fresh processes, one after the other, so many calls
-    each. Of fewer than 100 calls it is little more than the slowest."""
+    """How the 99th percentile of an answer is confirmed: in `num_processes` fresh processes, one after the other, with
+    `num_samples` calls each. With fewer than 100 calls it is little more than the slowest call."""
 
     num_processes: PositiveInt = 4
     num_samples: PositiveInt = 500
@@ -75,7 +75,7 @@ class TailPlan(Record):
     """In each process; a slow model gets fewer samples."""
 
     def sampling(self, usual: SamplingPlan) -> SamplingPlan:
-        """That of one process: warmed up as usual."""
+        """The sampling plan of one process, with the usual warm-up."""
         counts = {"min_samples": self.num_samples, "max_samples": self.num_samples}
         return usual.model_copy(update={**counts, "max_sampling_s": self.max_sampling_s})
 
@@ -89,16 +89,16 @@ def take_samples(
 ) -> Samples:
     """Warm up, then time passes by `plan`. The warm-up's samples are kept apart.
 
-    `incumbent_s` is the best latency known so far: what is clearly slower is not sampled to the end. The median
-    of two runs of the very same config would have to differ by more than 10 % for the best config to be lost by this;
-    docs/measurement.md states how often that happens.
+    `incumbent_s` is the best latency so far: sampling ends early for what is clearly slower. The medians of two runs of
+    the same config would have to differ by more than 10 % for the best config to be lost; docs/measurement.md states
+    how often that happens.
     """
     begun = clock()
     warmup, steady = _warm_up(calls, plan, clock)
-    taken = Taken()
-    with taken.watched():
-        ended_by = _sample(calls, plan, clock, taken, incumbent_s=incumbent_s, begun=begun)
-    return taken.samples(warmup, steady, ended_by)
+    log = SampleLog()
+    with log.watched():
+        ended_by = _sample(calls, plan, clock, log, incumbent_s=incumbent_s, begun=begun)
+    return log.samples(warmup, steady, ended_by)
 
 
 def take_turns(
@@ -106,32 +106,32 @@ def take_turns(
 ) -> Samples:
     """Warm up, then take one burst of passes each time that `next_turn` (which waits) returns True.
 
-    Each turn begins with a call that is not counted: between turns others had the processor's caches. Raises
-    RuntimeError if there was no turn at all.
+    Each turn begins with a call that is not counted, because other processes used the processor's caches between turns.
+    Raises RuntimeError if there was no turn at all.
     """
     warmup, steady = _warm_up(calls, plan, clock)
-    taken = Taken()
+    log = SampleLog()
     turns = []
     while next_turn():
         begun = clock()
         calls[-1]()
-        num_before = len(taken.latency_s)
+        num_before = len(log.latency_s)
         end = clock() + plan.turn_s
-        with taken.watched():
-            while clock() < end or len(taken.latency_s) - num_before < plan.fewest_in_turn:
-                taken.time_pass(calls, clock)
-                if _is_out_of_time(taken, calls, plan, clock() - begun):
+        with log.watched():
+            while clock() < end or len(log.latency_s) - num_before < plan.fewest_in_turn:
+                log.time_pass(calls, clock)
+                if _is_out_of_time(log, calls, plan, clock() - begun):
                     break
-        turns.append(len(taken.latency_s) - num_before)
+        turns.append(len(log.latency_s) - num_before)
     if not turns:
         raise RuntimeError("ended before its first turn")
-    return taken.samples(warmup, steady, "turns", tuple(turns))
+    return log.samples(warmup, steady, "turns", tuple(turns))
 
 
 def take_cold_pass(
     calls: Calls, read: Callable[[], Compilations | None], clock: Clock = time.perf_counter
 ) -> tuple[tuple[float, ...], tuple[Compilations, ...] | None]:
-    """Seconds of each call, and what `read` gave after it; None where it gave nothing once."""
+    """Seconds of each call, and what `read` returned after each; None instead if it returned None once."""
     seconds, compilations = [], []
     for call in calls:
         seconds.append(time_once(call, clock))
@@ -141,7 +141,7 @@ def take_cold_pass(
 
 
 def is_clearly_slower(samples_s: Sequence[float], plan: SamplingPlan, incumbent_s: float | None) -> bool:
-    """Samples that end the sampling: enough of them to judge, and their median too far above the incumbent's."""
+    """Whether sampling can end: there are enough samples, and their median is too far above the incumbent's."""
     if incumbent_s is None or len(samples_s) < plan.samples_to_judge:
         return False
     return statistics.median(samples_s) > (1 + plan.clearly_slower) * incumbent_s
@@ -151,8 +151,8 @@ def relative_half_width(samples: list[float]) -> float:
     """Half the width of the median's 95 % interval, as a share of the median.
 
     Distribution-free: the interval's ends are order statistics, their ranks from the normal approximation of the
-    binomial(n, 1/2) (Conover, Practical Nonparametric Statistics, section 3.2). It speaks of this process only:
-    between processes medians differ by more, which is why a verdict rests on fresh processes.
+    binomial(n, 1/2) (Conover, Practical Nonparametric Statistics, section 3.2). It holds for this process only:
+    medians of different processes differ by more, so a verdict needs fresh processes.
     """
     ordered = sorted(samples)
     num_below = max(math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2), 0)
@@ -161,8 +161,8 @@ def relative_half_width(samples: list[float]) -> float:
 
 
 @dataclass
-class Taken:
-    """The samples so far, with what the system counted meanwhile."""
+class SampleLog:
+    """The samples so far, with the system's counters for each."""
 
     latency_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -172,8 +172,8 @@ class Taken:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Samples are taken inside: what others take of the cores meanwhile is counted, outside of any sample."""
-        meter = Meter(_own_cpu_s)
+        """Count the CPU time that other processes use while samples are taken inside, without slowing any sample."""
+        meter = LoadMeter(_own_cpu_s)
         yield
         self.by_others_s.append(meter.taken_s())
 
@@ -220,7 +220,7 @@ class Taken:
 
 
 def _warm_up(calls: Calls, plan: SamplingPlan, clock: Clock) -> tuple[list[float], bool]:
-    """Seconds of each call until passes have settled; and whether that came in time."""
+    """Seconds of each call of the warm-up, and whether the passes settled in time."""
     warmup: list[float] = []
     passes_s: list[float] = []
     end = clock() + plan.max_warmup_s
@@ -247,39 +247,39 @@ def _sample(
     calls: Calls,
     plan: SamplingPlan,
     clock: Clock,
-    taken: Taken,
+    log: SampleLog,
     *,
     incumbent_s: float | None,
     begun: float,
 ) -> Literal["precision", "num_samples", "time", "slower"]:
-    # How sure the median of a stream's samples is says nothing: they are of different shapes.
+    # The precision of a stream's median says nothing, since its samples are of different shapes.
     is_stream = len(calls) > 1
     fewest = FEWEST_PASSES * len(calls) if is_stream else min(plan.fewest_samples, plan.max_samples)
     start = clock()
     end = start + plan.max_sampling_s
     while True:
-        taken.time_pass(calls, clock)
-        num_taken = len(taken.latency_s)
-        if is_clearly_slower(taken.latency_s, plan, incumbent_s):
+        log.time_pass(calls, clock)
+        num_taken = len(log.latency_s)
+        if is_clearly_slower(log.latency_s, plan, incumbent_s):
             return "slower"
         is_long_enough = num_taken >= plan.min_samples and clock() >= min(start + plan.min_sampling_s, end)
-        if not is_stream and is_long_enough and relative_half_width(taken.latency_s) <= plan.precision:
+        if not is_stream and is_long_enough and relative_half_width(log.latency_s) <= plan.precision:
             return "precision"
         if num_taken >= fewest and num_taken + len(calls) > plan.max_samples:
             return "num_samples"
-        if (num_taken >= fewest and clock() >= end) or _is_out_of_time(taken, calls, plan, clock() - begun):
+        if (num_taken >= fewest and clock() >= end) or _is_out_of_time(log, calls, plan, clock() - begun):
             return "time"
         if not is_stream:
-            _pass_the_time(calls[0], clock, start + num_taken * plan.min_sampling_s / max(plan.max_samples - 1, 1))
+            _fill_time(calls[0], clock, start + num_taken * plan.min_sampling_s / max(plan.max_samples - 1, 1))
 
 
-def _is_out_of_time(taken: Taken, calls: Calls, plan: SamplingPlan, spent_s: float) -> bool:
+def _is_out_of_time(log: SampleLog, calls: Calls, plan: SamplingPlan, spent_s: float) -> bool:
     """One more pass like the last would be too long."""
-    return plan.longest_s is not None and spent_s + sum(taken.latency_s[-len(calls) :]) > plan.longest_s
+    return plan.longest_s is not None and spent_s + sum(log.latency_s[-len(calls) :]) > plan.longest_s
 
 
-def _pass_the_time(call: Callable[[], None], clock: Clock, until: float) -> None:
-    """With further calls: an idle processor clocks down, and its caches go to others."""
+def _fill_time(call: Callable[[], None], clock: Clock, until: float) -> None:
+    """Make further calls: an idle processor lowers its clock and loses its caches."""
     for _ in range(_MOST_BETWEEN_SAMPLES):
         if clock() >= until:
             return
@@ -290,7 +290,7 @@ def time_once(call: Callable[[], None], clock: Clock) -> float:
     """Seconds of one call."""
     start = clock()
     call()
-    # A clock's resolution must not turn a very short call into an impossible 0 s.
+    # The clock's resolution must not give 0 s for a very short call.
     return max(clock() - start, 1e-9)
 
 

@@ -14,7 +14,8 @@ from autotune import models
 from autotune.backends.registry import framework_version
 from autotune.config import Scalar
 from autotune.errors import InputError
-from autotune.measure.objective import OF_TRAFFIC, UNDER_TRAFFIC, Constraint, Objective, parse_objectives
+from autotune.measure.constraint import OF_TRAFFIC, Constraint
+from autotune.measure.objective import UNDER_TRAFFIC, Objective, parse_objectives
 from autotune.planning.models import make_workload, models_of, resolve_model
 from autotune.planning.request import TuneRequest, check_text, parse_arguments, parse_pairs, study_name
 from autotune.planning.spaces import bundled_space, space_of, spaces_of

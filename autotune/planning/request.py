@@ -13,7 +13,7 @@ from autotune.errors import InputError
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.planning.models import models_of
 from autotune.schema import Record
-from autotune.space.space import Preset
+from autotune.space.schema import Preset
 from autotune.study.open import check_name
 from autotune.workload.workload import Device, Task
 

@@ -14,8 +14,9 @@ from autotune.planning.request import TuneRequest
 from autotune.planning.targets import is_installed, parse_frameworks
 from autotune.space.combined import join
 from autotune.space.declared import Declaration, with_declared
+from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.shape_knobs import known_of
-from autotune.space.space import Circumstances, SearchSpace, load_space, read_space_file
+from autotune.space.space import SearchSpace
 from autotune.study.manifest import Target
 from autotune.workload.workload import Device, Task
 

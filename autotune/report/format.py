@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.measure.objective import Miss
+from autotune.measure.constraint import Miss
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.sampler.early_stop import NOTABLE, ExpectedGain
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.errors import InputError
-from autotune.measure.objective import UNITS
+from autotune.measure.units import seconds_of
 from autotune.results.export import export
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
@@ -19,14 +18,11 @@ FILE = "tiers.yaml"
 TAIL_SHARE = 0.2
 """Of a tier's time what is kept for confirming its 99th percentile."""
 
-_TIME = re.compile(r"([0-9]*\.?[0-9]+)\s*([a-z]+)")
-
 
 def deadline_s(text: str) -> float:
     """Seconds of `50ms`, `0.05s` or `800us`. Raises InputError."""
-    match = _TIME.fullmatch(text.strip())
-    seconds = float(match[1]) * UNITS["s"].get(match[2], 0.0) if match else 0.0
-    if not seconds > 0:
+    seconds = seconds_of(text)
+    if not seconds:
         raise InputError(f"--deadline {text}: that is no time of a call", tip="give e.g. 50ms or 0.2s")
     return seconds
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.config import FRAMEWORK, Config
-from autotune.space.space import Knob, Pattern, SearchSpace
+from autotune.space.schema import Pattern
+from autotune.space.space import Knob, SearchSpace
 
 DOC = "docs/search-spaces.md"
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.schema import Record
-from autotune.space.space import Knob, Pattern, SearchSpace
+from autotune.space.schema import Pattern
+from autotune.space.space import Knob, SearchSpace
 from autotune.workload.regions import KNOB, WHOLE
 from autotune.workload.tiers import TierSpec
 from autotune.workload.variants import PREFIX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autotune.space.space import Need
+from autotune.space.schema import Need
 from autotune.workload.traffic import Traffic
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.errors import InputError
 from autotune.measure.sampling import SamplingPlan, TailPlan
+from autotune.measure.units import seconds_of
 from autotune.schema import Record
 from autotune.trial.request import Limits
 from autotune.trial.runner.blocks import BlockPlan
-
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|sec|m|min|h)?")
-_SECONDS = {None: 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class BusyMachinePlan(Record):
@@ -75,10 +71,7 @@ class Budget(Record):
 
 def duration_s(text: str) -> float | None:
     """Seconds of `90s`, `10m`, `1.5h` or `600`; None where the text is no duration. Raises InputError for 0."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        return None
-    seconds = float(match[1]) * _SECONDS[match[2]]
-    if not seconds > 0:
+    seconds = seconds_of(text, bare="s")
+    if seconds == 0:
         raise InputError(f"--budget {text}: that is no time", tip="give e.g. 90s, 10m or 1h")
     return seconds

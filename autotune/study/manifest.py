@@ -11,8 +11,9 @@ from autotune.config import FRAMEWORK, Config
 from autotune.errors import InputError, StoreError
 from autotune.files import read_file, write_whole
 from autotune.measure.accuracy import ReferencePrecision
+from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Measurement
-from autotune.measure.objective import Constraint, Objective
+from autotune.measure.objective import Objective
 from autotune.schema import Record
 from autotune.space.combined import plain
 from autotune.space.space import SearchSpace

@@ -17,9 +17,9 @@ from typing import Literal
 from pydantic import AliasChoices, Field
 
 from autotune.config import Config
+from autotune.measure.constraint import Miss
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.measure.objective import Miss
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
 from autotune.schema import Record
 

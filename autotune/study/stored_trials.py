@@ -9,8 +9,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
 from autotune.errors import StoreError
+from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
-from autotune.measure.objective import Constraint
 from autotune.study.records import TrialRecord
 from autotune.trial.folder import parse_outcome
 

@@ -15,13 +15,13 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 def module_command(name: str, *arguments: str) -> list[str]:
     """The command line that runs a module of the package (`trial.worker.main`) as a program.
 
-    As a file and not with `-m`: MindSpore's capture `trace` reads the source line of every frame on the stack, and
-    `-m` puts one there that has none. `-P`, or the package's own modules would hide Python's of the same names.
+    It is started as a file, not with `-m`: MindSpore's capture `trace` reads the source line of every frame on the
+    stack, and `-m` adds a frame without one. Without `-P` modules of the package would hide Python's own.
     """
     return [sys.executable, "-P", str(_PACKAGE.joinpath(*name.split(".")).with_suffix(".py")), *arguments]
 
 
 def package_path(declared: str | None = None) -> str:
-    """PYTHONPATH for a child: it must import this very package, then what was declared or stands already."""
+    """PYTHONPATH for a child: this package first, then the declared value or the current one."""
     home = str(_PACKAGE.parent)
     return os.pathsep.join(filter(None, [home, declared or os.environ.get("PYTHONPATH")]))

@@ -23,13 +23,13 @@ TRACE_FILE = "trace.json"
 KEPT_CACHES = "caches"
 KEY_FILE = "key.json"
 MAX_TEMPORARY_CHARS = 70
-"""Of the path of a temporary folder. The path of a socket has 107 at most, and what programs add takes up to 36."""
+"""Longest path of a temporary folder. A socket's path has at most 107 characters; programs add up to 36."""
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """Paths and files of one trial. Writing goes through a temporary name: a file is there whole or not at all."""
+    """Paths and files of one trial. Files are written under a temporary name, so none is ever half written."""
 
     path: Path
 
@@ -43,14 +43,14 @@ class TrialFolder:
 
     @property
     def scratch(self) -> Path:
-        """The child's working folder: frameworks drop files where they stand."""
+        """The child's working folder, since frameworks write files into the current one."""
         return self.path / "scratch"
 
     @property
     def temporary(self) -> Path:
-        """The child's folder for temporary files: what a killed compiler leaves there goes with the trial.
+        """The child's folder for temporary files, removed after the trial with whatever a killed compiler left there.
 
-        In the trial's folder; where that path is too long for a socket, in the system's temporary folder.
+        It lies in the trial's folder, or in the system's temporary folder if that path is too long for a socket.
         """
         inside = self.path.resolve() / "tmp"
         if len(os.fsencode(inside)) <= MAX_TEMPORARY_CHARS:
@@ -64,7 +64,7 @@ class TrialFolder:
 
     @property
     def trace_file(self) -> Path:
-        """What the profiler saw, for chrome://tracing or Perfetto."""
+        """The profiler's trace, for chrome://tracing or Perfetto."""
         return self.path / TRACE_FILE
 
     def write_profile(self, profile: Profile) -> None:
@@ -78,7 +78,7 @@ class TrialFolder:
             return None
 
     def write_request(self, request: TrialRequest) -> None:
-        """Start (again) from an empty record: an outcome of an earlier run must not be taken for this one's."""
+        """Write the request and remove the files of an earlier run, whose outcome must not be taken for this run's."""
         self.path.mkdir(parents=True, exist_ok=True)
         for stale in (self.outcome_file, self._stage, self.stdout, self.stderr, self._profile, self.trace_file):
             stale.unlink(missing_ok=True)
@@ -93,7 +93,7 @@ class TrialFolder:
         write_whole(self.outcome_file, outcome.model_dump_json(indent=2))
 
     def read_outcome(self) -> Outcome | None:
-        """None if the child left no outcome, or not a whole one."""
+        """None if the child left no outcome, or an incomplete one."""
         try:
             return _OUTCOME.validate_json(self.outcome_file.read_bytes())
         except (OSError, ValidationError):
@@ -132,7 +132,7 @@ class TrialFolder:
 
 
 def failed_trials(folder: Path) -> list[TrialFolder]:
-    """Trials anywhere below a folder that left a failure, or nothing."""
+    """Trials anywhere below a folder that left a failure or no outcome."""
     trials = [TrialFolder(path.parent) for path in folder.rglob(REQUEST_FILE)]
     return [each for each in trials if not isinstance(each.read_outcome(), Measurement)]
 

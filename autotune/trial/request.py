@@ -1,7 +1,7 @@
 """The contract between the parent and the child of a trial: a folder with `request.json` in and `outcome.json` out.
 
-The folder is the evidence as well: `stage` (where the child was last), `stdout.txt`, `stderr.txt`. Nothing else crosses
-the process boundary: no pickles, no exceptions. The worker, started by hand on the folder, repeats the trial.
+The folder is the evidence too: `stage` (the stage that the child reached), `stdout.txt`, `stderr.txt`. Nothing else
+crosses the process boundary: no pickles, no exceptions. Running the worker by hand on the folder repeats the trial.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Limits(Record):
     build: PositiveFloat = 180.0
     compile: PositiveFloat = 300.0
     check: PositiveFloat = 300.0
-    """Other inputs may compile again, so checking may take as long as compiling."""
+    """Other inputs may trigger recompilation, so a check may take as long as compiling."""
     run: PositiveFloat = 180.0
     total: PositiveFloat = 900.0
 
 
 class ColdCompile(Record):
-    """What a compile from empty caches cost, and in which trial."""
+    """The cost of a compile from empty caches, and the trial that paid it."""
 
     trial: int
     compile_s: NonNegativeFloat
@@ -44,7 +44,7 @@ class ColdCompile(Record):
 
 
 class ShippedCache(Record):
-    """An artifact, and the folder that its file lies in, absolute."""
+    """An artifact, and the absolute path of the folder that holds its file."""
 
     artifact: CacheFile
     home: str
@@ -68,7 +68,7 @@ class Changes(TypedDict, total=False):
 
 
 class TrialRequest(Record):
-    """Everything that a child needs to know; a bug report needs no more than this file and the model's.
+    """Everything that a child needs. A bug report needs only this file and the model's.
 
     The methods return copies, each with one thing changed.
     """
@@ -78,43 +78,42 @@ class TrialRequest(Record):
     workload: Workload
     config: Config
     untuned: bool
-    """The config is the untuned model: the one whose outputs are the reference."""
+    """The config is that of the untuned model, whose outputs are the reference."""
     tolerance: PositiveFloat | None
     """None: by the precision of the model."""
     reference_precision: ReferencePrecision = "model"
     reference: str
-    """Path of the reference outputs. The first untuned run of a study writes the file, all others compare with it."""
+    """Path of the reference outputs. The first untuned run of a study writes the file; later trials compare with it."""
     cache: str
     """Folder for every compile cache, absolute."""
     cold: bool
     """Empty the cache folder first."""
     toolchain: str | None = None
-    """Folder, absolute: what the framework's compiler needs whatever it compiles, made once (see `toolchain`)."""
+    """Absolute path of the files that the compiler needs for every model, made once (see `toolchain`)."""
     compiled_before: ColdCompile | None = None
-    """Whose compile the caches hold, where they are a copy: its cold figures are the ones to record."""
+    """The compile that left the caches, if they are a copy: its cold figures are recorded for this trial."""
     keep_cache_in: str | None = None
-    """Folder, absolute: what the first call compiles stays there, in `KEPT_CACHES`, beside its key, `KEY_FILE`."""
+    """Absolute path of a folder that keeps what the first call compiles (`KEPT_CACHES`) and its key (`KEY_FILE`)."""
     shipped: ShippedCache | None = None
-    """The first call starts from these caches, or the trial fails."""
+    """The first call must start from these caches; otherwise the trial fails."""
     known_programs: dict[str, str] = {}
-    """Program -> absolute path of the outcome.json of the trial that measured it: its samples serve again."""
+    """Program -> absolute path of the outcome.json of the trial that measured it; its samples are reused."""
     sampling: SamplingPlan = SamplingPlan()
     without: tuple[BreakKind, ...] = ()
-    """Kinds of graph breaks that the compiler is told to capture after all, as far as the framework can: what do they
-    cost?"""
+    """Kinds of graph breaks that the compiler is told to capture, where the framework can, to measure their cost."""
     judged: bool = True
-    """Outputs are compared with the reference; a model that does not repeat itself fails."""
+    """Compare the outputs with the reference; a model whose outputs are not repeatable fails."""
     incumbent_s: PositiveFloat | None = None
-    """Best latency known so far: a config that is clearly slower is not sampled to the end."""
+    """Best latency so far. Sampling of a config that is clearly slower ends early."""
     profile_in: str | None = None
-    """Folder of a trial, absolute: once all is measured, the model is called under a profiler, and what that says is
-    left there."""
+    """Absolute path of a trial's folder. After the measurement the model is profiled, and the profile is written
+    there."""
     limits: Limits = Limits()
     variables: dict[str, str] = {}
-    """Environment variables that stand before the child's Python starts."""
+    """Environment variables that are set before the child's Python starts."""
 
     def tolerance_for(self, dtypes: Iterable[str]) -> float:
-        """The relative error that is still right for a model with tensors of these element types."""
+        """The largest accepted relative error for a model with tensors of these element types."""
         return self.tolerance or default_tolerance(dtypes)
 
     def limited_to(self, limits: Limits) -> TrialRequest:
@@ -148,7 +147,7 @@ class TrialRequest(Record):
         return self._but(shipped=shipped)
 
     def with_known_programs(self, outcomes: Mapping[str, str]) -> TrialRequest:
-        """Samples of these programs serve again."""
+        """Samples of these programs are reused."""
         return self._but(known_programs=dict(outcomes))
 
     def compiled_already(self, before: ColdCompile) -> TrialRequest:

@@ -1,9 +1,9 @@
-"""What a framework's compiler needs whatever it compiles: made once for a user, checked, and handed to each trial.
+"""Files that a framework's compiler needs for every model: made once for a user, checked, and given to each trial.
 
 Inductor precompiles two C++ headers (7 s and 150 MB each) and tries which instruction sets the C++ compiler knows
-(8 s). It keeps the headers in the temporary folder, whatever its cache folder is, and takes one that a killed process
-left half written for whole. A trial has a temporary folder and caches of its own; it finds links and copies there of
-what a process without a limit of its own made before.
+(8 s). It keeps the headers in the temporary folder, whatever its cache folder is, and uses a header that a killed
+process left half written. A trial has its own temporary folder and caches; links and copies of files that a process
+without a time limit made before are put there.
 
     cache/       copied into the trial's caches
     temporary/   linked into the trial's temporary folder
@@ -28,21 +28,21 @@ from autotune.backends.registry import MADE
 from autotune.trial.folder import TrialFolder
 
 MIN_FREE_BYTES = 2**30
-"""On the disk of the user's caches; else each trial makes its own."""
+"""Free space needed on the disk of the user's caches; with less, each trial makes its own files."""
 MAX_KEPT = 3
-"""Toolchains: one for each release of a framework and of the C++ compiler."""
+"""Number of toolchains: one for each release of a framework and of the C++ compiler."""
 
 _WHOLE_HEADER = (b"gpch", b"CPCH")
-"""What g++ and clang write at the beginning of a precompiled header: g++ once the rest is written, `gpcW` before."""
+"""First bytes of a complete precompiled header of g++ and clang; g++ writes `gpcW` until the rest is written."""
 _DECISIVE = ("CXX", "CC", "CPATH", "CPLUS_INCLUDE_PATH")
 
 
-def ready_toolchain(
+def ensure_toolchain(
     framework: str, version: str, variables: Mapping[str, str], make: Callable[[TrialFolder], None]
 ) -> Path | None:
-    """The toolchain, which `make` is asked for in a folder if it is not there yet. None: it cannot be had.
+    """The toolchain's folder; `make` fills it if it does not exist yet. None: it cannot be made.
 
-    Two processes that want it at the same time make one.
+    Processes that need it at the same time share one.
     """
     home = caches_home() / "toolchain"
     folder = home / f"{framework}-{version}-{_digest(variables)}"
@@ -50,9 +50,9 @@ def ready_toolchain(
         home.mkdir(parents=True, exist_ok=True)
         with (home / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not is_whole(folder) and shutil.disk_usage(home).free >= MIN_FREE_BYTES:
+            if not is_complete(folder) and shutil.disk_usage(home).free >= MIN_FREE_BYTES:
                 _make(folder, make)
-            if not is_whole(folder):
+            if not is_complete(folder):
                 return None
             os.utime(folder)
             _keep_newest(home)
@@ -67,8 +67,8 @@ def caches_home() -> Path:
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "autotune"
 
 
-def is_whole(toolchain: Path) -> bool:
-    """It is there, and no precompiled header in it is half written."""
+def is_complete(toolchain: Path) -> bool:
+    """Whether it exists and no precompiled header in it is half written."""
     try:
         return (toolchain / "cache").is_dir() and all(
             _begins_with(path, _WHOLE_HEADER) for path in toolchain.rglob("*.gch")
@@ -77,9 +77,9 @@ def is_whole(toolchain: Path) -> bool:
         return False
 
 
-def hand_over(toolchain: Path, cache: Path, temporary: Path) -> None:
-    """Put it where a trial's compiler looks. One that is gone or damaged is left out: the compiler makes its own."""
-    if not is_whole(toolchain):
+def install_toolchain(toolchain: Path, cache: Path, temporary: Path) -> None:
+    """Put it where a trial's compiler looks. A missing or damaged one is skipped: the compiler then makes its own."""
+    if not is_complete(toolchain):
         return
     shutil.copytree(toolchain / "cache", cache, dirs_exist_ok=True)
     home = toolchain / "temporary"
@@ -91,14 +91,14 @@ def hand_over(toolchain: Path, cache: Path, temporary: Path) -> None:
 
 
 def _make(folder: Path, make: Callable[[TrialFolder], None]) -> None:
-    """It appears under its name once it is whole; what a killed process left is removed first."""
+    """Make it under a temporary name and rename it when complete; remove what a killed process left first."""
     shutil.rmtree(folder, ignore_errors=True)
     making = TrialFolder(folder.with_name(f"{folder.name}.making"))
     shutil.rmtree(making.path, ignore_errors=True)
     making.path.mkdir()
     try:
         make(making)
-        if is_whole(making.path / MADE):
+        if is_complete(making.path / MADE):
             (making.path / MADE).replace(folder)
     finally:
         making.drop_temporary()
@@ -106,14 +106,14 @@ def _make(folder: Path, make: Callable[[TrialFolder], None]) -> None:
 
 
 def _keep_newest(home: Path) -> None:
-    """A toolchain takes 300 MB. A trial whose links lead nowhere makes its own."""
+    """Remove the older ones: each takes 300 MB. A trial whose links are dangling makes its own files."""
     found = sorted((path for path in home.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
     for path in found[:-MAX_KEPT]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _digest(variables: Mapping[str, str]) -> str:
-    """Of what decides how the compiler is called. The framework's own names tell files of other calls apart."""
+    """Digest of what decides how the compiler is called. The framework names files of other calls differently."""
     stands = {**os.environ, **variables}
     chosen = {
         name: value

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from autotune.errors import HarnessError, InputError
-from autotune.measure.objective import LATENCY, Constraint, Objective
+from autotune.measure.constraint import Constraint
+from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.budget import Budget
 from autotune.trial.runner.runner import Trials

@@ -26,7 +26,7 @@ TierSpecs = Mapping[str, TierSpec]
 """By name, the best first."""
 
 
-def tier_specs_in(tiers: object, model: str) -> dict[str, TierSpec]:
+def parse_tier_specs(tiers: object, model: str) -> dict[str, TierSpec]:
     """What the author of `model` wrote under `tiers`. Raises InputError."""
     if not isinstance(tiers, Mapping) or not tiers:
         raise InputError(f"{model} returned {tiers!r} as tiers", tip=_WRITE)

@@ -1,27 +1,10 @@
-"""`Workload`: what is tuned, as data, and the one place that turns it into a model and its example inputs.
-
-A workload names a function; the function returns `(model, inputs)`, `(model, inputs, more_inputs)`, or a dict with
-these names as keys and with what else there is to say of the model (see `Built`). `inputs` is a tensor, a tuple of
-positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on which results are
-compared (two are derived where none are given: see `numerics`).
-
-For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is
-`loss(model, *inputs, *targets)`, its gradients, and the optimizer's step.
-"""
+"""`Workload`: what is tuned, as data: a function that builds a model, its arguments, a framework and a device."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
-import inspect
-import re
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 
@@ -29,7 +12,6 @@ from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
 from autotune.schema import Record
-from autotune.workload.tiers import TierSpecs, tier_specs_in
 from autotune.workload.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
@@ -38,9 +20,6 @@ Task = Literal["infer", "train"]
 
 STREAM_CALLS = 64
 """Calls of a stream unless a job has fewer: enough for a shape of 2 % to be in it, few enough for a search."""
-
-MODEL_FILE = "_autotune_model_"
-"""What the name of a model's file begins with where it is imported for a trial: a job knows no such module."""
 
 
 class Workload(Record):
@@ -65,74 +44,6 @@ class Workload(Record):
     """Of the file that holds the function, where it is known without importing it."""
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """One set of inputs, ready to be splatted into a call."""
-
-    positional: tuple[Any, ...] = ()
-    keyword: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(cls, inputs: object) -> Arguments:
-        if isinstance(inputs, Mapping):
-            return cls(keyword=dict(inputs))
-        if isinstance(inputs, (tuple, list)):
-            return cls(positional=tuple(inputs))
-        return cls(positional=(inputs,))
-
-    def call(self, function: Callable[..., Any]) -> Any:
-        return function(*self.positional, **(self.keyword or {}))
-
-    def and_then(self, more: Arguments) -> Arguments:
-        """A call with the arguments of both, positional ones in this order."""
-        keyword = {**(self.keyword or {}), **(more.keyword or {})}
-        return Arguments((*self.positional, *more.positional), keyword or None)
-
-    def leaves(self) -> list[Any]:
-        """The argument values, positional first, keywords in their order."""
-        return [*self.positional, *(self.keyword or {}).values()]
-
-    def with_leaves(self, leaves: list[Any]) -> Arguments:
-        """The same call with other values, in the order of `leaves()`."""
-        num_positional = len(self.positional)
-        keyword = self.keyword and dict(zip(self.keyword, leaves[num_positional:], strict=True))
-        return Arguments(tuple(leaves[:num_positional]), keyword)
-
-
-Apply = Callable[[Any], object]
-"""UndoLog a model in place."""
-Variants = Mapping[str, Mapping[str, Apply | None]]
-"""Variant -> value -> the function that brings it about; None: the model as it is."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a model is trained: `loss(model, *inputs, *targets)` gives one number, `optimizer` changes the weights."""
-
-    loss: Callable[..., Any]
-    optimizer: Any
-
-
-@dataclass(frozen=True)
-class Built:
-    """A live model with its example inputs, the further inputs that its author gave, and what he declared. To train,
-    the inputs are those of a step: with the targets."""
-
-    model: Any
-    inputs: Arguments
-    more_inputs: tuple[Arguments, ...] = ()
-    regions: tuple[str, ...] | None = None
-    """Regions to compile instead of the whole (see `regions`); None: nothing was said about them."""
-    variants: Variants = field(default_factory=dict)
-    """Of each the model as it is first (see `variants`)."""
-    tiers: TierSpecs = field(default_factory=dict)
-    """What there is to be had in less time (see `tiers`)."""
-    recipe: Recipe | None = None
-    """Given if and only if the task is to train."""
-    padding: Mapping[str, float] = field(default_factory=dict)
-    """Dimension of the traffic -> what may be appended along it (see `Shapes`)."""
-
-
 def split_reference(model: str) -> tuple[str, str]:
     """`file.py:function` or `package.module:function` into its two parts. Raises InputError."""
     place, _, function = model.rpartition(":")
@@ -155,181 +66,3 @@ def file_reference(place: str | Path, function: str, search_path: Path = Path())
     except InputError as error:
         raise InputError(f"--model {path.name}:{function}: {error}", tip=error.tip) from None
     return f"{path}:{function}", hashlib.sha256(content).hexdigest()
-
-
-def build(workload: Workload) -> Built:
-    """Import the workload's function and call it. For the child: this runs the user's code and a framework.
-
-    Raises InputError where the file, the function or what it returns is wrong; what the function itself raises
-    comes through as it is.
-    """
-    function = _find_function(workload)
-    returned = function(**_arguments(function, workload))
-    parts = _parts(returned, workload)
-    model = parts["model"]
-    if not callable(model):
-        raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
-    read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
-    for grade in read.get("tiers", {}).values():
-        _require_known(grade.arguments, function, workload, f"{workload.model}: the tiers:")
-    inputs = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())]
-    if workload.task == "infer":
-        return Built(model, inputs[0], tuple(inputs[1:]), **read)
-    targets = Arguments.of(parts.get("targets", ()))
-    batches = [each.and_then(targets) for each in inputs]
-    return Built(model, batches[0], tuple(batches[1:]), recipe=_recipe(parts, workload), **read)
-
-
-_POSITIONS = ("model", "inputs", "more_inputs")
-"""What a tuple holds."""
-_KEYS = (*_POSITIONS, "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
-_FOR_TRAINING = (
-    'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
-)
-
-
-def _parts(returned: object, workload: Workload) -> Mapping[str, Any]:
-    """What the function returned, by name, with all that the task needs. Raises InputError."""
-    if isinstance(returned, tuple) and len(returned) in (2, 3):
-        parts: Mapping[str, Any] = dict(zip(_POSITIONS, returned, strict=False))
-    elif isinstance(returned, Mapping):
-        parts = returned
-    else:
-        raise InputError(
-            f"{workload.model} returned {_kind(returned)}",
-            tip="it must return (model, inputs), (model, inputs, more_inputs) or a dict of these and more",
-        )
-    needed = ("model", "inputs", *(("loss", "optimizer") if workload.task == "train" else ()))
-    missing = [key for key in needed if key not in parts]
-    if missing:
-        tip = _FOR_TRAINING if workload.task == "train" else None
-        raise InputError(f"--task {workload.task}: {workload.model} returned no {' and no '.join(missing)}", tip=tip)
-    unknown = [str(key) for key in parts if key not in _KEYS]
-    if unknown:
-        raise InputError(f"{workload.model} returned a mapping with {unknown[0]!r}", tip=f"known: {', '.join(_KEYS)}")
-    return parts
-
-
-def _recipe(parts: Mapping[str, Any], workload: Workload) -> Recipe:
-    if not callable(parts["loss"]):
-        raise InputError(f"{workload.model} returned {_kind(parts['loss'])} as the loss, which cannot be called")
-    return Recipe(parts["loss"], parts["optimizer"])
-
-
-def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise InputError(f"{workload.model} returned {_kind(value)} as more_inputs; it must be a list of inputs")
-    return tuple(Arguments.of(each) for each in value)
-
-
-def _regions(value: object, workload: Workload) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-        raise InputError(
-            f"{workload.model} returned {_kind(value)} as regions; it must be a list of texts such as 'blocks.*'"
-        )
-    return tuple(dict.fromkeys(value))
-
-
-def _variants(value: object, workload: Workload) -> Variants:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{workload.model} returned {_kind(value)} as variants; it must be a dict {_VARIANTS}")
-    for name, choices in value.items():
-        if not _NAME.fullmatch(str(name)):
-            raise InputError(f"{workload.model}: the variant {name!r} needs a name of letters, digits and underscores")
-        if not isinstance(choices, Mapping) or len(choices) < 2 or next(iter(choices.values())) is not None:
-            raise InputError(
-                f"{workload.model}: the variant {name} must have the model as it is first, and then others",
-                tip=f"write it as {_VARIANTS}",
-            )
-        for choice, function in list(choices.items())[1:]:
-            if not callable(function):
-                raise InputError(
-                    f"{workload.model}: the variant {name}={choice} is {_kind(function)}",
-                    tip="it must be a function that takes the model and changes it in place",
-                )
-        if not all(isinstance(choice, str) for choice in choices):
-            raise InputError(f"{workload.model}: the variant {name} has a value whose name is no text")
-    return value
-
-
-def _tiers(value: object, workload: Workload) -> TierSpecs:
-    return tier_specs_in(value, workload.model)
-
-
-def _padding(value: object, workload: Workload) -> Mapping[str, float]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InputError(
-            f"{workload.model} returned {_kind(value)} as padding; it must be a dict such as {{'batch': 0}}"
-        )
-    for name, number in value.items():
-        if not isinstance(number, (int, float)) or isinstance(number, bool):
-            raise InputError(f"{workload.model}: the padding of {name} is {_kind(number)} and not a number")
-    return value
-
-
-_VARIANTS = "{NAME: {'plain': None, 'other': FUNCTION}}"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_READ: dict[str, Callable[[object, Workload], Any]] = {
-    "more_inputs": _more_inputs,
-    "regions": _regions,
-    "variants": _variants,
-    "tiers": _tiers,
-    "padding": _padding,
-}
-"""Key -> what makes its value part of `Built`, or says what is wrong with it."""
-
-
-def _find_function(workload: Workload) -> Callable[..., Any]:
-    place, name = split_reference(workload.reference)
-    if workload.search_path not in sys.path:
-        sys.path.insert(0, workload.search_path)
-    module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    function = getattr(module, name, None)
-    if function is None:
-        public = sorted(n for n, value in vars(module).items() if inspect.isfunction(value) and n[0] != "_")
-        raise InputError(f"{place} has no function {name}", tip=f"it has: {', '.join(public) or 'none'}")
-    if not callable(function):
-        raise InputError(f"{place}:{name} is {_kind(function)}, not a function")
-    return function  # type: ignore[no-any-return]
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.exists():
-        raise InputError(f"{path} is not there any more")
-    sys.path.insert(0, str(path.parent))
-    # Under a name of its own: a user's `types.py` must not take the place of Python's.
-    name = f"{MODEL_FILE}{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
-    """The workload's arguments, checked against the function; its seed too where the function takes one."""
-    dimensions = () if workload.traffic is None else workload.traffic.dimensions
-    _require_known(dimensions, function, workload, "--shapes")
-    _require_known(workload.arguments, function, workload, "--model-arg")
-    given: dict[str, Any] = dict(workload.arguments)
-    if "seed" in inspect.signature(function).parameters:
-        given.setdefault("seed", workload.seed)
-    return given
-
-
-def _require_known(names: Iterable[str], function: Callable[..., Any], workload: Workload, where: str) -> None:
-    parameters = inspect.signature(function).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    unknown = [name for name in names if name not in parameters and not takes_any]
-    if unknown:
-        raise InputError(
-            f"{where} {unknown[0]}: {workload.model} has no such argument",
-            tip=f"it takes: {', '.join(parameters) or 'none'}",
-        )
-
-
-def _kind(value: object) -> str:
-    kind = type(value).__name__
-    return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list)) else f"a {kind}"

@@ -17,8 +17,9 @@ from autotune.backends.protocol import Varying
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
+from autotune.measure.measurement import Axis
 from autotune.space.shape_knobs import known_of
-from autotune.workload.shapes import Axis, Shapes
+from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Load, Traffic
 
 BATCHES = {1: 0.5, 3: 0.25, 8: 0.25}

@@ -12,7 +12,7 @@ from autotune.backends.protocol import Backend
 from autotune.backends.registry import BACKENDS, framework_names, framework_version
 from autotune.errors import MissingFrameworkError
 from autotune.planning.spaces import bundled_space
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from tests.conftest import REPOSITORY
 
 FRAMEWORKS = [
@@ -53,7 +53,9 @@ from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.planning.spaces import bundled_spaces
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
+from autotune.planning.spaces import bundled_spaces
+from autotune.space.load import Circumstances, load_space
 framework, expressions = sys.argv[1], json.loads(sys.argv[2])
 backend = load_backend(framework)
 backend.prepare("cpu", 7)

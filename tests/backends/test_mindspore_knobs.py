@@ -26,7 +26,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.spaces import bundled_spaces
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 
 ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops

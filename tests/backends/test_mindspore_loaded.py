@@ -21,7 +21,7 @@ import mindspore as ms, numpy as np
 import autotune
 from autotune import environment
 from autotune.backends.mindspore.backend import MindSporeBackend
-from autotune.trial.worker.subject import structure_sha256
+from autotune.measure.measurement import structure_sha256
 
 class Net(ms.nn.Cell):
     def __init__(self):

@@ -16,7 +16,7 @@ from autotune.backends.mindspore.knobs import OF_PROCESS, compile_arguments, pro
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.spaces import bundled_spaces
-from autotune.space.space import Circumstances, load_space, read_space_file
+from autotune.space.load import Circumstances, load_space, read_space_file
 
 PYNATIVE = {"execution": "pynative"}
 GRAPH = {"execution": "graph", "jit_level": "O0", "enable_graph_kernel": False}

@@ -20,10 +20,10 @@ import json, sys
 import mindspore as ms, numpy as np
 import autotune
 from autotune import environment
-from autotune.job.adaptive.ledger import AdaptivePolicy
+from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.backends.registry import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
-from autotune.trial.worker.subject import structure_sha256
+from autotune.measure.measurement import structure_sha256
 import yaml
 
 class Net(ms.nn.Cell):

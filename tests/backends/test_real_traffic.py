@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
+from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Axis, Measurement
-from autotune.measure.objective import Constraint
 from autotune.measure.sampling import SamplingPlan
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest

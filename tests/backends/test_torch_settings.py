@@ -11,7 +11,7 @@ from autotune.backends.torch.knobs import DYNAMIC, OPTIONS, Settings, compile_ar
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.spaces import bundled_space
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 
 EAGER, COMPILE = {"execution": "eager"}, {"execution": "compile"}
 

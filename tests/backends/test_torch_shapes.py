@@ -13,8 +13,8 @@ from autotune.apply import compile_model
 from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.measure.measurement import structure_sha256
-from autotune.workload.shapes import Axis, Shapes
+from autotune.measure.measurement import Axis, structure_sha256
+from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Load, Traffic
 from tests.conftest import REPOSITORY
 

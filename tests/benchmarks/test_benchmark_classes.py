@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from benchmarks import classes, overhead
 
 SPACE = """

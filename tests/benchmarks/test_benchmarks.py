@@ -14,7 +14,7 @@ import yaml
 
 from autotune.config import Config
 from autotune.measure.statistics import Verdict
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.trial.folder import TrialFolder
 from benchmarks import aa, adaptive, delivered, overhead, planted, record, regions, under_load
 from benchmarks.intervals import rate_is_below, ratio_over_pairs

@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from autotune.planning.spaces import bundled_space
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from benchmarks import overhead, plain_loop, wall_time
 from benchmarks.wall_time import LoopTrial, Race, config_of, read_loop, savings_of
 

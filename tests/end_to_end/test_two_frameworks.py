@@ -19,7 +19,7 @@ from autotune.measure.measurement import Failure, Reason
 from autotune.planning.manifest import require_same_question
 from autotune.results.export import export, tuned_config
 from autotune.space.combined import join
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.manifest import Target
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runners

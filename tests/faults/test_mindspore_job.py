@@ -26,7 +26,7 @@ import autotune
 from autotune import environment
 from autotune.backends.registry import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
-from autotune.trial.worker.subject import structure_sha256
+from autotune.measure.measurement import structure_sha256
 from mindspore import nn, ops
 
 

@@ -24,10 +24,10 @@ from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.study.open import create_study, open_study
 from autotune.study.storage import exclusive
-from autotune.trial import room
+from autotune.trial import process_start
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner import runner
+from autotune.trial.runner import supervisor_process
 from autotune.trial.runner.orphans import MARK_VARIABLE
 from autotune.trial.runner.runner import Runner
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment
@@ -145,7 +145,7 @@ class TestMachine:
     def test_no_room_for_a_moment(self, tmp_path, make_request, monkeypatch):
         """It waits and starts then."""
         refusals = iter([errno.EAGAIN, errno.ENOMEM])
-        monkeypatch.setattr(room, "_PAUSE_S", 0.01)
+        monkeypatch.setattr(process_start, "_PAUSE_S", 0.01)
         real = subprocess.Popen
 
         def popen(*args, **kwargs):
@@ -153,19 +153,19 @@ class TestMachine:
                 raise OSError(number, os.strerror(number))
             return real(*args, **kwargs)
 
-        monkeypatch.setattr(runner.subprocess, "Popen", popen)
+        monkeypatch.setattr(supervisor_process.subprocess, "Popen", popen)
         with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
             assert isinstance(trials.run(TrialFolder(tmp_path / "0"), make_request()), Measurement)
 
     def test_no_room_at_all(self, tmp_path, make_request, monkeypatch):
         """One sentence, and the harness is to blame."""
-        monkeypatch.setattr(room, "PATIENCE_S", 0.05)
-        monkeypatch.setattr(room, "_PAUSE_S", 0.01)
+        monkeypatch.setattr(process_start, "RETRY_FOR_S", 0.05)
+        monkeypatch.setattr(process_start, "_PAUSE_S", 0.01)
 
         def popen(*args, **kwargs):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-        monkeypatch.setattr(runner.subprocess, "Popen", popen)
+        monkeypatch.setattr(supervisor_process.subprocess, "Popen", popen)
         with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
             outcome = trials.run(TrialFolder(tmp_path / "0"), make_request())
         assert outcome.reason is Reason.HARNESS
@@ -174,7 +174,7 @@ class TestMachine:
     @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
     def test_no_room_for_a_trial(self, tmp_path, make_request, monkeypatch, fresh):
         """The supervisor could be started and no trial: the same sentence, and the supervisor serves on."""
-        monkeypatch.setattr(runner, "module_command", lambda *_: [sys.executable, "-c", _NO_FORK])
+        monkeypatch.setattr(supervisor_process, "module_command", lambda *_: [sys.executable, "-c", _NO_FORK])
         with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
             for number in range(2):
                 outcome = trials.run(TrialFolder(tmp_path / f"{number}"), make_request(), fresh=fresh)
@@ -193,10 +193,10 @@ class TestMachine:
 
     def test_a_supervisor_that_does_not_listen(self, tmp_path, make_request, monkeypatch):
         """Stopped, or in a system call without end: it is killed, and the tool ends."""
-        monkeypatch.setattr(runner, "_ENDS_WITHIN_S", 0.3)
+        monkeypatch.setattr(supervisor_process, "_ENDS_WITHIN_S", 0.3)
         with Runner("fake", {}, preload=True, log=tmp_path / "log") as trials:
             trials.run(TrialFolder(tmp_path / "0"), make_request())
-            os.kill(trials._process.pid, signal.SIGSTOP)
+            os.kill(trials._supervisor.pid, signal.SIGSTOP)
 
     def test_a_process_that_cannot_be_killed(self):
         """State D: named, left, and no longer waited for."""
@@ -358,9 +358,9 @@ import os, subprocess
 def refuse(*args, **kwargs):
     raise BlockingIOError(11, os.strerror(11))
 os.fork = subprocess.Popen = refuse
-from autotune.trial import room
+from autotune.trial import process_start
 from autotune.trial.runner import supervisor
-room.PATIENCE_S, room._PAUSE_S = 0.05, 0.01
+process_start.RETRY_FOR_S, process_start._PAUSE_S = 0.05, 0.01
 supervisor.main(["numpy"])
 """
 

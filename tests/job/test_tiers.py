@@ -115,7 +115,7 @@ class TestTheQuestion:
         """A time with its unit."""
         assert deadline_s(text) == pytest.approx(seconds)
 
-    @pytest.mark.parametrize("text", ["50", "ms", "0ms", "-1ms", "50 parsecs", "", "1e3ms", "nan"])
+    @pytest.mark.parametrize("text", ["50", "ms", "0ms", "-1ms", "50 parsecs", "", "1e999s", "nan"])
     def test_no_deadline(self, text):
         """A number without a unit could be of anything."""
         with pytest.raises(InputError, match=r"--deadline .*that is no time"):

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from autotune.measure.accuracy import (
     default_tolerance,
-    incomparable,
+    derived_inputs,
     load_reference,
     relative_error,
     save_reference,
-    varied,
+    why_incomparable,
 )
 
 Array = NDArray[Any]
@@ -161,7 +161,7 @@ def test_a_differing_integer_is_another_answer(kind: type) -> None:
 )
 def test_what_no_number_can_tell_is_named(reference: Array, output: Array, words: str | None) -> None:
     """An infinite error has a reason in words (shape, integers, NaN, infinity); a finite one has none."""
-    assert incomparable(reference, output) == words
+    assert why_incomparable(reference, output) == words
     assert (error(reference, output) == INF) is (words is not None)
 
 
@@ -178,7 +178,7 @@ def test_an_imaginary_part_counts() -> None:
 def test_varied_inputs_have_the_same_shapes_and_types() -> None:
     """Other inputs have the shapes and element types of the examples; what is no array stays None."""
     examples = [np.ones((2, 3, 4), np.float32), None, np.arange(6, dtype=np.int64), np.array(3.0), np.ones((0, 5))]
-    for example, other in zip(examples, varied(examples, seed=0), strict=True):
+    for example, other in zip(examples, derived_inputs(examples, seed=0), strict=True):
         if example is None or other is None:
             assert example is other
         else:
@@ -201,7 +201,7 @@ def test_varied_inputs_have_the_same_shapes_and_types() -> None:
 )
 def test_varied_inputs_keep_their_values(example: Array) -> None:
     """Token ids, masks, pixels and one-sided floats are only permuted: no value appears that was not there."""
-    (other,) = varied([example], seed=0)
+    (other,) = derived_inputs([example], seed=0)
     assert other is not None
     assert np.array_equal(np.sort(other), np.sort(example))
     assert not np.array_equal(other, example)
@@ -211,7 +211,7 @@ def test_varied_inputs_keep_their_values(example: Array) -> None:
 def test_floats_of_both_signs_are_negated_too(scale: float) -> None:
     """Floats that hold both signs change the sign of their mean, which flips a branch taken on it."""
     example = np.random.default_rng(0).normal(0.3 * scale, scale, size=(50, 20)).astype(np.float32)
-    (other,) = varied([example], seed=0)
+    (other,) = derived_inputs([example], seed=0)
     assert other is not None
     assert np.array_equal(np.sort(other, axis=None), np.sort(-example, axis=None))
     assert example.mean() > 0 > other.mean()
@@ -221,7 +221,7 @@ def test_floats_of_both_signs_are_negated_too(scale: float) -> None:
 def test_values_move_through_the_whole_array() -> None:
     """Values are shuffled over all axes, not only along the first: rows do not stay rows."""
     example = np.arange(400).reshape(20, 20)
-    (other,) = varied([example], seed=0)
+    (other,) = derived_inputs([example], seed=0)
     assert other is not None
     assert {tuple(sorted(row)) for row in other} != {tuple(sorted(row)) for row in example}
 
@@ -229,7 +229,7 @@ def test_values_move_through_the_whole_array() -> None:
 def test_the_seed_decides_the_varied_inputs() -> None:
     """One seed gives one set of inputs in every process, another seed another set; the examples stay untouched."""
     example = np.arange(100)
-    (one,), (same,), (other,) = (varied([example], seed=seed) for seed in (7, 7, 8))
+    (one,), (same,), (other,) = (derived_inputs([example], seed=seed) for seed in (7, 7, 8))
     assert np.array_equal(one, same)  # type: ignore[arg-type]
     assert not np.array_equal(one, other)  # type: ignore[arg-type]
     assert np.array_equal(example, np.arange(100))
@@ -237,7 +237,7 @@ def test_the_seed_decides_the_varied_inputs() -> None:
 
 def test_two_inputs_are_not_shuffled_alike() -> None:
     """Each input is permuted on its own, so that pairs of ids and masks are new pairs."""
-    one, other = varied([np.arange(100), np.arange(100)], seed=0)
+    one, other = derived_inputs([np.arange(100), np.arange(100)], seed=0)
     assert not np.array_equal(one, other)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.measure.disturbance import disturbance_of
-from autotune.measure.machine_load import Meter, busy_cpu_s
+from autotune.measure.machine_load import LoadMeter, busy_cpu_s
 from autotune.measure.measurement import Measurement, Samples, Usage
 from autotune.measure.sampling import SamplingPlan, take_samples
 from autotune.study.records import DriftCheck, TrialRecord, why_unreliable
@@ -113,13 +113,13 @@ class TestMeter:
     def test_busy_time_less_the_own(self, counters):
         """Idle and waiting time is free; what this process used itself is not others'."""
         own = iter([2.0, 2.5])
-        meter = Meter(lambda: next(own), counters)
+        meter = LoadMeter(lambda: next(own), counters)
         counters.write_text(self.stat(1100, 9000, steal=25))
         assert meter.taken_s() == pytest.approx(1.0 + 0.25 - 0.5)
 
     def test_a_system_that_does_not_tell(self, tmp_path):
         """No file, or one without counters of the usable processors: unknown, never 0."""
-        assert Meter(lambda: 0.0, tmp_path / "none").taken_s() is None
+        assert LoadMeter(lambda: 0.0, tmp_path / "none").taken_s() is None
         (tmp_path / "stat").write_text("cpu  0 0 0 0\n")
         assert busy_cpu_s(tmp_path / "stat") is None
 
@@ -127,7 +127,7 @@ class TestMeter:
         """A container with a quota of one of the host's two processors lacks nothing while the other is busy."""
         monkeypatch.setattr("autotune.measure.machine_load.usable_cpus", lambda: frozenset({0, 1}))
         monkeypatch.setattr("autotune.measure.machine_load.time.monotonic", iter([0.0, 1.0]).__next__)
-        meter = Meter(lambda: 0.0, counters)
+        meter = LoadMeter(lambda: 0.0, counters)
         counters.write_text(self.stat(1100, 1000))
         assert meter.taken_s() == 0.0
 

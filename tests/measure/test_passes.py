@@ -65,6 +65,15 @@ def test_passes_are_whole() -> None:
     assert (short.latency_s, short.ended_by) == (STEADY * 2, "num_samples")
 
 
+def test_a_stream_ends_before_its_process_is_out_of_time() -> None:
+    """Where one more pass would be too long, one is enough, and a turn ends as well."""
+    samples = Script(STEADY).sampled(max_samples=500, max_warmup_s=100, longest_s=32)
+    assert (samples.latency_s, samples.ended_by) == (STEADY, "time")
+    script, turns = Script(STEADY), iter([True, False])
+    plan = SamplingPlan(turn_s=100, longest_s=15, max_warmup_s=100)
+    assert take_turns(script.calls(), plan, lambda: next(turns), script.clock).turns == (3,)
+
+
 def test_warm_up_compares_whole_passes() -> None:
     """It ends with the first pass that takes as long as the one before; calls within a pass may differ as they like."""
     settled = Script((9, 9, 9), (3, 5, 2), STEADY, STEADY).sampled(max_warmup_s=1000, max_samples=6)

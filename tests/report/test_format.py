@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measure.objective import Constraint, Miss
+from autotune.measure.constraint import Constraint, Miss
 from autotune.report import format as formats
 
 

@@ -20,7 +20,7 @@ from autotune.report.pareto import front_table
 from autotune.report.summary import comparison_lines, summary, trials_table, verification_lines
 from autotune.results.export import export, tuned_config
 from autotune.results.result import result_of
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.open import open_study
 from autotune.tuned.tuned_config import load_tuned

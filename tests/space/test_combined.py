@@ -11,7 +11,7 @@ from autotune.planning.models import models_of
 from autotune.planning.spaces import describe_spaces, spaces_of
 from autotune.planning.targets import choose_targets
 from autotune.space.combined import join, plain
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.manifest import Target, read_manifest
 
 FAKE = """

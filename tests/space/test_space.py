@@ -18,7 +18,9 @@ from autotune.backends.registry import entry_of
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.files import read_yaml
-from autotune.space.space import Circumstances, Need, SearchSpace, load_space
+from autotune.space.load import Circumstances, load_space
+from autotune.space.schema import Need
+from autotune.space.space import SearchSpace
 from autotune.workload.workload import Device, Task
 from tests.conftest import REPOSITORY
 
@@ -108,7 +110,7 @@ def test_a_bundled_space_enumerates_what_its_own_rules_allow(path: Path) -> None
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
 def test_every_bundled_value_comes_up_somewhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No knob or value of a bundled file is dead: some allowed config has it, for some release, device and task."""
-    monkeypatch.setattr("autotune.space.space.package_version", lambda _: "1")
+    monkeypatch.setattr("autotune.space.load.package_version", lambda _: "1")
     generator = random.Random(0)
     seen: set[tuple[str, str]] = set()
     for version, device, task in itertools.product(versions_of(path.stem), DEVICES, get_args(Task)):

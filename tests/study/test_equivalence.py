@@ -8,7 +8,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.equivalence import (
     equivalence_classes,
     measured_programs,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from autotune.config import Config
+from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure
-from autotune.measure.objective import Constraint, Objective
+from autotune.measure.objective import Objective
 from autotune.study.pareto import dominates, front
 from autotune.study.records import TrialRecord
 from tests.conftest import with_latency

@@ -14,9 +14,10 @@ from optuna.trial import TrialState
 
 from autotune.config import Config
 from autotune.errors import InputError, StoreError
+from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Reason, Stage
-from autotune.measure.objective import Constraint, Objective
-from autotune.space.space import Circumstances, load_space
+from autotune.measure.objective import Objective
+from autotune.space.load import Circumstances, load_space
 from autotune.study.lease import Lease
 from autotune.study.manifest import read_manifest
 from autotune.study.open import create_study, list_studies, open_or_create, open_study

@@ -16,7 +16,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
-from autotune.trial.toolchain import hand_over, is_whole
+from autotune.trial.toolchain import install_toolchain, is_complete
 from tests.conftest import REPOSITORY
 
 MAKER = """
@@ -197,7 +197,7 @@ class TestToolchain:
             header.write_bytes(damage)
         run(make_request(TUNED))
         assert num_made() == 2
-        assert is_whole(header.parents[2])
+        assert is_complete(header.parents[2])
 
     def test_one_that_is_left_half_written_is_not_used(self, run, maker, make_request, seen):
         """A maker that leaves a torn header has made nothing."""
@@ -209,7 +209,7 @@ class TestToolchain:
     def test_a_trial_repeated_by_hand_does_without_one_that_is_gone(self, tmp_path):
         """A request names a folder; it may have been removed, or be another machine's."""
         (tmp_path / "temporary").mkdir()
-        hand_over(tmp_path / "gone", tmp_path / "cache", tmp_path / "temporary")
+        install_toolchain(tmp_path / "gone", tmp_path / "cache", tmp_path / "temporary")
         assert not (tmp_path / "cache").exists()
 
     def test_a_folder_that_cannot_be_written_is_no_failure(self, run, maker, make_request, tmp_path):

@@ -13,7 +13,7 @@ from autotune.backends.registry import load_backend
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.planning.models import make_workload
-from autotune.trial.worker.subject import Subject, put_on_device
+from autotune.trial.worker.subject import Subject, build_subject
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload
 
@@ -39,7 +39,7 @@ def shaped(tmp_path: Path) -> Shaped:
             model="m", reference=f"{path}:f", arguments=traffic.largest, framework="fake", device="cpu",
             traffic=traffic, stream_calls=num_calls, search_path=str(tmp_path),
         )  # fmt: skip
-        return put_on_device(workload, load_backend("fake"))
+        return build_subject(workload, load_backend("fake"))
 
     return make
 
@@ -143,7 +143,7 @@ def test_the_bundled_networks_see_real_traffic(framework: str, model: str, shape
     backend, traffic = load_backend(framework), parse_shapes([shapes])
     backend.prepare("cpu", 0)
     arguments = {"dim": 32, **traffic.largest}
-    subject = put_on_device(make_workload(model, arguments, framework, "cpu", 0, traffic=traffic), backend)
+    subject = build_subject(make_workload(model, arguments, framework, "cpu", 0, traffic=traffic), backend)
     assert {(each.leaf, each.axis) for each in subject.shapes.inputs} == axes
     assert len(subject.stream.inputs) == len(traffic.loads)
     with backend.inference():

@@ -18,7 +18,9 @@ from autotune.files import read_yaml
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.planning.spaces import bundled_space
-from autotune.space.space import Circumstances, Preset, SearchSpace, load_space
+from autotune.space.load import Circumstances, load_space
+from autotune.space.schema import Preset
+from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner

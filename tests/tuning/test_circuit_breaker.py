@@ -9,7 +9,7 @@ import pytest
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.records import TrialRecord
 from autotune.trial.runner.runner import Runner
 from autotune.tuning.circuit_breaker import (

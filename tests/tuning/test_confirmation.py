@@ -15,7 +15,7 @@ from autotune.measure.statistics import MARGIN, Comparison, Verdict
 from autotune.report.summary import summary
 from autotune.results.export import tuned_config
 from autotune.results.result import result_of
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity
 from autotune.study.records import DriftCheck, NoiseFloor, TrialRecord

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.records import TrialRecord
 from autotune.tuning.failure_rules.isolate import (
     FREE_QUESTIONS,

@@ -14,7 +14,7 @@ from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.report.summary import summary
 from autotune.results.export import tuned_config
 from autotune.results.result import result_of
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.study.records import DRIFTING, NoiseFloor
 from autotune.trial.runner.runner import Runner

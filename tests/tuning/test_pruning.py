@@ -7,7 +7,7 @@ import pytest
 from autotune.config import Config
 from autotune.results.export import tuned_config
 from autotune.results.result import result_of
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline
 from autotune.tuning.loop import Tuner

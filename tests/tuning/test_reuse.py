@@ -17,7 +17,7 @@ from autotune.measure.statistics import Verdict
 from autotune.report.live import LiveDisplay
 from autotune.results.export import tuned_config
 from autotune.results.result import result_of
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner

@@ -12,7 +12,7 @@ import yaml
 from autotune.config import Config
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Reason
-from autotune.space.space import Circumstances, load_space
+from autotune.space.load import Circumstances, load_space
 from autotune.tuning.failure_rules.rules import (
     FILE_NAME,
     Rule,

@@ -15,8 +15,10 @@ from pydantic import ValidationError
 
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.workload.arguments import Arguments
+from autotune.workload.build import Built, build
 from autotune.workload.tiers import TierSpec
-from autotune.workload.workload import Arguments, Built, Workload, build, file_reference, split_reference
+from autotune.workload.workload import Workload, file_reference, split_reference
 
 _numbers = itertools.count()
 Make = Callable[..., Workload]

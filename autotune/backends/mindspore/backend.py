@@ -44,8 +44,9 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
+from autotune.workload.arguments import Arguments
 from autotune.workload.regions import Region
-from autotune.workload.workload import Arguments, Device
+from autotune.workload.workload import Device
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
 _SYNCHRONISE = first(

@@ -10,7 +10,7 @@ import mindspore as ms
 from autotune.backends.mindspore.compiled_cell import CompiledCell
 from autotune.backends.protocol import Varying
 from autotune.errors import InvalidConfigError
-from autotune.workload.workload import Arguments
+from autotune.workload.arguments import Arguments
 
 
 class Marker:

@@ -39,8 +39,9 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
+from autotune.workload.arguments import Arguments
 from autotune.workload.regions import Region
-from autotune.workload.workload import Arguments, Device
+from autotune.workload.workload import Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
 _INSTALL = "https://pytorch.org/get-started/locally/"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from autotune.backends.protocol import Varying
-from autotune.workload.workload import Arguments
+from autotune.workload.arguments import Arguments
 
 _SMALLEST_OPEN = 2
 """Dynamo takes 0 and 1 as fixed, whatever it is told, and raises where they are marked with bounds (measured)."""

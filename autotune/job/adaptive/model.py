@@ -23,7 +23,7 @@ from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Account, AdaptiveStats, Ledger
 from autotune.job.stats import StatsRecorder
-from autotune.workload.workload import Arguments
+from autotune.workload.arguments import Arguments
 
 _log = logging.getLogger("autotune")
 

@@ -1,8 +1,8 @@
-"""Configs against each other: in blocks of live processes, sampled in turns, until the answer is clear.
+"""`BlockedRun`: configs compared in blocks of live processes, sampled in turns, until the answer is clear.
 
 In a block each contestant has one fresh process. They are started one after the other (in a random order, reversed in
-the next block, since the first one started tends to be the slower), all are held warm, and then take their samples in
-turns, in a random order a round: whatever the machine does meanwhile, it does to all of them.
+the next block, since the first one started tends to be slower), all are kept warm, and then take their samples in
+turns, in a random order each round, so that any disturbance of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from autotune.trial.runner.deadline import NEVER, Deadline
 from autotune.trial.runner.runner import LiveTrial, Trials
 
 UNTUNED_ATTEMPTS = 4
-"""MindSpore's PyNative dies by itself in its first operator now and then (8 of 52 processes of one small model on CPU,
-2.10); that must not cost a study."""
+"""MindSpore's PyNative sometimes crashes in its first operator (8 of 52 processes of one small model on CPU, 2.10);
+that must not end a study."""
 CONFIG_ATTEMPTS = 2
-"""A config that crashes may have met the same chance; one that crashes twice in a block is to blame."""
+"""A config that crashes once may have hit the same random crash; one that crashes twice in a block is the cause."""
 
 
 class BlockPlan(Record):
@@ -38,13 +38,13 @@ class BlockPlan(Record):
     num_rounds: PositiveInt = 8
     fewest_rounds: PositiveInt = 3
     max_sampling_s: PositiveFloat = 15.0
-    """For all turns of a block together; after it, and `fewest_rounds`, no round is begun."""
+    """For all turns of a block together; after it, and after `fewest_rounds`, no further round begins."""
     first_look: Annotated[int, Field(ge=2)] = 4
-    """Blocks before the first look at the data; each further look doubles them. Even, for either order of starting."""
+    """Blocks before the first look at the data; each further look doubles them. Even, to balance starting orders."""
     num_looks: PositiveInt = 3
-    """The answer is looked at so often at most; what is not clear then remains open."""
+    """The data are looked at this often at most; what is not clear then stays undecided."""
     max_s: PositiveFloat = 240.0
-    """After the first look and this time no further pair of blocks is begun: the next look is the last one."""
+    """After the first look and this time no further pair of blocks begins; the next look is the last one."""
 
     @property
     def most_blocks(self) -> int:
@@ -52,13 +52,13 @@ class BlockPlan(Record):
         return self.first_look << (self.num_looks - 1)
 
     def fit_for(self, objective: Objective) -> BlockPlan:
-        """Where it does not matter how long steady calls take, each process has one turn a block."""
+        """One turn a block where the duration of steady calls does not matter."""
         return self if objective.needs_turns else self.model_copy(update={"num_rounds": 1})
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who takes part: a name for its folders, and its request (the folder is set for each block)."""
+    """A config that takes part: a name for its folders, and its request."""
 
     name: str
     request: TrialRequest
@@ -68,12 +68,12 @@ class Contestant:
 class BlockedRun:
     """The blocks measured so far. The first contestant is the base.
 
-    What may have failed by chance gets further processes: the untuned model after any failure, a config after a crash;
-    a block in which that happened during the turns is measured anew. `mishaps` keeps these failures. A config that
-    fails for good is out of the contest, and a base that does ends it with the blocks before; `failures` says why. A
-    contestant that cannot win any more is retired at a look, with its speed-up as it was then, so that the others'
-    blocks take less time. No block is begun that the `deadline` is not likely to hold, and one in which it ended a
-    process is dropped: `was_cut_short` then says so.
+    A failure that may be random gets further processes: any failure of the untuned model, a crash of a config; a block
+    in which it happened during the turns is measured again. `mishaps` keeps these failures. A config that keeps failing
+    leaves the run, and a base that does ends the run with the blocks before; `failures` says why. A contestant that
+    cannot win any more is retired at a look, with its speed-up at that time, so that further blocks take less time. No
+    block begins that is unlikely to end before the `deadline`, and a block in which the deadline ended a process is
+    dropped; `was_cut_short` is set then.
     """
 
     trials: Trials
@@ -103,9 +103,9 @@ class BlockedRun:
         is_clear: Callable[[Comparison], bool],
         cannot_win: Callable[[Comparison, Speedup], bool] = lambda _comparison, _speedup: False,
     ) -> Comparison | None:
-        """Measure until `is_clear` or the plan is used up.
+        """Measure until `is_clear`, or until the plan is used up.
 
-        None if all but the base failed, or if the base failed or the time was up before the first look.
+        Returns None if all but the base failed, or if the base failed or the time was up before the first look.
         """
         begun = self.deadline.clock()
         comparison = None
@@ -126,23 +126,23 @@ class BlockedRun:
         return comparison
 
     def _is_late(self, begun: float) -> bool:
-        """The base is lost, the run's time is used up, or the contest's own where the blocks can be looked at."""
+        """The base failed, the deadline is near, or the plan's time is used up and the blocks can be looked at."""
         if self.base.name in self.failures:
             return True
         is_pair = len(self.blocks) >= self.plan.first_look and len(self.blocks) % 2 == 0
         return self._is_over() or (is_pair and self.deadline.clock() - begun > self.plan.max_s)
 
     def _is_over(self) -> bool:
-        """The run has no time for one more block."""
+        """There is no time for one more block."""
         return self.deadline.left_s() <= self._longest_block_s
 
     def comparison(self) -> Comparison:
-        """Of all blocks so far, the contestants in their order."""
+        """The comparison over all blocks so far, with the contestants in their order."""
         rows = tuple(tuple(self.value(block[each.name]) for each in self.contestants) for block in self.blocks)
         return Comparison(rows, num_looks=self.plan.num_looks, num_retired=len(self.retired))
 
     def _retire(self, hopeless: Sequence[bool], comparison: Comparison) -> None:
-        """At least one contestant is left beside the base: `is_clear` would have ended the contest otherwise."""
+        """At least one contestant is left beside the base: otherwise `is_clear` would have ended the run."""
         for contestant, is_hopeless, speedup in zip(self.contestants[1:], hopeless, comparison.speedups, strict=True):
             if is_hopeless and not all(hopeless):
                 self.retired[contestant.name] = speedup
@@ -159,7 +159,7 @@ class BlockedRun:
             self._take_in(outcomes)
 
     def _give_turns(self, live: dict[str, LiveTrial], chance: random.Random) -> bool:
-        """As many rounds as there is time for; False where the run's time was up before the fewest."""
+        """Run as many rounds as there is time for. Returns False if the deadline came before `fewest_rounds`."""
         ends = self.deadline.clock() + self.plan.max_sampling_s
         names = [each.name for each in self.contestants]
         for num_done in range(self.plan.num_rounds):
@@ -187,7 +187,7 @@ class BlockedRun:
         return live
 
     def _start(self, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
-        """A process that is warm, or one that failed and gets no other."""
+        """A warm process, or a failed one that is not retried."""
         name = folder.path.name
         while True:
             capped = request.limited_to(self.deadline.cap(request.limits))
@@ -196,9 +196,9 @@ class BlockedRun:
                 return live
 
     def _gets_another(self, name: str, request: TrialRequest, failure: Failure) -> bool:
-        """Whether one more process may do what this one failed in."""
+        """Whether the failure is retried in another process."""
         self._num_failed[name] += 1
-        if self.deadline.left_s() <= 0 or not may_be_chance(request, failure, self._num_failed[name]):
+        if self.deadline.left_s() <= 0 or not may_be_random(request, failure, self._num_failed[name]):
             return False
         self.mishaps.append((name, failure))
         return True
@@ -207,7 +207,7 @@ class BlockedRun:
         measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measurement)}
         failed = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failure)}
         if failed and self.deadline.left_s() <= 0:
-            return  # The run's time ended them: nobody is to blame.
+            return  # The deadline ended them, which says nothing about the configs.
         requests = {each.name: each.request for each in self.contestants}
         again = [name for name, failure in failed.items() if self._gets_another(name, requests[name], failure)]
         self.failures |= {name: failure for name, failure in failed.items() if name not in again}
@@ -219,9 +219,9 @@ class BlockedRun:
         self.on_block({each.name: self.value(measured[each.name]) for each in self.contestants})
 
 
-def may_be_chance(request: TrialRequest, failure: Failure, num_failed: int) -> bool:
-    """After so many failed processes in a row another one may do: of the untuned model whatever the failure was, which
-    worked before; of a config after a crash, since frameworks crash by themselves now and then.
+def may_be_random(request: TrialRequest, failure: Failure, num_failed: int) -> bool:
+    """Whether another process may succeed after so many failures in a row: of the untuned model, which worked before,
+    after any failure; of a config after a crash, since frameworks sometimes crash at random.
     """
     if request.untuned:
         return num_failed < UNTUNED_ATTEMPTS
@@ -231,7 +231,7 @@ def may_be_chance(request: TrialRequest, failure: Failure, num_failed: int) -> b
 def attempt(
     trials: Trials, folder: TrialFolder, request: TrialRequest, on_stage: Callable[[Stage], None] | None = None
 ) -> Outcome:
-    """Run a trial from beginning to end; an untuned model that dies gets further processes."""
+    """Run a trial to its end; an untuned model that crashes gets further processes."""
     outcome = trials.run(folder, request, on_stage=on_stage)
     for _ in range(UNTUNED_ATTEMPTS - 1):
         if not (request.untuned and isinstance(outcome, Failure) and outcome.reason is Reason.CRASH):

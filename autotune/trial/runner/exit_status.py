@@ -1,4 +1,4 @@
-"""What became of a trial: the child's own outcome, or a `Failure` made from a signal, a timeout or silence."""
+"""The outcome of a trial: what the child wrote, or a `Failure` derived from a signal, a timeout or a missing file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MIN_FREE_BYTES = 200 * 2**20
 
 @dataclass(frozen=True)
 class Ended:
-    """How the child's process ended: its wait status, and the stage whose time was up, if that is why."""
+    """How the child's process ended: its wait status, and the stage that timed out, if one did."""
 
     status: int
     timed_out: str | None
     stuck: bool = False
-    """It was killed and did not end all the same: the kernel waits for a device or a disk (state D)."""
+    """It was killed but did not end: the kernel waits for a device or a disk (state D)."""
 
 
 def outcome_of(folder: TrialFolder, ended: Ended | None, *, oom_killed: bool) -> Outcome:
-    """The child's own outcome if it left one, else what its end tells; `ended` None: its supervisor was lost."""
-    told = folder.read_outcome()
-    if told is not None:
-        return told
+    """The child's outcome if it wrote one, else one derived from its exit; `ended` None: its supervisor was lost."""
+    outcome = folder.read_outcome()
+    if outcome is not None:
+        return outcome
     reason, error = _reason(ended, oom_killed, folder)
     return Failure(reason=reason, stage=folder.read_stage(), error=error, evidence=str(folder.stderr))
 
@@ -40,7 +40,7 @@ def _reason(ended: Ended | None, oom_killed: bool, folder: TrialFolder) -> tuple
         kill_marked(folder.path)
         return Reason.HARNESS, "the supervisor of the trial was lost (see supervisor.log in the study's folder)"
     reason, error = _how_it_ended(ended, oom_killed, folder)
-    # Before a config is applied, nothing can be its fault.
+    # A config cannot be at fault before it is applied.
     return (Reason.HARNESS if folder.read_stage() in (Stage.START, Stage.BUILD) else reason), error
 
 
@@ -50,21 +50,21 @@ def _how_it_ended(ended: Ended, oom_killed: bool, folder: TrialFolder) -> tuple[
         return Reason.TIMEOUT, f"stopped: longer than its limit in stage {ended.timed_out}{stuck}"
     if free_bytes(folder.path) < MIN_FREE_BYTES // 4:
         return Reason.HARNESS, "the disk is full"
-    last_words = _last_line(folder.stderr)
+    last_line = _last_line(folder.stderr)
     if os.WIFSIGNALED(ended.status):
         number = os.WTERMSIG(ended.status)
         name = signal.Signals(number).name
         if number == signal.SIGKILL and oom_killed:
             return Reason.OUT_OF_MEMORY, "killed by the kernel: out of memory"
-        return Reason.CRASH, f"killed by {name}; last line of stderr: {last_words}"
+        return Reason.CRASH, f"killed by {name}; last line of stderr: {last_line}"
     code = os.WEXITSTATUS(ended.status)
-    return Reason.CRASH, f"ended with exit status {code} and no outcome; last line of stderr: {last_words}"
+    return Reason.CRASH, f"ended with exit status {code} and no outcome; last line of stderr: {last_line}"
 
 
 def _last_line(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            # A trial may have written until its time was up.
+            # A trial may have written gigabytes before it timed out.
             file.seek(max(path.stat().st_size - 2**16, 0))
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:

@@ -1,7 +1,7 @@
 """Finding the processes of a trial whose supervisor is gone, by a mark in their environment.
 
-A supervisor leaves nothing alive. If it is itself killed (by the kernel for lack of memory, say), a trial's compiler
-processes may go on in sessions of their own, beside the next trial; whoever notices first clears them away.
+A supervisor kills all processes of its trials. If the supervisor itself is killed (for lack of memory, say), compiler
+processes of a trial may keep running in their own sessions; the code that notices kills them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 import psutil
 
 MARK_VARIABLE = "AUTOTUNE_TRIAL"
-"""Holds the trial's folder, in every process that a trial starts."""
+"""Set to the trial's folder in every process that a trial starts."""
 
 
 def mark_of(folder: Path) -> str:
-    """What the variable holds in the processes of the trial in `folder`."""
+    """The variable's value in the processes of the trial in `folder`."""
     return str(folder.resolve())
 
 
 _SETTLING_S = 0.2
-"""Between fork and exec a process carries its parent's environment, and not yet the mark: they are looked for twice."""
+"""Between fork and exec a process still has its parent's environment, without the mark: so the search runs twice."""
 
 
 def kill_marked(folder: Path, among: Iterable[psutil.Process] | None = None) -> None:

@@ -1,7 +1,7 @@
-"""What a framework finds on this machine, and what a model declares: asked in a process of its own.
+"""Devices that a framework finds, and declarations of a model, read in a child process.
 
-A framework that looks for devices may print a page of warnings, initialise a driver or crash, and a model's function
-runs the user's code; the tool itself imports neither. As a program this file prints one JSON document.
+A framework that looks for devices may print warnings, initialise a driver or crash, and a model's function runs the
+user's code; the tool itself imports neither. Run as a program, this file prints one JSON document.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from autotune.backends.registry import entry_of, framework_version, load_backend
 from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.space.declared import Declaration
 from autotune.trial.command import module_command, package_path
-from autotune.trial.room import when_there_is_room
+from autotune.trial.process_start import start_when_possible
+from autotune.workload.build import build
 from autotune.workload.regions import repeated_blocks
-from autotune.workload.workload import Workload, build
+from autotune.workload.workload import Workload
 
 TIMEOUT_S = 180.0
 
 
 def find_devices(framework: str) -> Found:
-    """Ask `framework` in a child. Raises MissingFrameworkError, or HarnessError if it cannot even be imported."""
+    """The devices that `framework` finds. Raises MissingFrameworkError, or HarnessError if it cannot be imported."""
     framework_version(framework)
     try:
         child = _ask(framework, {}, "devices", framework)
@@ -45,10 +46,10 @@ def find_devices(framework: str) -> Found:
 
 
 def read_declaration(workload: Workload, variables: Mapping[str, str]) -> Declaration:
-    """Build the model in a child and ask what its author declared. `variables` stand in the child's environment.
+    """Build the model in a child and read its author's declarations. `variables` are set in the child's environment.
 
-    Raises InputError for a region that does not fit the model. A model that cannot be built declares nothing: the
-    study's first trial will say why.
+    Raises InputError for a region that does not fit the model. A model that cannot be built declares nothing; the
+    study's first trial reports why.
     """
     try:
         child = _ask(workload.framework, variables, "declaration", workload.model_dump_json())
@@ -63,7 +64,7 @@ def read_declaration(workload: Workload, variables: Mapping[str, str]) -> Declar
 
 
 def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run this file in a folder of its own: frameworks and models write into the one in which they find themselves."""
+    """Run this file in a temporary folder, since frameworks and models write into the current one."""
     declared = {**os.environ, **variables}
     environment = {
         **declared,
@@ -71,7 +72,7 @@ def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subpr
         "PYTHONPATH": package_path(declared.get("PYTHONPATH")),
     }
     with tempfile.TemporaryDirectory(prefix="autotune-probe-") as folder:
-        return when_there_is_room(
+        return start_when_possible(
             lambda: subprocess.run(
                 module_command("trial.runner.probe", *arguments),
                 env=environment if "TMPDIR" in variables else {**environment, "TMPDIR": folder},
@@ -85,12 +86,12 @@ def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subpr
 
 
 def _last_line(child: subprocess.CompletedProcess[str]) -> Any:
-    """The document is the last line: a framework, or a model, may have printed before it."""
+    """The document is the last line; a framework or a model may have printed before it."""
     return json.loads(child.stdout.strip().splitlines()[-1])
 
 
 def main(what: str, argument: str) -> None:
-    """Print the answer as one line of JSON: what a framework finds, or what the model of a workload declares."""
+    """Print one line of JSON: what a framework finds, or what the model of a workload declares."""
     if what == "devices":
         print(json.dumps(asdict(load_backend(argument).find())))
     else:
@@ -98,7 +99,7 @@ def main(what: str, argument: str) -> None:
 
 
 def _declared(workload: Workload) -> dict[str, Any]:
-    """A `Declaration` as plain data, or with it `problem`: a sentence and what to do."""
+    """A `Declaration` as plain data, or a `problem`: a sentence and a tip."""
     backend = load_backend(workload.framework)
     backend.prepare(workload.device, workload.seed)
     built = build(workload)
@@ -125,5 +126,5 @@ def _declared(workload: Workload) -> dict[str, Any]:
 if __name__ == "__main__":
     main(*sys.argv[1:])
     sys.stdout.flush()
-    # Without the interpreter's shutdown: a framework that has built something may hang in its own.
+    # Skip the interpreter's shutdown: a framework that has built a model may hang in it.
     os._exit(0)

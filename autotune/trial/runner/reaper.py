@@ -1,4 +1,4 @@
-"""The end of processes: every descendant of the supervisor is killed where that is due, and waited for."""
+"""Killing and reaping the descendants of the supervisor."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import psutil
 from autotune.trial.runner.orphans import kill_marked
 
 _REAPED_WITHIN_S = 10.0
-"""Killed descendants of a process that has ended; those that the kernel does not let go are left then, and named."""
+"""Killed descendants must end within this time; those that do not are named and left."""
 
 unkillable: set[int] = set()
 """Processes that were killed and do not end."""
 
 
 def reaped() -> list[tuple[int, int]]:
-    """Process number and status of every descendant that has ended since."""
+    """Process number and status of every descendant that has ended since the last call."""
     ended = []
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0] != 0:
@@ -32,8 +32,8 @@ def reaped() -> list[tuple[int, int]]:
 def kill_descendants(of_trial: str | None = None) -> None:
     """Kill every descendant and wait for it, orphans handed to this process included.
 
-    `of_trial` (a folder) kills those alone that carry the trial's mark: others are still wanted. One that the kernel
-    does not let go, since it waits for a device or a disk (state D), is named and left.
+    With `of_trial` (a folder) only those that carry the trial's mark: other trials are running. A process that does not
+    end, because it waits for a device or a disk (state D), is named and left.
     """
     if of_trial is not None:
         kill_marked(Path(of_trial), psutil.Process().children(recursive=True))

@@ -1,7 +1,7 @@
-"""The parent's side of trials: hand requests to the supervisor, wait, and bring back each `Outcome`.
+"""The parent's side of trials: send requests to the supervisor, wait, and return each `Outcome`.
 
-Whatever becomes of the child, there is a value in the end. The parent blocks in a read; it never spins beside the
-process that is being timed.
+Whatever happens to the child, the result is a value. The parent blocks in a read; it never polls beside the process
+that is being timed.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.exit_status import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
 from autotune.trial.runner.supervisor_process import SupervisorProcess
-from autotune.trial.toolchain import ready_toolchain
+from autotune.trial.toolchain import ensure_toolchain
 
 StageCallback = Callable[[Stage], None]
 
 _TOOLCHAIN_LIMIT_S = 600.0
-"""To make what trials share takes 30 s of processor time with inductor; a machine may be slow or busy."""
+"""Making the toolchain takes 30 s of CPU time with inductor; the machine may be slow or busy."""
 
 
 class LiveTrial(Protocol):
-    """A process that has built, compiled and checked its config and is warm: it takes samples when it is told to."""
+    """A process that has built, compiled and checked its config and is warm; it takes samples on request."""
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of it, if it has ended; None while it lives."""
+        """Its outcome if it has ended; None while it is running."""
 
     def turn(self) -> None:
-        """Let it take one burst of samples, and wait. Nothing happens if it has ended."""
+        """Make it take one burst of samples, and wait. Does nothing if it has ended."""
 
     def finish(self) -> Outcome:
-        """Let it end: a measurement with the samples of all its turns, or the failure."""
+        """End it. Returns a measurement with the samples of all its turns, or the failure."""
 
 
 class Trials(Protocol):
-    """Whatever can run trials: `Runner` and `Runners` do in processes."""
+    """Anything that runs trials; `Runner` and `Runners` run them in processes."""
 
     def run(
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
     ) -> Outcome:
-        """One trial from beginning to end. Raises HarnessError where it cannot even be started."""
+        """Run one trial to its end. Raises HarnessError if it cannot be started."""
 
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
-        """A fresh process, ready for its first turn (or ended early). Raises HarnessError like `run`."""
+        """Start a fresh process that is ready for its first turn, or has failed. Raises HarnessError like `run`."""
 
 
 class Runner:
-    """Runs trials of one framework. A context manager: leaving it leaves no process behind.
+    """Runs trials of one framework. A context manager: no process is left behind.
 
-    `variables` stand before any Python of a trial starts. `preload` forks trials from a process that has imported the
-    framework; `run` with `fresh=True`, and `hold`, start a Python of its own all the same. `log` takes what the
-    supervisor itself prints; None lets it through to this process's stderr, and so the trials' output (`echo`).
+    `variables` are set before any Python of a trial starts. `preload` forks trials from a process that has imported the
+    framework; `run` with `fresh=True`, and `hold`, start a new Python anyway. The supervisor's output goes to the file
+    `log`; with None it goes to this process's stderr, and so does the trials' output (`echo`).
     """
 
     def __init__(self, framework: str, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
@@ -73,7 +73,7 @@ class Runner:
         self._supervisor: SupervisorProcess | None = None
         self._running: dict[str, _Process] = {}
         self._toolchain: tuple[Path | None] | None = None
-        """Within a tuple: there may be none to be had."""
+        """In a tuple: (None,) means that it cannot be made."""
 
     def __enter__(self) -> Runner:
         return self
@@ -86,18 +86,18 @@ class Runner:
     def run(
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
     ) -> Outcome:
-        """Write the request, wait for the child, and say what became of it. Raises HarnessError without disk."""
+        """Write the request, wait for the child, and return its outcome. Raises HarnessError if the disk is full."""
         request = self._with_toolchain(request)
         return self._start(folder, request, on_stage, fresh=fresh, live=False).wait()
 
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
-        """Start a live process and wait until it is warm. Raises HarnessError without disk."""
+        """Start a live process and wait until it is warm. Raises HarnessError if the disk is full."""
         held = self._start(folder, self._with_toolchain(request), on_stage, fresh=self._entry.holds_fresh, live=True)
         held.wait_for(Stage.WAIT)
         return held
 
     def close(self) -> None:
-        """End the supervisor, which kills what runs. Waits until it has."""
+        """End the supervisor, which kills all its processes, and wait for that."""
         if self._supervisor is None:
             return
         supervisor, self._supervisor = self._supervisor, None
@@ -107,7 +107,7 @@ class Runner:
         self._running.clear()
 
     def send(self, **order: Any) -> None:
-        """Give the supervisor an order. Where it was lost, so are its trials; the next one gets a new supervisor."""
+        """Send an order to the supervisor. If it was lost, so are its trials; the next trial gets a new supervisor."""
         if self._supervisor is None:
             return
         try:
@@ -119,7 +119,7 @@ class Runner:
             raise
 
     def listen(self) -> None:
-        """Wait for one event and hand it to the process that it is about."""
+        """Wait for one event and pass it to the trial process that it is about."""
         if self._supervisor is None:
             return
         try:
@@ -152,7 +152,7 @@ class Runner:
             folder.write_request(request)
         except OSError as error:
             raise HarnessError(f"cannot write {folder.path}: {error.strerror}") from None
-        # Not measured with a device's driver in the process.
+        # Whether stopping is safe with a device driver in the process was not measured.
         stops = live and request.workload.device == "cpu"
         echo = self._log is None
         return self._launch(folder, request.limits, on_stage, fresh=fresh, live=live, stops=stops, echo=echo)
@@ -165,7 +165,7 @@ class Runner:
         program: str = "trial.worker.main",
         **order: bool,
     ) -> _Process:
-        """Start a program for a folder; one that cannot be started has ended."""
+        """Start a program for a folder. One that cannot be started has a failure as its outcome."""
         started = _Process(self, folder, on_stage)
         refusal = self._require_supervisor(min(limits.start, limits.total))
         if refusal is not None:
@@ -176,14 +176,14 @@ class Runner:
         return started
 
     def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
-        """What compiling on a CPU needs in any case is there before the first config that compiles, and its limits."""
+        """Make the toolchain before the first config that compiles on a CPU, so that its limits do not include that."""
         entry = self._entry
         compiles = not request.untuned and not entry.untuned.items() <= request.config.root.items()
         if entry.toolchain is None or request.workload.device != "cpu" or not compiles:
             return request
         if self._toolchain is None:
             version = framework_version(self._framework)
-            self._toolchain = (ready_toolchain(self._framework, version, self._variables, self._make_toolchain),)
+            self._toolchain = (ensure_toolchain(self._framework, version, self._variables, self._make_toolchain),)
         (found,) = self._toolchain
         return request if found is None else request.with_toolchain(found)
 
@@ -196,7 +196,7 @@ class Runner:
         made.wait()
 
     def _require_supervisor(self, limit_s: float) -> str | None:
-        """See that one is there and has imported what it imports; None, or why there is none."""
+        """Start a supervisor if there is none. Returns None, or why it could not be started."""
         if self._supervisor is None:
             try:
                 self._supervisor = SupervisorProcess.start(self._module, self._variables, self._log, limit_s)
@@ -206,7 +206,7 @@ class Runner:
 
 
 class Runners:
-    """Runs trials of any framework: a `Runner` for each, made when the first trial of it comes. A context manager.
+    """Runs trials of any framework, with a `Runner` for each, made at its first trial. A context manager.
 
     Arguments as of `Runner`; their supervisors share the log.
     """
@@ -222,7 +222,7 @@ class Runners:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close them all, whatever becomes of one."""
+        """Close them all, even if one fails."""
         self._stack.close()
 
     def run(
@@ -263,13 +263,13 @@ class _Process:
         return self.wait()
 
     def wait(self) -> Outcome:
-        """Until it ends by itself."""
+        """Wait until it ends by itself."""
         while self.outcome is None:
             self._runner.listen()
         return self.outcome
 
     def wait_for(self, stage: Stage) -> None:
-        """Until it enters the stage, or ends."""
+        """Wait until it enters the stage, or ends."""
         while self.outcome is None and self._stage is not stage:
             self._runner.listen()
 
@@ -279,12 +279,12 @@ class _Process:
             self._on_stage(stage)
 
     def end(self, ended: Ended | None) -> None:
-        """It is over; `ended` None: with the supervisor."""
+        """Record that it has ended; `ended` None: the supervisor was lost."""
         self.outcome = outcome_of(self._folder, ended, oom_killed=num_oom_kills() > self._oom_kills)
         self._folder.drop_leftovers()
 
     def refuse(self, error: str) -> None:
-        """It could not be started."""
+        """Record that it could not be started."""
         self.outcome = Failure(reason=Reason.HARNESS, stage=Stage.START, error=error, evidence=str(self._folder.stderr))
 
     def _order(self, order: str) -> None:
@@ -292,7 +292,7 @@ class _Process:
 
 
 def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
-    """The plain shell command that runs a trial again, without this runner."""
+    """A shell command that runs a trial again, without this runner."""
     variables = {
         **entry_of(request.workload.framework).process_variables,
         **request.variables,

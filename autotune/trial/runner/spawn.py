@@ -1,4 +1,4 @@
-"""Starting a trial's process from the supervisor: a fork of it, or a Python of its own."""
+"""Starting a trial's process from the supervisor: a fork, or a new Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command
 from autotune.trial.folder import TrialFolder
-from autotune.trial.room import when_there_is_room
+from autotune.trial.process_start import start_when_possible
 from autotune.trial.runner.orphans import MARK_VARIABLE, mark_of
 from autotune.trial.worker import main as worker
 
@@ -20,8 +20,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int], to_close: list[int]) -> int:
-    """A trial in a fork of this process, the framework already imported."""
-    pid = when_there_is_room(os.fork)
+    """Start a trial in a fork of this process, which has imported the framework. Returns the process number."""
+    pid = start_when_possible(os.fork)
     if pid:
         return pid
     code = 1
@@ -33,14 +33,14 @@ def fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int
             os.environ.pop(name, None)
         for name, pipe in pipes.items():
             os.environ[name] = str(pipe)
-            os.set_inheritable(pipe, True)  # The worker may start its Python anew.
+            os.set_inheritable(pipe, True)  # The worker may restart its Python.
         code = worker.main([str(folder.path)])
     finally:
         worker.leave(code)
 
 
 def spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int]) -> int:
-    """A trial, or another program for a folder, in a Python of its own."""
+    """Start a trial, or another program for a folder, in a new Python. Returns the process number."""
     numbers = {name: str(pipe) for name, pipe in pipes.items()}
     environment = {**os.environ, **numbers, MARK_VARIABLE: mark_of(folder.path)}
     for name in environment.pop(PRELOAD_ONLY_VARIABLE, "").split(","):
@@ -59,7 +59,7 @@ def spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, in
 
 
 def _become_child(folder: TrialFolder, order: dict[str, Any]) -> None:
-    """Own session, dies with the supervisor, default signals, output into the folder."""
+    """Set up a child: own session, killed with the supervisor, default signals, output to the folder."""
     os.setsid()
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)

@@ -1,19 +1,19 @@
-"""Holds the trials' processes: starts them, watches their stages, and leaves nothing of them alive.
+"""The supervisor: starts the trials' processes, watches their stages, and leaves no process behind.
 
-A process of its own, between the parent (which runs Optuna and must stay light) and the child (which may do anything).
-It listens on stdin for orders, one JSON line each, and answers on stdout with events. When stdin closes, for whatever
-reason (the parent ended, was interrupted, was killed with -9), it kills the whole process tree of every trial and ends.
+It is a process between the parent (which runs Optuna and must stay light) and the child (which may do anything). It
+reads orders from stdin, one JSON line each, and writes events to stdout. When stdin closes for any reason (the parent
+ended, was interrupted, was killed with -9), it kills the process tree of every trial and ends.
 
-A trial runs to its end by itself, or is `live`: it stops before its samples are taken, and takes some at each order
-`turn`, until the order `finish`. Several live ones are held at once; only one of them runs at a time. Between its
-turns such a process is stopped if the order to start it said so: a runtime's threads may go on spinning for a while
-after the last call, in the next one's time (docs/decisions/0008-stopped-between-turns.md).
+A trial runs to its end by itself, or is `live`: it waits before sampling, and takes some samples at each order `turn`,
+until the order `finish`. Several live processes are held at once, of which one runs at a time. Between its turns a
+process is stopped (SIGSTOP) if its start order said so, since threads of a runtime may spin for a while after the last
+call and disturb the next process (docs/decisions/0008-stopped-between-turns.md).
 
-It can import a framework ahead and fork trials from there, which saves the import's seconds. That is safe only while
-the importing process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
+It can import a framework and fork trials from there, which saves seconds per trial. That is safe only while the
+process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
 
-Linux gives two more guarantees: the supervisor is the reaper of orphans, so compiler processes whose parent died are
-found and killed too; and a child dies with its supervisor.
+On Linux the supervisor also adopts orphans, so compiler processes whose parent died are found and killed too; and a
+child is killed when its supervisor dies.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
-from autotune.trial.room import when_there_is_room
+from autotune.trial.process_start import start_when_possible
 from autotune.trial.runner.reaper import kill_descendants, kill_group, reaped, unkillable
 from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
 from autotune.trial.worker.stages import STAGE_FD_VARIABLE, TURN_FD_VARIABLE
 
 _AFTER_KILL_S = 300.0
-"""A killed process is gone in milliseconds; one stuck in a device driver may take long, or for ever."""
+"""A killed process ends in milliseconds; one that waits in a device driver may never end."""
 _LONGEST_WAIT_S = 86400.0
-"""The system call takes milliseconds in 32 bits; after a day it is simply made again."""
+"""The system call takes milliseconds in 32 bits, so a wait ends after a day and is repeated."""
 
 
 @dataclass
@@ -53,17 +53,17 @@ class Child:
     pid: int
     stages: int
     turns: int | None
-    """None: it takes its samples without being told to."""
+    """None: it is not live."""
     stops: bool
-    """Stopped while it waits for its turn."""
+    """It is stopped (SIGSTOP) while it waits for its turn."""
     limits: dict[str, float]
     stage: str = Stage.START.value
     stage_started: float = field(default_factory=time.monotonic)
     busy_s: float = 0.0
-    """Spent in earlier stages; waiting for a turn is nothing that it could be blamed for."""
+    """Seconds spent in earlier stages, without those of waiting for a turn."""
     timed_out: str | None = None
     killed_at: float | None = None
-    """When its time was up."""
+    """When it was killed for a timeout."""
 
     def seconds_left(self) -> float:
         if self.killed_at is not None:
@@ -83,7 +83,7 @@ class Child:
             self._signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Let its threads run again."""
+        """Let its threads continue."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -91,15 +91,15 @@ class Child:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def let_go(self) -> None:
-        """Close the pipe of its turns: it finishes."""
+    def close_turns(self) -> None:
+        """Close the pipe of its turns, so that it finishes."""
         if self.turns is not None:
             os.close(self.turns)
             self.turns = None
 
 
 class Supervisor:
-    """Takes orders from `orders`, writes events to `events` (file descriptors)."""
+    """Reads orders from `orders` and writes events to `events` (file descriptors)."""
 
     def __init__(self, orders: int, events: int, *, preloaded: bool) -> None:
         self._orders = orders
@@ -121,27 +121,27 @@ class Supervisor:
             self._selector.register(descriptor, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Until stdin closes: start trials, pass their stages on, end those that are over time, bury the dead."""
+        """Until stdin closes: start trials, forward their stages, kill those that time out, reap those that end."""
         try:
             self._tell(event="ready")
             while self._react():
                 pass
         finally:
             kill_descendants()
-            # A parent that was killed cannot.
+            # A parent that was killed cannot do it.
             for folder in self._children:
                 TrialFolder(Path(folder)).drop_temporary()
 
     def _react(self) -> bool:
-        """Block until something happens and deal with it. False when the parent is gone."""
+        """Block until something happens, and handle it. Returns False when the parent is gone."""
         seconds = min((each.seconds_left() for each in self._children.values()), default=_LONGEST_WAIT_S)
         ready = {key.fd for key, _ in self._selector.select(min(max(seconds, 0), _LONGEST_WAIT_S))}
         for child in self._children.values():
-            if child.stages in ready and not self._pass_stages_on(child):
+            if child.stages in ready and not self._forward_stages(child):
                 self._selector.unregister(child.stages)
         if self._wakeup_read in ready:
             _drain(self._wakeup_read)
-            self._bury()
+            self._reap()
         for child in [each for each in self._children.values() if each.seconds_left() <= 0]:
             if child.timed_out is None:
                 child.timed_out, child.killed_at = child.stage, time.monotonic()
@@ -149,17 +149,17 @@ class Supervisor:
             else:
                 unkillable.add(child.pid)
                 self._end(child, status=signal.SIGKILL, stuck=True)
-        return self._orders not in ready or self._take_orders()
+        return self._orders not in ready or self._read_orders()
 
-    def _take_orders(self) -> bool:
-        """Follow every whole line that has come. False when stdin is closed."""
+    def _read_orders(self) -> bool:
+        """Execute every complete line received. Returns False when stdin is closed."""
         received = os.read(self._orders, 65536)
         *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
-            self._follow(json.loads(line))
+            self._execute(json.loads(line))
         return received != b""
 
-    def _follow(self, order: dict[str, Any]) -> None:
+    def _execute(self, order: dict[str, Any]) -> None:
         if order["order"] == "start":
             try:
                 child = self._start(order)
@@ -171,10 +171,10 @@ class Supervisor:
             return
         held = self._children.get(order["folder"])
         if held is None or held.turns is None:
-            return  # It has ended; the parent has been told, or is about to be.
+            return  # It has ended; the parent has the event or will get it.
         held.wake()
         if order["order"] == "finish":
-            held.let_go()
+            held.close_turns()
             return
         with suppress(BrokenPipeError):
             os.write(held.turns, b".")
@@ -191,7 +191,7 @@ class Supervisor:
             if self._preloaded and not order["fresh"]:
                 pid = fork_worker(folder, order, for_child, [*ours, *self._descriptors()])
             else:
-                pid = when_there_is_room(lambda: spawn_worker(folder, order, for_child))
+                pid = start_when_possible(lambda: spawn_worker(folder, order, for_child))
         except HarnessError:
             for descriptor in ours:
                 os.close(descriptor)
@@ -202,38 +202,38 @@ class Supervisor:
         return Child(order["folder"], pid, stages, turns, stops=order["stops"], limits=order["limits"])
 
     def _descriptors(self) -> list[int]:
-        """All that a forked trial must not have."""
+        """All file descriptors that a forked trial must close."""
         of_others = [pipe for each in self._children.values() for pipe in (each.stages, each.turns) if pipe is not None]
         return [self._orders, self._events, self._wakeup_read, self._wakeup_write, *of_others]
 
-    def _pass_stages_on(self, child: Child) -> bool:
-        """Tell the parent what the child told. False when the pipe is closed."""
+    def _forward_stages(self, child: Child) -> bool:
+        """Forward the child's stages to the parent. Returns False when the pipe is closed."""
         told = os.read(child.stages, 4096).decode().split()
         for stage in told:
             child.enter(stage)
             self._tell(event="stage", folder=child.folder, stage=stage)
         return bool(told)
 
-    def _bury(self) -> None:
-        """Collect every ended descendant; when a trial's own process is among them, kill what it left."""
+    def _reap(self) -> None:
+        """Reap every ended descendant; if it was a trial's main process, kill the processes that it left."""
         for pid, status in reaped():
             child = next((each for each in self._children.values() if each.pid == pid), None)
             if child is not None:
                 self._end(child, status)
 
     def _end(self, child: Child, status: int, *, stuck: bool = False) -> None:
-        """Kill what the trial's own process left, and tell the parent how that one ended."""
+        """Kill the processes that the trial's main process left, and report to the parent how that one ended."""
         del self._children[child.folder]
         if child.stages in self._selector.get_map():
             self._selector.unregister(child.stages)
         kill_group(child.pid)
         kill_descendants(None if not self._children else child.folder)
-        child.let_go()
+        child.close_turns()
         os.close(child.stages)
         self._tell(event="ended", folder=child.folder, status=status, timed_out=child.timed_out, stuck=stuck)
 
     def _tell(self, **event: Any) -> None:
-        # A parent that is gone hears nothing; the closed stdin ends this process in a moment.
+        # If the parent is gone, the closed stdin ends this process soon.
         with suppress(BrokenPipeError):
             os.write(self._events, (json.dumps(event) + "\n").encode())
 
@@ -249,11 +249,11 @@ def _exit(*_: object) -> NoReturn:
 
 
 def _preload(module: str) -> str | None:
-    """Import ahead; None if forking from here is safe, else why not."""
+    """Import the module. Returns None if forking is safe afterwards, else why it is not."""
     try:
         importlib.import_module(module)
     except Exception as error:
-        # The trial's own import will fail in the same way, and its stderr is where the story belongs.
+        # The trial's own import will fail in the same way, with the traceback in its stderr.
         return f"import {module}: {type(error).__name__}: {error}"
     try:
         num_threads = len(os.listdir("/proc/self/task"))
@@ -266,13 +266,13 @@ def main(arguments: list[str]) -> None:
     """`supervisor.py [MODULE]`: orders on stdin, events on stdout, everything else on stderr."""
     module = arguments[0] if arguments else ""
     events = os.dup(1)
-    os.dup2(2, 1)  # Whatever a framework prints while it is imported must not mix with the events.
+    os.dup2(2, 1)  # Output of a framework's import must not mix with the events.
     if not module:
         Supervisor(orders=0, events=events, preloaded=False).serve()
         return
     why_not = _preload(module)
     if why_not is not None:
-        # With other threads about, neither forking nor preparing a new child is safe: begin again without.
+        # With other threads, neither forking nor preparing a new child is safe: restart without the import.
         print(f"trials start from a fresh Python each: {why_not}", file=sys.stderr)
         os.dup2(events, 1)
         os.execv(sys.executable, module_command("trial.runner.supervisor"))

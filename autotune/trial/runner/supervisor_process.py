@@ -16,7 +16,7 @@ from typing import IO, Any
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Stage
 from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command, package_path
-from autotune.trial.room import when_there_is_room
+from autotune.trial.process_start import start_when_possible
 
 _ENDS_WITHIN_S = 30.0
 """A supervisor whose stdin is closed; it waits 10 s for processes that cannot be killed."""
@@ -37,7 +37,7 @@ class SupervisorProcess:
 
         `log` takes its stderr; None: it writes to this process's.
         """
-        process = when_there_is_room(lambda: _popen(module, variables, log))
+        process = start_when_possible(lambda: _popen(module, variables, log))
         if not _says_something(process, limit_s):
             _kill_session(process)
             raise HarnessError(
@@ -46,6 +46,10 @@ class SupervisorProcess:
             )
         _pipe(process.stdout).readline()  # `ready`, or nothing from one that has ended: the first order finds out.
         return cls(process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def send(self, order: Mapping[str, Any]) -> None:
         """Raises BrokenPipeError where it has ended."""

@@ -1,7 +1,7 @@
-"""Does a config compute what the untuned model computes? The check of a trial, in the child.
+"""The accuracy check of a trial, in the child: does a config compute what the untuned model computes?
 
-The first untuned run of a study writes the reference, every other run is compared with it. What is compared, and by
-how much it may differ, is the `Gate`'s matter: `OutputGate` for a model's outputs, `training` has the one for steps.
+The first untuned run of a study writes the reference; every other run is compared with it. A `Gate` decides what is
+compared and how much it may differ: `OutputGate` for a model's outputs, `training.StepGate` for training steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autotune.trial.request import TrialRequest
 
 
 class WrongResultError(Exception):
-    """The output leaves the tolerance."""
+    """The output differs from the reference by more than the tolerance."""
 
     def __init__(self, message: str, relative_error: float) -> None:
         super().__init__(message)
@@ -27,17 +27,17 @@ class WrongResultError(Exception):
 
 
 class Gate(Protocol):
-    """What two runs must agree in. `seen` and `reference` are lists of lists of arrays, of the same run's making."""
+    """What two runs must agree in. `seen` and `reference` are lists of lists of arrays of one run each."""
 
     def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
-        """Raises AutotuneError or WrongResultError if the untuned model's run is nothing to compare with."""
+        """Raises AutotuneError or WrongResultError if the untuned model's run cannot be the reference."""
 
     def errors(self, reference: list[list[Any]], seen: list[list[Any]], tolerance: float) -> tuple[float, ...]:
-        """Relative errors, each for what it is worth recording. Raises WrongResultError beyond the tolerance."""
+        """The relative errors to record. Raises WrongResultError beyond the tolerance."""
 
 
 def check(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: Gate) -> tuple[float, ...] | None:
-    """What the gate finds against the reference; None for the reference itself."""
+    """The relative errors against the reference; None for the run that writes it."""
     reference_file = Path(request.reference)
     if request.untuned and not reference_file.exists():
         write_reference(request, seen, tolerance, gate)
@@ -60,7 +60,7 @@ def check(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: 
 
 
 def write_reference(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: Gate) -> None:
-    """Keep what the untuned model gave, unless it is nothing to compare with."""
+    """Save the outputs of the untuned model, unless they cannot be the reference."""
     _require_tensors(request, seen)
     gate.refuse_unusable(seen, tolerance)
     accuracy.save_reference(Path(request.reference), seen)
@@ -70,15 +70,15 @@ def write_reference(request: TrialRequest, seen: list[list[Any]], tolerance: flo
 class OutputGate:
     """The outputs of a model. `seen` is a list of output arrays for each input.
 
-    The last inputs are the first ones again: a capture that is right at first may be stale later. `why_unrepeatable` is
-    asked where that happens to the untuned model.
+    The last inputs are the first ones again: a capture that is right at first may be stale later. `why_unrepeatable`
+    gives the cause if the untuned model itself is not repeatable.
     """
 
     model: str
     why_unrepeatable: Callable[[], str | None]
 
     def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
-        """An untuned model that gives NaN, or another output for the same input, is nothing to compare with."""
+        """An untuned model that gives NaN, or different outputs for the same input, cannot be the reference."""
         for place, output in enumerate(seen[0], start=1):
             if np.isnan(output).any():
                 raise WrongResultError(
@@ -103,14 +103,14 @@ class OutputGate:
         worst: dict[int, float] = {}
         for number, (expected, got) in enumerate(zip(reference, seen, strict=True), start=1):
             if any(np.isnan(each).any() for each in expected):
-                continue  # A derived input outside the model's domain: the untuned model has no answer to compare with.
+                continue  # A derived input outside the model's domain: the reference is NaN.
             where = f"input {number} of {len(seen)}"
             if len(got) != len(expected):
                 raise WrongResultError(f"{len(got)} outputs instead of {len(expected)} on {where}", float("inf"))
             for place, (r, y) in enumerate(zip(expected, got, strict=True)):
                 error = accuracy.output_error(r, y)
                 if not error <= tolerance:
-                    what = accuracy.incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
+                    what = accuracy.why_incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
                     raise WrongResultError(f"output {place + 1} of {len(got)} on {where}: {what}", error)
                 worst[place] = max(worst.get(place, 0.0), error)
         return tuple(worst[place] for place in sorted(worst))

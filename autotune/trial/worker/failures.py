@@ -1,4 +1,4 @@
-"""An exception of the child as a `Failure`: its reason, its stage and its own words."""
+"""Exceptions of the child as a `Failure`: reason, stage and message."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError, InvalidConfigError, quoted
 from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.trial.process_start import lacks_process_resources
 from autotune.trial.request import TrialRequest
-from autotune.trial.room import is_without_room
 from autotune.trial.worker.accuracy_check import WrongResultError
 
 _REASONS: dict[type[BaseException], Reason] = {
@@ -18,17 +18,17 @@ _REASONS: dict[type[BaseException], Reason] = {
     InvalidConfigError: Reason.INVALID,
     AutotuneError: Reason.HARNESS,
 }
-"""First match wins, so a subclass stands before its base."""
+"""The first match wins, so subclasses come before their bases."""
 
 
 def failure_of(
     error: BaseException, stage: Stage, request: TrialRequest, backend: Backend | None, evidence: str
 ) -> Failure:
-    """The reason behind an exception: told by its type first, else by the stage in which it came."""
+    """A `Failure` whose reason follows from the exception's type, or else from the stage in which it was raised."""
     return Failure(
         reason=_reason(error, stage, request, backend),
         stage=stage,
-        error=_in_words(error),
+        error=_message(error),
         evidence=evidence,
         relative_error=_finite(getattr(error, "relative_error", None)),
     )
@@ -40,17 +40,17 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
         return by_type
     if stage in (Stage.START, Stage.BUILD) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
         return Reason.HARNESS
-    if is_without_room(error):
+    if lacks_process_resources(error):
         return Reason.HARNESS
-    told = backend.classify(error) if backend is not None else None
-    if told is not None:
-        return told
+    by_backend = backend.classify(error) if backend is not None else None
+    if by_backend is not None:
+        return by_backend
     if isinstance(error, MemoryError):
         return Reason.OUT_OF_MEMORY
     return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR
 
 
-def _in_words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, AutotuneError):
         return f"{error} ({error.tip})" if error.tip else str(error)
     return quoted(error, max_lines=4, max_chars=600)

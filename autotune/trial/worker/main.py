@@ -1,7 +1,7 @@
-"""The child of a trial as a program: it prepares the process, measures, and leaves one outcome in the trial's folder.
+"""The program of a trial's child: it prepares the process, measures, and writes one outcome to the trial's folder.
 
-A folder is the whole interface, by hand too (`cli.py run` prints the command). The process belongs to one trial and
-ends with it, so it may set what it likes: environment, working folder, a framework's global switches.
+The folder is the whole interface, also by hand (`cli.py run` prints the command). The process runs one trial and ends
+with it, so it may change the environment, the working folder and a framework's global switches.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.toolchain import hand_over
+from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import reference
 from autotune.trial.worker.failures import failure_of
 from autotune.trial.worker.measure import measure
 from autotune.trial.worker.stages import TURN_FD_VARIABLE, Progress, Turns, take_pipe
 
-_STARTED_ANEW = "AUTOTUNE_STARTED_ANEW"
+_RESTARTED = "AUTOTUNE_RESTARTED"
 
 
 def main(arguments: list[str]) -> int:
@@ -49,13 +49,13 @@ def main(arguments: list[str]) -> int:
     only_reference = arguments[1:] == [reference.ONLY]
     temporary = None
     if not only_reference:
-        _stand_on_variables(request, folder)
+        _require_variables(request, folder)
         temporary = _use_temporary_folder(request, folder)
     progress = Progress(folder)
     pipe = take_pipe(TURN_FD_VARIABLE)
     if not only_reference and reference.is_missing(request):
         progress.enter(Stage.CHECK)
-        status = reference.let_another_process_write(folder)
+        status = reference.write_in_child(folder)
         if reference.is_missing(request):
             return status
     job: Callable[[Backend], Measurement | None]
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
 def run(
     job: Callable[[Backend], Measurement | None], request: TrialRequest, progress: Progress, folder: TrialFolder
 ) -> Outcome | None:
-    """What the job gives, or whatever goes wrong in it as a `Failure`; the traceback goes to stderr."""
+    """The result of `job`, or a `Failure` for any exception in it; the traceback goes to stderr."""
     backend: Backend | None = None
     try:
         backend = load_backend(request.workload.framework)
@@ -87,41 +87,41 @@ def run(
         return failure_of(error, progress.stage, request, backend, evidence=str(folder.stderr))
 
 
-def _stand_on_variables(request: TrialRequest, folder: TrialFolder) -> None:
-    """Start this Python anew if a declared variable does not stand: some are read only when a process starts."""
-    # PYTHONPATH stands as far as it can: this package must come first. And once only: Python changes some itself.
+def _require_variables(request: TrialRequest, folder: TrialFolder) -> None:
+    """Restart this Python if a declared variable is not set: some are read only when a process starts."""
+    # PYTHONPATH is left out: this package must come first. Restart only once: Python changes some variables itself.
     missing = {n: v for n, v in request.variables.items() if os.environ.get(n) != v and n != "PYTHONPATH"}
-    if missing and os.environ.pop(_STARTED_ANEW, None) is None:
+    if missing and os.environ.pop(_RESTARTED, None) is None:
         command = module_command("trial.worker.main", str(folder.path))
-        os.execve(sys.executable, command, {**os.environ, **missing, _STARTED_ANEW: "1"})
+        os.execve(sys.executable, command, {**os.environ, **missing, _RESTARTED: "1"})
 
 
 def _use_temporary_folder(request: TrialRequest, folder: TrialFolder) -> Path | None:
-    """Temporary files of this process and of the compilers go with the trial. None where the user says where to."""
+    """Keep temporary files of this process and of compilers with the trial. None if the user has set TMPDIR."""
     if "TMPDIR" in request.variables:
         return None
     folder.drop_temporary()
     temporary = folder.temporary
     temporary.mkdir(mode=0o700)
     os.environ["TMPDIR"] = str(temporary)
-    tempfile.tempdir = None  # Somebody may have asked in the process that this one was forked from.
+    tempfile.tempdir = None  # The process that this one was forked from may have cached it.
     return temporary
 
 
 def _use_folders(request: TrialRequest, folder: TrialFolder, backend: Backend) -> None:
-    """An own working folder and own, if asked for empty, compile caches."""
+    """Use the trial's own working folder and compile caches; empty the caches if the request says so."""
     if request.cold:
         shutil.rmtree(request.cache, ignore_errors=True)
     Path(request.cache).mkdir(parents=True, exist_ok=True)
     if request.toolchain is not None and "TMPDIR" not in request.variables:
-        hand_over(Path(request.toolchain), Path(request.cache), Path(tempfile.gettempdir()))
+        install_toolchain(Path(request.toolchain), Path(request.cache), Path(tempfile.gettempdir()))
     os.environ.update(backend.cache_variables(request.cache))
     folder.scratch.mkdir(exist_ok=True)
     os.chdir(folder.scratch)
 
 
 def leave(code: int) -> NoReturn:
-    """End without the interpreter's shutdown: frameworks hang or abort in theirs, and the outcome is on disk."""
+    """Exit without the interpreter's shutdown, in which frameworks hang or abort; the outcome is on disk."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

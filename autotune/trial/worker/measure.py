@@ -24,7 +24,7 @@ from autotune.trial.worker.accuracy_check import check
 from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.reused_samples import find_equivalent_trial
 from autotune.trial.worker.stages import Progress, Turns
-from autotune.trial.worker.subject import Subject, put_on_device
+from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
 from autotune.trial.worker.timed_calls import calls_of_a_pass, first_pass, one_call
 
@@ -36,7 +36,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
     memory = PeakMemory(backend)
-    subject = put_on_device(request.workload, backend)
+    subject = build_subject(request.workload, backend)
     model, inputs = subject.model, subject.inputs
     tolerance = request.tolerance_for(subject.dtypes)
     task = task_for(request.workload, subject, backend)
@@ -69,7 +69,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
 
         program = compile_model.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
-        # A live process is there to be timed beside others: it never takes anything over.
+        # A live process is timed beside others, so it never reuses samples.
         twin = find_equivalent_trial(request, program, here) if turns is None else None
         if twin is not None:
             samples, peak_bytes = twin.measurement.samples, twin.measurement.peak_memory_bytes
@@ -84,13 +84,13 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
             _profile(one_call(step, inputs[0], backend), TrialFolder(Path(request.profile_in)), backend)
 
     own_compile_s = _compile_s(first_call_s, replay, samples)
-    paid = request.compiled_before
+    cold = request.compiled_before
     return Measurement(
         samples=samples,
         first_call_s=first_call_s,
-        compile_s=own_compile_s if paid is None else paid.compile_s,
+        compile_s=own_compile_s if cold is None else cold.compile_s,
         peak_memory_bytes=peak_bytes,
-        compile_peak_memory_bytes=compile_peak_bytes if paid is None else paid.peak_memory_bytes,
+        compile_peak_memory_bytes=compile_peak_bytes if cold is None else cold.peak_memory_bytes,
         relative_error=None if errors is None else max(errors),
         output_errors=errors,
         diagnosis=diagnosis,
@@ -99,26 +99,26 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         stage_s=progress.spent_s(),
         program=program,
         reused_from=None if twin is None else twin.number,
-        compiled_from=None if paid is None else paid.trial,
+        compiled_from=None if cold is None else cold.trial,
         replay=replay,
     )
 
 
 def _compile_s(first_call_s: float, replay: Replay | None, samples: Samples) -> float:
-    """What the calls that compile took beyond steady ones."""
+    """Extra time of the calls that compile, compared with steady calls."""
     if replay is None:
         return max(first_call_s - float(np.median(samples.latency_s)), 0.0)
     return max(sum(replay.cold_s) - len(replay.stream) * float(np.mean(samples.latency_s)), 0.0)
 
 
 def _profile(call: Callable[[], None], folder: TrialFolder, backend: Backend) -> None:
-    """After everything that is timed: a profiler slows down what it watches."""
+    """Profile after all timing, since a profiler slows the model down."""
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.write_profile(backend.profile(call, PROFILED_CALLS, folder.trace_file))
 
 
 def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: Backend) -> AbstractContextManager[Any]:
-    """Where the request wants them. Raises InputError for an artifact that cannot be used here."""
+    """The compile caches that the request asks for. Raises InputError for an artifact that cannot be used here."""
     if request.keep_cache_in is None and request.shipped is None:
         return nullcontext()
     leaves = subject.inputs[0].leaves()
@@ -145,6 +145,6 @@ def _take(
 
 
 def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:
-    """The study's plan, with the framework's own least number of warm-up calls, within the limit of the stage."""
+    """The study's plan with the framework's minimum of warm-up calls, limited to the time of the stage."""
     least = max(request.sampling.min_warmup_calls, backend.warmup_calls)
     return request.sampling.model_copy(update={"min_warmup_calls": least, "longest_s": 0.9 * request.limits.run})

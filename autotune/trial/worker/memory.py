@@ -1,8 +1,8 @@
 """Peak memory of a trial: the device allocator's where there is one, else the growth of the resident set.
 
-On Linux the kernel keeps each process's resident peak (VmHWM) and can be told to start it anew. A forked child starts
-with its parent's peak, which is why the peak is always reset first and reported as growth since before the model was
-built: what the interpreter and the framework occupy by themselves is left out.
+On Linux the kernel records each process's resident peak (VmHWM) and can reset it. A forked child starts with its
+parent's peak, so the peak is always reset first and reported as growth since before the model was built: memory of the
+interpreter and the framework is not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RESET_PEAK = "5"
 
 
 class PeakMemory:
-    """Create it before the model exists; then `restart()` at the start of a stage and `peak_bytes()` at its end."""
+    """Create it before the model is built; call `restart()` at the start of a stage and `peak_bytes()` at its end."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -28,7 +28,7 @@ class PeakMemory:
         self.restart()
 
     def restart(self) -> None:
-        """Start a new peak at the present use."""
+        """Reset the peak to the current use."""
         if self._backend.peak_memory_bytes() is not None:
             self._backend.reset_peak_memory()
             return
@@ -38,7 +38,7 @@ class PeakMemory:
             self._resettable = False
 
     def peak_bytes(self) -> int | None:
-        """Peak since `restart`; None where neither a device allocator nor the kernel tells."""
+        """Peak since `restart`; None where neither a device allocator nor the kernel reports one."""
         device_peak = self._backend.peak_memory_bytes()
         if device_peak is not None:
             return device_peak

@@ -1,9 +1,9 @@
-"""The wide reference: what the untuned model gives in float32 or float64, written before anything is measured.
+"""The wide reference: outputs of the untuned model in float32 or float64, written before anything is measured.
 
-The worker lets another process do this and then goes on, with a reference to compare the untuned model with like any
-config. In the same process the wide model would leave its memory and its warm kernels behind: a ViT's peak then read
-7 MiB instead of 35, its first call 14 ms instead of 239 (torch, CPU). That process builds the model from the study's
-seed, as every trial does, so it has the weights that every trial has; a deep copy would not work for every model.
+The worker starts another process for this, and then compares the untuned model with the reference like any config. In
+the same process the wide model would leave memory and warm kernels behind: a ViT's peak was then 7 MiB instead of 35,
+its first call 14 ms instead of 239 (torch, CPU). The other process builds the model from the study's seed, as every
+trial does, so the weights are the same; a deep copy would not work for every model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import write_reference
-from autotune.trial.worker.subject import Subject, put_on_device, widened
+from autotune.trial.worker.subject import Subject, build_subject, widen_subject
 from autotune.trial.worker.task import TrialTask, task_for
 
 ONLY = "reference"
@@ -33,14 +33,14 @@ ONLY = "reference"
 
 
 def is_missing(request: TrialRequest) -> bool:
-    """Whether this run is the one that a wide reference must be written for."""
+    """Whether a wide reference must be written before this run."""
     return request.untuned and request.reference_precision != "model" and not Path(request.reference).exists()
 
 
-def let_another_process_write(folder: TrialFolder) -> int:
-    """Exit status of a worker that leaves the reference, or a `Failure` as its outcome.
+def write_in_child(folder: TrialFolder) -> int:
+    """Run a worker that writes the reference, or a `Failure` as its outcome; returns its exit status.
 
-    If that worker is killed, this process dies in the same way, so that the crash is seen for what it is.
+    If that worker is killed by a signal, this process ends with the same signal, so that the crash is reported.
     """
     print("the untuned model is run for --reference first", file=sys.stderr, flush=True)
     status = subprocess.run(module_command("trial.worker.main", str(folder.path), ONLY), check=False).returncode
@@ -50,12 +50,12 @@ def let_another_process_write(folder: TrialFolder) -> int:
 
 
 def write(request: TrialRequest, backend: Backend, enter: Callable[[Stage], None]) -> None:
-    """Build the model, widen it, call it and keep its outputs. Raises HarnessError where it does not run so wide."""
+    """Build the model, widen it, call it and save its outputs. Raises HarnessError if it does not run in that type."""
     assert request.reference_precision != "model"
     dtype = request.reference_precision
     enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
-    subject = put_on_device(request.workload, backend)
+    subject = build_subject(request.workload, backend)
     tolerance = request.tolerance_for(subject.dtypes)
     _refuse_narrowing(request, subject, dtype)
     enter(Stage.CHECK)
@@ -76,13 +76,13 @@ def _observed(
     request: TrialRequest, backend: Backend, subject: Subject, dtype: WideType
 ) -> tuple[TrialTask, list[list[Any]]]:
     try:
-        wide = widened(subject, backend, dtype)
+        wide = widen_subject(subject, backend, dtype)
         task = task_for(request.workload, wide, backend)
         with task.recording():
             step = task.compile(without_variants(request.config), UndoLog())
             return task, task.observe(step, wide.inputs[0].call(step))
     except Exception as error:
-        # Memory too: what counts is that this reference cannot be had, and what to do.
+        # Out of memory too: the message says that this reference cannot be made, and what to do.
         raise HarnessError(
             f"{request.workload.model}: the untuned model does not run in {dtype}: {_first_line(error)}",
             tip="use --reference model",

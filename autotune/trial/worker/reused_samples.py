@@ -1,7 +1,7 @@
-"""`EquivalentTrial`: an earlier trial that ran the same program, so that its samples hold for this trial too.
+"""`EquivalentTrial`: an earlier trial that ran the same program, so that its samples are valid for this trial too.
 
-Equal programs run equally fast, and what two processes of one program differ by is noise: sampled again, the second
-name of a config would only be another chance to look lucky (docs/decisions/0006-same-program.md).
+Equal programs run equally fast, and differences between two processes of one program are noise: sampling it again
+under a second config would only give it another chance to look fast (docs/decisions/0006-same-program.md).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from autotune.trial.request import TrialRequest
 
 @dataclass(frozen=True)
 class EquivalentTrial:
-    """The trial that measured the program, and what it brought back."""
+    """The trial that measured the program, and its measurement."""
 
     number: int
     measurement: Measurement
 
 
 def find_equivalent_trial(request: TrialRequest, program: str | None, here: Environment) -> EquivalentTrial | None:
-    """The earlier trial whose samples serve; None: sample. Whatever is missing, broken or in doubt means None.
+    """The earlier trial whose samples are valid here; None: take samples. Missing or damaged files mean None.
 
-    Its samples must be its own, of this very program, made in an environment like this one, after a warm-up that
-    settled, and taken to the end, or cut short by a rule that would cut this trial's short as well.
+    The samples must be its own, of the same program, taken in an environment like this one after a warm-up that
+    settled, and complete, or cut short by a rule that would cut this trial's samples short as well.
     """
     known = request.known_programs.get(program) if program is not None else None
     if known is None:
@@ -41,8 +41,8 @@ def find_equivalent_trial(request: TrialRequest, program: str | None, here: Envi
     earlier = folder.read_outcome()
     if not isinstance(earlier, Measurement) or earlier.program != program or earlier.reused_from is not None:
         return None
-    serves = earlier.environment.is_like(here) and _are_enough(earlier.samples, request)
-    return EquivalentTrial(number, earlier) if serves else None
+    is_valid = earlier.environment.is_like(here) and _are_enough(earlier.samples, request)
+    return EquivalentTrial(number, earlier) if is_valid else None
 
 
 def _are_enough(samples: Samples, request: TrialRequest) -> bool:
@@ -50,6 +50,6 @@ def _are_enough(samples: Samples, request: TrialRequest) -> bool:
         return False
     if samples.are_whole:
         return True
-    # Stopped early it lost to the best of that time. The best has only become better since; but the rule may have
-    # changed with the budget, or the noise floor, and then its few samples would be taken for more than they are.
+    # It was stopped early because it was slower than the best config of that time, which can only have become faster.
+    # But the rule may have changed with the budget or the noise floor; then its few samples are not enough.
     return is_clearly_slower(samples.latency_s, request.sampling, request.incumbent_s)

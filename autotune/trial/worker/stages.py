@@ -1,4 +1,4 @@
-"""The stage that a trial is in, and the turns of a live one: what the child tells its supervisor and waits for."""
+"""The stage that a trial is in, which the child reports, and the turns of a live process, which it waits for."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from autotune.trial.folder import TrialFolder
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
 """Number of the pipe on which a supervisor listens for stages; unset when started by hand."""
 TURN_FD_VARIABLE = "AUTOTUNE_TURN_FD"
-"""Number of the pipe on which a live process is told when to take samples; unset where they are taken in one go."""
+"""Number of the pipe that tells a live process when to take samples; unset if it takes them in one go."""
 
 
 class Progress:
-    """The stage that the child is in, told to the folder and to the supervisor; and the seconds spent in each."""
+    """The stage that the child is in, reported to the folder and the supervisor, and the seconds spent in each."""
 
     def __init__(self, folder: TrialFolder) -> None:
         self._folder = folder
         self._pipe = take_pipe(STAGE_FD_VARIABLE)
         self.stage = Stage.START
-        # The age of a process is told by the wall clock; all that follows is not.
+        # Only the age of a process is measured by the wall clock.
         self._entered = time.monotonic() - max(time.time() - psutil.Process().create_time(), 0.0)
         self._spent_s: dict[Stage, float] = {}
 
@@ -37,7 +37,7 @@ class Progress:
                 os.write(self._pipe, f"{stage.value}\n".encode())
 
     def spent_s(self) -> dict[Stage, float]:
-        """Seconds in each stage until now; `start` counts from the process's own beginning."""
+        """Seconds in each stage so far; `start` begins when the process begins."""
         self._note_time()
         return {stage: round(seconds, 4) for stage, seconds in self._spent_s.items()}
 
@@ -48,22 +48,22 @@ class Progress:
 
 
 class Turns:
-    """When a live process may take samples. `None` in its place: at once, by the plan."""
+    """Tells a live process when to take samples. Without one (None) a process takes them at once, by the plan."""
 
     def __init__(self, pipe: int, progress: Progress) -> None:
         self._pipe = pipe
         self._progress = progress
 
     def wait(self) -> bool:
-        """Idle until the next turn; False when there will be no more."""
+        """Block until the next turn; False when there are no more."""
         self._progress.enter(Stage.WAIT)
-        told = os.read(self._pipe, 1)
+        received = os.read(self._pipe, 1)
         self._progress.enter(Stage.RUN)
-        return bool(told)
+        return bool(received)
 
 
 def take_pipe(variable: str) -> int | None:
-    """The pipe whose number an environment variable holds; what the child starts must not have either."""
+    """The pipe whose number an environment variable holds. Both are hidden from processes that the child starts."""
     number = os.environ.pop(variable, None)
     if number is None:
         return None

@@ -14,16 +14,18 @@ from autotune.measure import accuracy
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.trial.worker.traffic_inputs import Stream, find_shapes
+from autotune.workload.arguments import Arguments
+from autotune.workload.build import Recipe, Variants, build
 from autotune.workload.shapes import Shapes
-from autotune.workload.workload import Arguments, Recipe, Variants, Workload, build
+from autotune.workload.workload import Workload
 
 
 @dataclass(frozen=True)
 class Subject:
     """`inputs` are the example first, then those that results are checked on, then the example again.
 
-    Under traffic the example has the most frequent shape, and the others are of shapes of the stream, so that no check
-    makes a compiler see what the stream does not hold.
+    Under traffic the example has the most frequent shape, and the others have shapes of the stream, so that no check
+    shows a compiler a shape that is not in the stream.
     """
 
     model: Any
@@ -32,19 +34,19 @@ class Subject:
     dtypes: frozenset[str]
     """Element types of parameters and example inputs."""
     example_sha256: tuple[str | None, ...]
-    """Of each leaf of the example inputs before any call; None for what is no tensor."""
+    """Digest of each leaf of the example inputs before any call; None for a leaf that is no tensor."""
     variants: Variants
     """Other implementations of parts of the model, as its author declared them."""
     recipe: Recipe | None = None
-    """How it is trained; None: it is not."""
+    """How the model is trained; None for inference."""
     shapes: Shapes | None = None
-    """What is known of the shapes that it sees; None: it sees one."""
+    """What is known of the shapes of its inputs; None: there is one shape."""
     stream: Stream | None = None
-    """The calls of a trial under traffic, if and only if there are `shapes`."""
+    """The calls of a trial under traffic; given if and only if there are `shapes`."""
 
 
-def put_on_device(workload: Workload, backend: Backend) -> Subject:
-    """Build the workload's model and inputs and place them. Raises InputError or AutotuneError for unusable ones."""
+def build_subject(workload: Workload, backend: Backend) -> Subject:
+    """Build the workload's model and inputs and put them on the device. Raises InputError or AutotuneError."""
     built = build(workload)
     problem = backend.check_model(built.model)
     if problem is not None:
@@ -65,9 +67,9 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
     if workload.traffic is not None:
         shapes = find_shapes(workload, built, model, given[0], backend)
         stream = Stream.of(workload, given[0], shapes, backend)
-        given = [*stream.checked, _varied(backend, stream.checked[0], workload.seed)]
+        given = [*stream.checked, _derived(backend, stream.checked[0], workload.seed)]
     elif not built.more_inputs:
-        given.append(_varied(backend, given[0], workload.seed))
+        given.append(_derived(backend, given[0], workload.seed))
     parameters = list(backend.parameters(model))
     return Subject(
         model=model,
@@ -82,8 +84,8 @@ def put_on_device(workload: Workload, backend: Backend) -> Subject:
     )
 
 
-def widened(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
-    """Model and inputs with their floats in `dtype`. UndoLog the model in place: `subject` is of no use any more."""
+def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
+    """Model and inputs with their floats in `dtype`. Changes the model: do not use `subject` afterwards."""
     inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
     return replace(
         subject,
@@ -94,8 +96,8 @@ def widened(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
 
 
 def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
-    """Why the model gives another output for the same input, as far as its parts and one more call tell."""
-    dropouts = named_dropouts(subject, backend)
+    """Why the model gives different outputs for the same input, if its parts or one more call show it."""
+    dropouts = describe_dropouts(subject, backend)
     if dropouts is not None:
         return f"{dropouts} active: call {backend.evaluation_call}"
     before = backend.random_state()
@@ -107,8 +109,8 @@ def why_unrepeatable(subject: Subject, backend: Backend) -> str | None:
     return f"it writes into its input ({', '.join(written)}): let it work on a copy" if written else None
 
 
-def named_dropouts(subject: Subject, backend: Backend) -> str | None:
-    """The beginning of a sentence about the model's dropout that is on, its verb included; None where none is."""
+def describe_dropouts(subject: Subject, backend: Backend) -> str | None:
+    """Subject and verb of a sentence about the model's active dropout; None if there is none."""
     dropouts = backend.active_dropout(subject.model)
     if not dropouts:
         return None
@@ -137,9 +139,9 @@ def _placed(backend: Backend, arguments: Arguments) -> Arguments:
     return arguments.with_leaves([backend.place(leaf) for leaf in arguments.leaves()])
 
 
-def _varied(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
+def _derived(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     leaves = inputs.leaves()
-    arrays = accuracy.varied([backend.to_array(leaf) for leaf in leaves], seed)
+    arrays = accuracy.derived_inputs([backend.to_array(leaf) for leaf in leaves], seed)
     return inputs.with_leaves(
         [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
     )

@@ -1,4 +1,4 @@
-"""`TrialTask`: what a trial does with its subject, by task. Everything else of a trial is the same for all of them."""
+"""`TrialTask`: what a trial does with its subject, by task. Everything else is the same for all tasks."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from autotune.workload.workload import Workload
 
 
 class TrialTask(Protocol):
-    """Made before the subject is touched; its methods are called in their order here, `require_sound` after timing."""
+    """Created before the subject is changed. Its methods are called in this order, `require_sound` after timing."""
 
     gate: Gate
-    """What is compared; asked after `observe`."""
+    """What is compared; used after `observe`."""
 
     def recording(self) -> AbstractContextManager[Any]:
-        """Where all calls are made."""
+        """The context in which all calls are made."""
 
     def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
-        """What is called with each of the subject's inputs, and timed."""
+        """The function that is called with each of the subject's inputs, and timed."""
 
     def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
-        """What the gate compares, in arrays. `first` is what the first inputs gave; the other calls are made here."""
+        """The arrays that the gate compares. `first` is the output for the first inputs; this makes the other calls."""
 
     def require_sound(self, step: Callable[..., Any]) -> None:
-        """Raises WrongResultError where the timed calls have led astray."""
+        """Raises WrongResultError if the timed calls have corrupted the model."""
 
 
 def task_for(workload: Workload, subject: Subject, backend: Backend) -> TrialTask:
-    """The one of the workload's task."""
+    """The task of the workload."""
     kind = Training if workload.task == "train" else Inference
     return kind(workload, subject, backend)

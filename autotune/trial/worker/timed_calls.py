@@ -1,4 +1,4 @@
-"""The calls of a trial that are timed: of the example inputs, or of the stream under traffic, and its first pass."""
+"""The calls of a trial that are timed: one call with the example inputs, or the stream of calls under traffic."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autotune.measure.diagnosis import Compilations
 from autotune.measure.measurement import Replay
 from autotune.measure.sampling import take_cold_pass
 from autotune.trial.worker.subject import Subject
-from autotune.workload.workload import Arguments
+from autotune.workload.arguments import Arguments
 
 
 def one_call(step: Callable[..., Any], inputs: Arguments, backend: Backend) -> Callable[[], None]:
-    """Makes the call, and returns when its output is there and let go of."""
+    """A function that makes the call and returns when the output is ready, without keeping it."""
 
     def call() -> None:
         inputs.call(step)
@@ -25,7 +25,7 @@ def one_call(step: Callable[..., Any], inputs: Arguments, backend: Backend) -> C
 
 
 def calls_of_a_pass(subject: Subject, step: Callable[..., Any], backend: Backend) -> list[Callable[[], None]]:
-    """One for each call of the stream; without traffic the call of the example inputs alone."""
+    """The calls of the stream, or without traffic the single call with the example inputs."""
     if subject.stream is None:
         return [one_call(step, subject.inputs[0], backend)]
     of_shape = [one_call(step, inputs, backend) for inputs in subject.stream.inputs]
@@ -42,7 +42,7 @@ def first_pass(
     def read() -> Compilations | None:
         return backend.compilations(subject.model, config)
 
-    read()  # What a framework does to be able to tell is no part of the first call.
+    read()  # The first reading may set up counters, which is not part of the first call.
     cold_s, compilations = take_cold_pass(calls_of_a_pass(subject, step, backend), read)
     return Replay(
         sizes=subject.stream.sizes,

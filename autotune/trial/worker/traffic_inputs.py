@@ -17,9 +17,11 @@ from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
+from autotune.workload.arguments import Arguments
+from autotune.workload.build import Built, build
 from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Sizes, Traffic
-from autotune.workload.workload import Arguments, Built, Workload, build
+from autotune.workload.workload import Workload
 
 Shape = tuple[int, ...]
 

@@ -29,7 +29,7 @@ from autotune.errors import AutotuneError
 from autotune.measure import accuracy
 from autotune.measure.accuracy import Array
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
-from autotune.trial.worker.subject import Subject, named_dropouts
+from autotune.trial.worker.subject import Subject, describe_dropouts
 from autotune.workload.workload import Workload
 
 NUM_STEPS = 4
@@ -105,7 +105,7 @@ class Training:
         return np.array([_rms(y.astype(np.float64) - x) for x, y in zip(self._start, now, strict=True)])
 
     def _why_unrepeatable(self, random_state: bytes) -> str | None:
-        dropouts = named_dropouts(self._subject, self._backend)
+        dropouts = describe_dropouts(self._subject, self._backend)
         if dropouts is not None:
             return f"{dropouts} active: set its share to 0 for the study, since compiled code draws other numbers"
         if self._backend.random_state() != random_state:

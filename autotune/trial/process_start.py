@@ -1,4 +1,4 @@
-"""Starting a process on a machine that has no room for a further one at the moment: wait a while, then say so."""
+"""Starting a process, with retries while the machine has no process or memory to spare."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import TypeVar
 
 from autotune.errors import HarnessError
 
-PATIENCE_S = 30.0
+RETRY_FOR_S = 30.0
 _PAUSE_S = 0.5
-_NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
+_NO_RESOURCES = (errno.EAGAIN, errno.ENOMEM)
 
 Started = TypeVar("Started")
 
 
-def when_there_is_room(start: Callable[[], Started], patience_s: float | None = None) -> Started:
-    """What `start` (a fork, a Popen) gives, as soon as it can. Raises HarnessError after `PATIENCE_S`."""
-    end = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+def start_when_possible(start: Callable[[], Started], retry_for_s: float | None = None) -> Started:
+    """The result of `start` (a fork, a Popen), retried for `RETRY_FOR_S`. Raises HarnessError after that."""
+    end = time.monotonic() + (RETRY_FOR_S if retry_for_s is None else retry_for_s)
     while True:
         try:
             return start()
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in _NO_RESOURCES:
                 raise
             if time.monotonic() >= end:
                 raise HarnessError(
                     f"this machine can start no further process: {error.strerror}",
-                    tip="end what is not needed, or raise the limits on processes and memory (ulimit -u, the "
+                    tip="stop unneeded programs, or raise the limits on processes and memory (ulimit -u, the "
                     "container's pids and memory); nothing recorded is lost",
                 ) from None
         time.sleep(_PAUSE_S)
 
 
-def is_without_room(error: BaseException | None) -> bool:
-    """The error, or one that it came from, says that no process or thread could be started."""
+def lacks_process_resources(error: BaseException | None) -> bool:
+    """Whether the error, or one that caused it, says that no process or thread could be started."""
     while error is not None:
         if isinstance(error, OSError) and error.errno == errno.EAGAIN:
             return True

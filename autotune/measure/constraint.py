@@ -1,0 +1,166 @@
+"""`Constraint`: a bound on a quantity that a trial measured, as a user writes it: `peak_memory <= 2GiB`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from pydantic import model_validator
+
+from autotune.errors import InputError
+from autotune.measure.measurement import Measurement
+from autotune.measure.objective import TOTAL, total_s
+from autotune.measure.units import UNITS, Amount, Dimension
+from autotune.schema import Record
+
+Relation = Literal["<=", ">=", "=="]
+
+
+class Quantity(NamedTuple):
+    """Something that a measurement tells: its unit (seconds, bytes, items a second or none) and how it is read."""
+
+    unit: Dimension
+    read: Callable[[Measurement], float | None]
+
+
+QUANTITIES: dict[str, Quantity] = {
+    "latency": Quantity("s", lambda m: m.latency.p50),
+    "p90": Quantity("s", lambda m: m.latency.p90),
+    "p99": Quantity("s", lambda m: m.latency.p99),
+    "throughput": Quantity("/s", lambda m: m.throughput),
+    "peak_memory": Quantity("B", lambda m: m.peak_memory_bytes),
+    "memory": Quantity("B", lambda m: m.peak_memory_bytes),
+    "compile": Quantity("s", lambda m: m.compile_s),
+    "graph_breaks": Quantity("", lambda m: m.diagnosis.num_graph_breaks),
+    "recompiles": Quantity("", lambda m: m.diagnosis.num_recompiles),
+    "compilations": Quantity("", lambda m: None if m.replay is None else m.replay.num_compilations),
+    "fallbacks": Quantity("", lambda m: None if m.replay is None else m.replay.num_fallbacks),
+    "error": Quantity("", lambda m: m.relative_error or 0.0),
+}
+"""What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`."""
+OF_TRAFFIC = ("compilations", "fallbacks")
+"""Quantities that there are under traffic only."""
+
+_SENTENCE = re.compile(r"\s*(\w+(?::\w*)?)\s*(<=|>=|==|=)\s*([0-9.].*)")
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A constraint that a measurement does not keep."""
+
+    constraint: Constraint
+    value: float | None
+    """In the quantity's unit; None where the framework cannot tell."""
+
+    @property
+    def amount(self) -> float | None:
+        """How far the bound is missed, in the quantity's unit, above 0."""
+        return None if self.value is None else abs(self.value - self.constraint.bound)
+
+    @property
+    def share(self) -> float:
+        """The same as a share of the bound (of one unit where the bound is 0); 1 where the value is unknown."""
+        return 1.0 if self.amount is None else self.amount / self.constraint.scale
+
+
+class Constraint(Record):
+    """A measured quantity must not exceed a bound (or fall below it, or must equal it), e.g. `peak_memory <= 2GiB`."""
+
+    text: str
+    quantity: str
+    """A key of `QUANTITIES`, or `total:N`."""
+    relation: Relation
+    bound: float
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_was(cls, content: Any) -> Any:
+        """Older manifests say `exact` where there are three relations now."""
+        if isinstance(content, dict) and "exact" in content:
+            return {
+                **{k: v for k, v in content.items() if k != "exact"},
+                "relation": "==" if content["exact"] else "<=",
+            }
+        return content
+
+    @classmethod
+    def parse(cls, text: str) -> Constraint:
+        """From plain words: QUANTITY <= NUMBER[UNIT], or with >= or ==. Raises InputError."""
+        match = _SENTENCE.fullmatch(text)
+        amount = None if match is None else Amount.parse(match[3])
+        if match is None or amount is None:
+            raise InputError(
+                f"--constraint {text!r}: not understood", tip='write e.g. "peak_memory <= 2GiB" or "graph_breaks == 0"'
+            )
+        name, sign = match[1], match[2]
+        quantity = _quantity(text, name)
+        bound = amount.to_base(quantity.unit)
+        if bound is None:
+            known = ", ".join(each for each in UNITS[quantity.unit] if each) or "no unit"
+            raise InputError(f"--constraint {text!r}: {name} is not given in {amount.unit!r}", tip=f"use: {known}")
+        return cls(
+            text=" ".join(text.split()),
+            quantity=name,
+            relation=_relation(text, name, sign, is_rate=quantity.unit == "/s"),
+            bound=bound,
+        )
+
+    @property
+    def unit(self) -> Dimension:
+        """Of the bound: a key of `UNITS`."""
+        return _quantity(self.text, self.quantity).unit
+
+    @property
+    def scale(self) -> float:
+        """What a miss is measured by: the bound, or one unit where that is 0."""
+        return self.bound if self.bound > 0 else 1.0
+
+    def value(self, measurement: Measurement) -> float | None:
+        """In the quantity's unit; None where the framework cannot tell."""
+        return _quantity(self.text, self.quantity).read(measurement)
+
+    def miss(self, measurement: Measurement) -> Miss | None:
+        """None where the constraint is kept. What the framework cannot tell keeps no promise."""
+        return Miss(self, self.value(measurement)) if self.violation(measurement) > 0 else None
+
+    def violation(self, measurement: Measurement) -> float:
+        """How far the bound is missed, as a share of it, 0 or less where it is kept; 1 where the value is unknown.
+
+        A share, so that a model learns as well from bytes as from seconds, and can weigh one constraint with another.
+        """
+        value = self.value(measurement)
+        if value is None:
+            return 1.0
+        excess = {"<=": value - self.bound, ">=": self.bound - value, "==": abs(value - self.bound)}[self.relation]
+        return excess / self.scale
+
+
+def _quantity(text: str, name: str) -> Quantity:
+    """Raises InputError for an unknown name."""
+    total = TOTAL.fullmatch(name)
+    if total is not None:
+        num_calls = int(total[1])
+        return Quantity("s", lambda m: total_s(m, num_calls))
+    if name.partition(":")[0] == "total":
+        raise InputError(f"--constraint {text!r}: how many calls?", tip='write e.g. "total:10000 <= 5min"')
+    if name not in QUANTITIES:
+        raise InputError(
+            f"--constraint {text!r}: unknown quantity {name!r}",
+            tip=f"choose from: {', '.join(QUANTITIES)}, total:10000",
+        )
+    return QUANTITIES[name]
+
+
+def _relation(text: str, name: str, sign: str, *, is_rate: bool) -> Relation:
+    """Only a rate is wanted large; everything else, small. Raises InputError for the other way round."""
+    if sign in ("=", "=="):
+        return "=="
+    wanted: Relation = ">=" if is_rate else "<="
+    if sign != wanted:
+        raise InputError(
+            f"--constraint {text!r}: {name} is wanted {'large' if is_rate else 'small'}",
+            tip=f"write {name} {wanted} NUMBER",
+        )
+    return wanted

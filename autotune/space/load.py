@@ -1,0 +1,130 @@
+"""A search space loaded from its file, narrowed to what is on offer for a framework's release on a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from autotune.config import FRAMEWORK, Scalar
+from autotune.environment import package_version
+from autotune.errors import InputError
+from autotune.files import parse_as, read_yaml
+from autotune.space.schema import PRESETS, Conditions, ForbidEntry, KnobEntry, Need, Pattern, Preset, SpaceFile
+from autotune.space.space import Knob, SearchSpace, is_among
+from autotune.workload.workload import Device, Task
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What decides which knobs and values are on offer."""
+
+    version: str
+    """The framework's release."""
+    device: Device
+    task: Task = "infer"
+    preset: Preset = "standard"
+    tolerance: float = math.inf
+    """Relative error of outputs that the study accepts; 0: whatever changes numerics is left out."""
+    num_cores: int = 1
+    known: frozenset[Need] = frozenset({"one shape"})
+    """Of the shapes that the model is called with."""
+    process_settings: bool = False
+    """The job will allow what holds for its whole process."""
+
+    def holds_for(self, rule: ForbidEntry) -> bool:
+        """The rule says something here."""
+        return self.device in rule.devices and self.task in rule.tasks
+
+    def allow(self, conditions: Conditions) -> bool:
+        """A knob or value under these conditions is on offer here."""
+        return (
+            self.device in conditions.devices
+            and self.task in conditions.tasks
+            and SpecifierSet(conditions.versions).contains(self.version, prereleases=True)
+            and PRESETS.index(conditions.preset) <= PRESETS.index(self.preset)
+            and all(package_version(name) is not None for name in conditions.packages)
+            and conditions.cores <= self.num_cores
+            and conditions.error <= self.tolerance
+            and self.known.issuperset(conditions.needs)
+            and (self.process_settings or not conditions.process)
+        )
+
+
+def read_space_file(path: Path) -> SpaceFile:
+    """A space file as written. Raises InputError with file and key."""
+    return parse_as(SpaceFile, read_yaml(path), path)
+
+
+def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> SearchSpace:
+    """Read a space file and keep what is on offer here. Raises InputError with file and key."""
+    file = read_space_file(path)
+    if file.framework != framework:
+        raise InputError(f"{path}: key framework: is {file.framework!r}, but the study uses {framework!r}")
+    _check_references(file, path)
+    knobs = [_narrow(name, entry, circumstances, path) for name, entry in file.knobs.items()]
+    space = SearchSpace(
+        framework=framework,
+        knobs=tuple(knob for knob in knobs if knob is not None),
+        forbid=tuple((rule.if_, rule.because) for rule in file.forbid if circumstances.holds_for(rule)),
+    )
+    for config in (space.untuned(), space.default()):
+        if because := space.forbidden(config):
+            raise InputError(f"{path}: key forbid: rules out {config}, which every study needs ({because})")
+    return space
+
+
+def _narrow(name: str, entry: KnobEntry, circumstances: Circumstances, path: Path) -> Knob | None:
+    """The knob with the values that are on offer; None if none is left."""
+    if not circumstances.allow(entry):
+        return None
+    values = tuple(each.value for each in entry.entries() if circumstances.allow(each))
+    if not values:
+        return None
+    if "untuned" in entry.model_fields_set and not is_among(entry.untuned, values):
+        raise InputError(
+            f"{path}: key knobs.{name}.untuned: {entry.untuned!r} is not offered for "
+            f"{circumstances.version} on {circumstances.device}"
+        )
+    default = entry.default if is_among(entry.default, values) else values[0]
+    untuned = entry.untuned if "untuned" in entry.model_fields_set else default
+    return Knob(
+        name=name,
+        doc=str(entry.doc),
+        values=values,
+        when=entry.when,
+        default=default,
+        untuned=untuned,
+        runtime=entry.runtime,
+    )
+
+
+def _check_references(file: SpaceFile, path: Path) -> None:
+    """Every knob and value that a condition, rule or default names exists, and conditions look back only."""
+    values = {name: tuple(e.value for e in entry.entries()) for name, entry in file.knobs.items()}
+    before: dict[str, tuple[Scalar, ...]] = {}
+    for name, entry in file.knobs.items():
+        place = f"{path}: key knobs.{name}"
+        if name == FRAMEWORK:
+            raise InputError(f"{place}: the name is taken by the knob that chooses between frameworks")
+        if len(set(values[name])) < len(values[name]):
+            raise InputError(f"{place}.values: a value is given twice (1, 1.0 and true count as one)")
+        for key in {"default", "untuned"} & entry.model_fields_set:
+            if not is_among(getattr(entry, key), values[name]):
+                raise InputError(f"{place}.{key}: {getattr(entry, key)!r} is not one of the values")
+        _check_pattern(entry.when, before, f"{place}.when", "an earlier knob")
+        before[name] = values[name]
+    for number, rule in enumerate(file.forbid):
+        _check_pattern(rule.if_, values, f"{path}: key forbid.{number}.if", "a knob")
+
+
+def _check_pattern(pattern: Pattern, known: Mapping[str, tuple[Scalar, ...]], place: str, expected: str) -> None:
+    for name, wanted in pattern.items():
+        if name not in known:
+            raise InputError(f"{place}: {name!r} is not {expected}")
+        for value in wanted if isinstance(wanted, list) else [wanted]:
+            if not is_among(value, known[name]):
+                raise InputError(f"{place}.{name}: {value!r} is not one of its values")

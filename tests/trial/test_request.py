@@ -1,0 +1,52 @@
+"""Copies of a trial request: each method changes its own fields and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from autotune.measure.sampling import SamplingPlan
+from autotune.trial.request import Changes, ColdCompile, Limits, TrialRequest
+
+BEFORE = ColdCompile(trial=3, compile_s=2.0, peak_memory_bytes=None)
+COPIES: list[tuple[Callable[[TrialRequest], TrialRequest], dict[str, object]]] = [
+    (lambda request: request.limited_to(Limits(total=5)), {"limits": Limits(total=5)}),
+    (lambda request: request.profiled_in(Path("/p")), {"profile_in": "/p"}),
+    (lambda request: request.compared_with(Path("/r.npz")), {"reference": "/r.npz"}),
+    (lambda request: request.cached_in(Path("/c"), cold=False), {"cache": "/c", "cold": False}),
+    (lambda request: request.with_toolchain(Path("/t")), {"toolchain": "/t"}),
+    (lambda request: request.keeping_cache_in(Path("/k")), {"keep_cache_in": "/k"}),
+    (lambda request: request.with_known_programs({"p": "/o"}), {"known_programs": {"p": "/o"}}),
+    (lambda request: request.compiled_already(BEFORE), {"cold": False, "compiled_before": BEFORE}),
+    (
+        lambda request: request.sampled_by(SamplingPlan(max_samples=7), incumbent_s=0.1),
+        {"sampling": SamplingPlan(max_samples=7), "incumbent_s": 0.1},
+    ),
+]
+
+
+@pytest.mark.parametrize(("copy", "changed"), COPIES)
+def test_a_copy_changes_its_own_fields(make_request, copy, changed):
+    """The rest stays as it was, and so does the request that was copied."""
+    request = make_request()
+    before = dict(request)
+    assert dict(copy(request)) == {**before, **changed}
+    assert dict(request) == before
+
+
+def test_a_trial_without_reuse_takes_nothing_over(make_request):
+    """Neither caches nor samples."""
+    plain = make_request()
+    borrowed = plain.compiled_already(BEFORE).with_known_programs({"p": "/o"})
+    assert borrowed.from_empty_caches() == plain.with_known_programs({"p": "/o"})
+    assert borrowed.without_reuse() == plain
+
+
+def test_the_type_checker_sees_the_fields_as_they_are() -> None:
+    """`Changes` repeats names and types of fields for mypy, so the two must agree."""
+    fields = get_type_hints(TrialRequest)
+    for name, kind in get_type_hints(Changes).items():
+        assert kind == fields[name], name
