@@ -486,7 +486,7 @@ def said_by(script, folder, config, *arguments):
     for _ in range(4):  # PyNative's first operator may crash on a CPU.
         (folder / "best.yaml").write_text(yaml.safe_dump(content))
         child = subprocess.run(
-            command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=600
+            command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=3600
         )
         if child.returncode >= 0:
             break
