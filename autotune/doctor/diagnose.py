@@ -100,9 +100,7 @@ class Examiner:
             num_fused=diagnosis.num_fused,
             fused=diagnosis.fused,
             unfused=diagnosis.unfused,
-            refusal=f"{compiled.error} (full log: {compiled.evidence})"
-            if isinstance(compiled, Failure)
-            else None,
+            refusal=f"{compiled.error} (full log: {compiled.evidence})" if isinstance(compiled, Failure) else None,
             note=diagnosis.note,
             findings=tuple(ranked(findings)),
         )

@@ -160,7 +160,11 @@ def test_a_changed_model_is_refused(tune_fake, model_file):
     assert tune_fake("--trials", "2").returncode == 0
     model_file.write_text(model_file.read_text() + "\n# changed\n")
     refused(
-        tune_fake("--trials", "3"), "was created with different settings", "source file (SHA-256)", "--study NAME", "set these back"
+        tune_fake("--trials", "3"),
+        "was created with different settings",
+        "source file (SHA-256)",
+        "--study NAME",
+        "set these back",
     )
 
 
