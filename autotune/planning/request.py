@@ -68,7 +68,7 @@ def study_name(request: TuneRequest, frameworks: tuple[str, ...], device: Device
 
 def _kind_suffixes(request: TuneRequest) -> list[str]:
     """Parts of a study's name for the task and the traffic; none for inference and for one shape."""
-    task = [] if request.task == "infer" else [request.task]
+    task: list[str] = [] if request.task == "infer" else [request.task]
     return [*task, "traffic"] if request.shapes or request.traffic else task
 
 
