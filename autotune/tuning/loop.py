@@ -253,7 +253,7 @@ class Tuner:
         try:
             outcome = self._quiet.attempt(folder, request, ends - clock())
             if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
-                # A config must not be blamed for another trial's caches.
+                # Another trial's caches must not be what a config is blamed for.
                 outcome = attempt(from_empty_caches(request))
             outcome = retry_if_crashed(folder, request, outcome, attempt)
         except BaseException:
