@@ -1,9 +1,9 @@
-"""`Explanation`: which knobs mattered in a study, why its winner wins, and why everything else lost.
+"""`Explanation`: which knobs mattered in a study, why the winner wins, and why the other trials lost.
 
-Derived from the study's records alone; nothing is run. Three views, since each misleads alone: Optuna's importances
-(all trials at once, rough with few of them), pairs of trials that differ in one knob (there may be none), and what the
-compiler reports of the winner and of those that it is compared with. Times are those of the confirmation where it has
-them, and of trials that nothing disturbed.
+It is derived from the study's records; nothing is run. There are three views, since each alone misleads: Optuna's
+importances (all trials at once, rough with few of them), pairs of trials that differ in one knob (there may be none),
+and what the compiler reports of the winner and of those that it is compared with. Times are those of the confirmation
+where it has them, and of trials that nothing disturbed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Influence:
 
     @property
     def is_significant(self) -> bool:
-        """It is larger than the noise: of most pairs the whole interval says the same."""
+        """Whether it is larger than the noise: the whole interval of most pairs is above 1."""
         return statistics.median(each.low for each in self.pairs) > 1
 
 
@@ -102,17 +102,17 @@ class Explanation:
     objective: Objective
     importances: list[Importance]
     effects: list[Influence]
-    """Those that can be told from noise first, the largest of them first."""
+    """Those that are distinguishable from noise first, the largest first."""
     rivals: list[Rival]
     groups: list[Group]
     disturbed: tuple[int, ...] = ()
-    """Trials whose times say nothing, since something else kept the machine busy."""
+    """Trials whose times are not used, because other programs kept the machine busy."""
     hot_spots: HotSpots | None = None
     """Of the untuned model and the winner, as far as they were profiled."""
 
 
 def explain(study: Study) -> Explanation | None:
-    """None as long as there is nothing to explain: no trial that keeps every constraint."""
+    """The explanation of a study; None if no trial keeps every constraint."""
     answer = result_of(study)
     winner = answer.best
     if winner is None:
@@ -188,8 +188,8 @@ def influences(space: SearchSpace, records: Sequence[TrialRecord], known: Figure
         for pair in pairs_of(knob.name, records, space):
             first, second = sorted(pair, key=lambda each: repr(each.config[knob.name]))
             by_values.setdefault((first.config[knob.name], second.config[knob.name]), []).append((first, second))
-        told = (_influence(knob.name, *values, pairs, known) for values, pairs in by_values.items())
-        found += [each for each in told if each is not None]
+        of_knob = (_influence(knob.name, *values, pairs, known) for values, pairs in by_values.items())
+        found += [influence for influence in of_knob if influence is not None]
     return sorted(found, key=lambda each: (not each.is_significant, -each.median))
 
 

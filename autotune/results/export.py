@@ -40,7 +40,7 @@ from autotune.workload.shapes import Shapes
 
 
 def figures_of(record: TrialRecord) -> Figures:
-    """A measured trial in the words of the exported file."""
+    """The figures of a measured trial for the exported file."""
     measured = record.measurement
     return Figures(
         trial=record.number,
@@ -54,9 +54,9 @@ def figures_of(record: TrialRecord) -> Figures:
 
 
 def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
-    """The answer as it is exported, or another trial that was compared with the untuned model.
+    """What is exported: the best config, or another trial that was compared with the untuned model.
 
-    Raises InputError while there is no verdict, or nothing usable.
+    Raises InputError if there is no verdict yet, or nothing usable.
     """
     answer = result_of(study)
     confirmation = answer.confirmation
@@ -74,7 +74,7 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
 
 @dataclass(frozen=True)
 class _Exported:
-    """What goes into the file: the answer, or what the user prefers to it."""
+    """What goes into the file: the best trial, or the one that the user chose."""
 
     record: TrialRecord
     verdict: Verdict
@@ -83,7 +83,7 @@ class _Exported:
 
 
 def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
-    """A trial that the user prefers to the answer. Raises InputError where it was not compared."""
+    """The trial that the user chose. Raises InputError if it was not compared with the untuned model."""
     record = study.record(trial)
     speedup = confirmation.compared.get(trial)
     if speedup is None:
@@ -144,7 +144,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
 
 
 def _shapes(manifest: Manifest, measured: Measurement) -> Shapes | None:
-    """The study's traffic, and where its dimensions show in the model that was measured."""
+    """The study's traffic, and the axes of the measured model that it changes."""
     if manifest.traffic is None or measured.replay is None:
         return None
     replay = measured.replay
@@ -152,7 +152,7 @@ def _shapes(manifest: Manifest, measured: Measurement) -> Shapes | None:
 
 
 def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[str, str]) -> dict[str, str | None]:
-    """Where the config's variants are, but for those that are the model as it is: each's first value."""
+    """Variant -> import path, for each variant that the config uses; a variant's first value is the model as it is."""
     return {
         name: known[name].get(value)
         for name, value in asked_for.items()
@@ -161,7 +161,7 @@ def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[st
 
 
 def _baseline(manifest: Manifest, untuned: TrialRecord) -> Baseline:
-    """The untuned model of the study's first framework."""
+    """The untuned model of the study's first framework, which all configs were compared with."""
     return Baseline(
         framework=manifest.workload.framework,
         framework_version=manifest.framework_version,
@@ -172,15 +172,17 @@ def _baseline(manifest: Manifest, untuned: TrialRecord) -> Baseline:
 
 
 def export(study: Study, path: Path, trial: int | None = None) -> TunedConfig:
-    """Write the answer, or another trial that was compared, to a YAML file. Raises InputError."""
+    """Write the best config, or another trial that was compared, to a YAML file. Raises InputError."""
     tuned = tuned_config(study, trial)
     tuned.write(path)
     return tuned
 
 
 def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials) -> Artifact:
-    """Write the compile cache of what was exported to `path` beside it, and name it there. Raises InputError where
-    there is none worth having, and HarnessError; the file at `path` stays as it was then."""
+    """Write the compile cache of the exported config next to `path`, and add its name to that file.
+
+    Raises InputError if the cache is of no use, and HarnessError. The file at `path` is unchanged then.
+    """
     if tuned.is_untuned:
         raise InputError("no artifact: the answer is the untuned model, of which nothing is compiled")
     if tuned.shapes is not None:
@@ -197,7 +199,7 @@ def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials
     artifact = prewarm(request, folder, path.with_suffix(SUFFIX), trials)
     tuned.model_copy(update={"artifact": artifact}).write(path)
     EXPORTED_CACHE.write(study, ExportedCache(trial=number, artifact=artifact))
-    # It stays where a process failed: it is the evidence.
+    # After a failure the folder is kept as evidence.
     clear_runs(folder)
     return artifact
 

@@ -1,4 +1,4 @@
-"""`StudyResult`: what a study says so far, derived from its records and never stored."""
+"""`StudyResult`: the result of a study so far, derived from its records and never stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from autotune.workload.traffic import Traffic
 
 @dataclass(frozen=True)
 class StudyResult:
-    """The verdict with what it rests on. `verdict` is None as long as no confirmation was made."""
+    """The verdict and its evidence. `verdict` is None as long as there is no confirmation."""
 
     study: str
     space: SearchSpace
@@ -44,33 +44,33 @@ class StudyResult:
     records: list[TrialRecord]
     verdict: Verdict | None
     best: TrialRecord | None
-    """What to use: the confirmed winner, or the untuned model where nothing is better; the leader if unconfirmed."""
+    """The trial to use: the confirmed winner, or the untuned model if nothing is better; before that, the leader."""
     untuned: TrialRecord | None
     confirmation: Confirmation | None
     break_even_calls: int | None
     noise_floor: NoiseFloor | None
     drift_checks: list[DriftCheck]
     effects: list[Effect]
-    """What the programs of the trials say about each knob."""
+    """The effect of each knob on the programs of the trials."""
     front: list[TrialRecord]
-    """Trials that keep every constraint and that no other one beats in each objective, by the first objective."""
+    """The Pareto front: trials that keep every constraint, sorted by the first objective."""
     stop_reason: StopReason | None
     """Why the search ended."""
     num_configs: int | None
-    """Of the space; None: too many to count."""
+    """Size of the space; None: too many configs to count."""
     early_stop: ExpectedGain | None = None
-    """What made the search stop before its budget was used; None if nothing did."""
+    """The forecast with which the search stopped before its budget was used; None if it did not."""
     learned: RulesInForce = field(default_factory=lambda: RulesInForce([], None))
-    """The rules that the study goes by."""
+    """The failure rules that apply to the study."""
     priors: list[priors.Use] = field(default_factory=list)
     artifact: Artifact | None = None
     """The best config's compile cache, as it was exported last."""
     hot_spots: HotSpots | None = None
-    """Where the time of the untuned model and of the best config goes; None if neither was profiled."""
+    """The operators that take the time of the untuned model and of the best config; None if none was profiled."""
     near_best_after: int | None = None
-    """Trials after which the search was within 2 % of what it ends with."""
+    """Number of trials after which the search was within 2 % of its final best."""
     traffic: Traffic | None = None
-    """The shapes that the model is called with; None: always the same."""
+    """The shapes that the model is called with; None: a single one."""
 
     @property
     def objective(self) -> Objective:
@@ -79,12 +79,12 @@ class StudyResult:
 
     @property
     def closest_miss(self) -> TrialRecord | None:
-        """Where no config keeps every constraint: the one that misses them by the least."""
+        """The trial that misses the constraints by the least, if no config keeps them all."""
         return closest_miss(self.records) if self.verdict is Verdict.INFEASIBLE else None
 
     @property
     def out_of_bounds(self) -> TrialRecord | None:
-        """The best of those that break a constraint, if it beats the answer."""
+        """The best trial that breaks a constraint, if it beats the result."""
         tempting = [each for each in self.records if each.state == "infeasible"]
         best = min(tempting, key=self._value, default=None)
         if best is None or self.best is None or self._value(best) >= self._value(self.best):
@@ -100,18 +100,18 @@ class StudyResult:
 
     @property
     def drift(self) -> float | None:
-        """Share by which the untuned model's latency changed during the search; None without drift checks."""
+        """Share by which the latency of the untuned model changed during the search; None without drift checks."""
         return None if self.untuned is None else drift(self.untuned, self.drift_checks)
 
     @property
     def is_outdated(self) -> bool:
-        """Trials were recorded after the verdict."""
+        """Whether trials were recorded after the verdict."""
         confirmation = self.confirmation
         return confirmation is not None and confirmation.num_trials != sum(each.counts for each in self.records)
 
 
 def result_of(study: Study) -> StudyResult:
-    """Read a study's answer."""
+    """The result of a study so far."""
     records = study.records()
     measured = [each for each in records if isinstance(each.outcome, Measurement)]
     untuned = next((each for each in measured if each.config == study.manifest.space.untuned()), None)
@@ -168,7 +168,7 @@ def _artifact_of(study: Study, trial: int) -> Artifact | None:
 
 
 def _hot_spots(study: Study, untuned: TrialRecord | None, best: TrialRecord | None) -> HotSpots | None:
-    """As far as these trials were profiled. Where the best is the untuned model, there is one to show."""
+    """The profiles of these trials, as far as they exist; only one if the best is the untuned model."""
     first, second = (
         None if record is None else study.trial_folder(record.number).read_profile()
         for record in (untuned, None if best is untuned else best)
@@ -177,7 +177,7 @@ def _hot_spots(study: Study, untuned: TrialRecord | None, best: TrialRecord | No
 
 
 def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:
-    """The best so far, by the simplest name that its program has."""
+    """The best so far: of the trials that ran the fastest program, the one with the simplest config."""
     first = fastest(records, study.manifest.objective.value)
     if first is None:
         return None
@@ -188,8 +188,9 @@ def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:
 def break_even_of(
     objective: Objective, confirmation: Confirmation | None, untuned: TrialRecord | None, record: TrialRecord
 ) -> int | None:
-    """Calls that earn back what compiling costs: by the confirmed ratio where it is one of latencies, else by the
-    search's medians.
+    """Number of calls after which compiling has paid off.
+
+    By the confirmed speed-up if it is one of latencies, else by the search's medians.
     """
     if confirmation is None or untuned is None or record.number == untuned.number:
         return None

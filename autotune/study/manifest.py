@@ -1,4 +1,4 @@
-"""`Manifest`: the question that a study answers, kept beside its answers so that they stay comparable."""
+"""`Manifest`: the settings that a study was created with, and that keep its trials comparable."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Manifest(Record):
 
     schema_: Literal[3] = Field(3, alias="schema")
     id: str
-    """Of this very study: another one that took its name and folder has another."""
+    """Unique: another study that takes the name and the folder has another id."""
     name: str
     created: str
     autotune_version: str
     optuna_version: str
     workload: Workload
-    """In a study of several frameworks that of the first, whose untuned model all configs are compared with."""
+    """In a study of several frameworks the first one's; all configs are compared with its untuned model."""
     framework_version: str
     space_file: str
     others: tuple[Target, ...] = ()
@@ -92,17 +92,17 @@ class Manifest(Record):
         return "+".join(each.workload.framework for each in self.targets)
 
     def target_of(self, config: Config) -> tuple[Target, Config]:
-        """What a config of the study's space is a config of, and the config as that framework knows it."""
+        """The target that a config of the study's space belongs to, and the config without the framework's prefix."""
         chosen = config.get(FRAMEWORK, self.workload.framework)
         return next(each for each in self.targets if each.workload.framework == chosen), plain(config)
 
     def differences(self, other: Manifest) -> list[str]:
-        """What `other` asks differently, in words; empty when their trials are comparable."""
+        """The settings that differ in `other`, in words; empty if the trials of both are comparable."""
         mine, theirs = self._question(), other._question()
         return [f"{key}: {mine[key]} -> {theirs[key]}" for key in mine if mine[key] != theirs[key]]
 
     def require_same(self, now: Manifest) -> None:
-        """Raises StoreError, with the two ways out, if trials of `now` would not be comparable with the recorded."""
+        """Raises StoreError if trials of `now` would not be comparable with the recorded ones."""
         differences = self.differences(now)
         if differences:
             raise StoreError(

@@ -24,11 +24,11 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"cannot create {folder}: {error.strerror}", tip="choose another place with --studies-dir"
+            f"cannot create {folder}: {error.strerror}", tip="choose another folder with --studies-dir"
         ) from None
     if (folder / "study.db").exists():
         raise StoreError(
-            f"{folder} holds a study.db without a manifest.json: it is no study of ours, or half of one",
+            f"{folder} holds a study.db without a manifest.json: it is not a complete study",
             tip="choose another with --study NAME, or move that folder away",
         )
     opened = storage.open_storage(folder / "study.db", create=True)
@@ -61,9 +61,9 @@ def open_study(studies_dir: Path, name: str) -> Study:
 
 
 def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
-    """The study of this name if it asks the same question, else a new one. Raises StoreError if it differs.
+    """The study of this name, created if there is none. Raises StoreError if it was created with other settings.
 
-    A study in which nothing was ever measured (a model file with a mistake, say) holds no evidence and begins anew.
+    A study in which nothing was ever measured, for example because the model file had a mistake, is replaced.
     """
     check_name(manifest.name)
     if not (studies_dir / manifest.name / "manifest.json").exists():
@@ -71,7 +71,7 @@ def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
     study = open_study(studies_dir, manifest.name)
     if not study.has_evidence():
         study.close()
-        return _begin_anew(study, manifest)
+        return _recreate(study, manifest)
     try:
         study.manifest.require_same(manifest)
     except StoreError:
@@ -85,8 +85,8 @@ def list_studies(studies_dir: Path) -> list[str]:
     return sorted(path.parent.name for path in studies_dir.glob("*/manifest.json"))
 
 
-def _begin_anew(study: Study, manifest: Manifest) -> Study:
-    """Replace a study without evidence, unless someone is at work in it. What lies beside it in its folder stays."""
+def _recreate(study: Study, manifest: Manifest) -> Study:
+    """Replace a study without evidence, unless it is in use. Other files in its folder are kept."""
     with storage.exclusive(study.folder / own_files.LOCK):
         if study.has_evidence():
             return open_or_create(study.folder.parent, manifest)
@@ -101,7 +101,7 @@ def _begin_anew(study: Study, manifest: Manifest) -> Study:
 
 
 def check_name(name: str) -> None:
-    """Raises InputError for what is no name of a study."""
+    """Raises InputError for a text that cannot be the name of a study."""
     if not _NAME.fullmatch(name):
         raise InputError(
             f"--study {name!r}: not usable as a folder's name", tip="use at most 100 letters, digits, '.', '_' and '-'"

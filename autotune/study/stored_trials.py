@@ -15,11 +15,11 @@ from autotune.study.records import TrialRecord
 from autotune.trial.folder import parse_outcome
 
 RESULT = "result"
-"""Trial attribute that holds its outcome."""
+"""Trial attribute: the outcome."""
 
 
 def failed_through_harness(trial: FrozenTrial) -> bool:
-    """It was told, and as a failure that says nothing about its config; the end of a run's time is nobody's fault."""
+    """Whether it ended in a failure that says nothing about its config; running out of time is not a failure."""
     return trial.state is TrialState.FAIL and RESULT in trial.user_attrs and not _was_cut_off(trial)
 
 

@@ -1,9 +1,9 @@
-"""`Study`: a named, resumable run. The only module that uses Optuna's study API.
+"""`Study`: a named, resumable run, stored by Optuna.
 
-How outcomes are told to Optuna (docs/decisions/0003-study-storage.md): a failure that the config caused is told as a
-completed trial with the worst values so far and the constraint `ok` violated, so that samplers learn to avoid it; a
-failure of the harness is told as FAIL and its config may be tried again. Every trial carries the same constraints, each
-told as the share by which its bound is missed.
+What Optuna stores of an outcome (docs/decisions/0003-study-storage.md): a failure that the config caused is a completed
+trial with the worst values so far and the constraint `ok` violated, so that samplers learn to avoid it; a failure of
+the harness is a trial in state FAIL, and its config may be tried again. Every trial carries the same constraints, each
+as the share by which its bound is missed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.orphans import kill_marked
 
 MAX_HARNESS_FAILURES = 2
-"""A config whose trials failed this often through no fault of its own is not tried again."""
+"""A config is not tried again after this many failures that it did not cause."""
 _LEASE = "lease"
-"""Trial attribute that holds who runs it."""
+"""Trial attribute: which process runs the trial."""
 
 DEFAULT_STUDIES_DIR = Path("studies")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A trial to run: its number, its config, and Optuna's handle to tell the outcome with."""
+    """A trial to run: its number, its config, and Optuna's trial, which takes the outcome."""
 
     number: int
     config: Config
@@ -53,7 +53,7 @@ class Asked:
 
 
 class Study:
-    """An open study. Writing needs `writing()`, which keeps other tuners out and reaps what died."""
+    """An open study. Writing needs `writing()`, which keeps other processes out and ends trials of dead ones."""
 
     budget = Slot("budget", Budget)
     """What the study was last run with, so that `resume` needs nothing but the study's name."""
@@ -106,22 +106,22 @@ class Study:
 
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
-        """Exclusive use of the study; yields the numbers of the trials that a dead run had left running."""
+        """Exclusive use of the study; yields the numbers of the trials that a dead process had left running."""
         with self.exclusive():
             yield self._reap()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """No other process runs trials of this study. Raises StoreError if one does, or if nothing can be written."""
+        """Keep other processes from running trials. Raises StoreError if one does, or if nothing can be written."""
         self.require_writable()
         with storage.exclusive(self.folder / own_files.LOCK):
             own_files.require_own_folders(self.folder)
             if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
-                raise StoreError(f"{self.folder} was begun anew by another process", tip="run the same command again")
+                raise StoreError(f"{self.folder} was replaced by another process", tip="run the same command again")
             yield
 
     def require_writable(self) -> None:
-        """Raises StoreError where nothing can be written in the study's folder, which reading does not need."""
+        """Raises StoreError if nothing can be written in the study's folder. Reading needs no such right."""
         storage.require_writable(self._database)
 
     def records(self) -> list[TrialRecord]:
@@ -143,22 +143,22 @@ class Study:
         return measured[0] if measured else tried[-1] if tried else None
 
     def num_recorded(self) -> int:
-        """Trials that say something about their config: what a budget counts."""
+        """Number of trials that say something about their config; a budget counts these."""
         return sum(self._counts(trial) for trial in self._trials())
 
     def has_evidence(self) -> bool:
-        """Something was measured, or is being measured right now."""
+        """Whether anything was measured, or is being measured now."""
         records = (self._record_of(trial) for trial in self._trials())
         return any(each and (isinstance(each.outcome, Measurement) or each.state == "running") for each in records)
 
     def num_configs(self) -> int | None:
-        """Size of the space, None if it is too large to be counted out."""
+        """Size of the space; None if it is too large to be counted."""
         return self._sampler.num_configs
 
     def enqueue(self, configs: Iterable[Config]) -> list[Config]:
-        """Try these next, in order, after those that wait already; a resumed study knows them still.
+        """Try these configs next, in order, after those already queued. The queue is stored with the study.
 
-        Returns those that will be tried: others are no configs of this space, or were tried or queued before.
+        Returns those that were queued: not the configs of another space, nor those tried or queued before.
         """
         space, queue = self.manifest.space, self.queue
         known = {*queue, *(Config(trial.params) for trial in self._trials() if trial.state in TAKEN)}
@@ -168,34 +168,34 @@ class Study:
         return wanted
 
     def exclude(self, predicate: Callable[[Config], bool]) -> None:
-        """Never try configs for which this holds, queued ones included. The untuned model is always tried."""
+        """Never try configs for which `predicate` holds, even queued ones. The untuned model is always tried."""
         self._exclusions.append(predicate)
 
     def ask(self, longest_s: float) -> Asked | None:
-        """The next config that was not tried yet; None when there is none left. Never a config twice."""
+        """A trial of a config that was not tried before; None if there is none left."""
         with storage.storage_errors(self._database):
             config = self._sampler.choose(self._survey())
             return None if config is None else self._ask_once(config, longest_s)
 
     def ask_for(self, config: Config, longest_s: float) -> Asked | None:
-        """A trial of this very config, which no trial has; None if it is excluded."""
+        """A trial of this config, which no trial has yet; None if it is excluded."""
         with storage.storage_errors(self._database):
             return None if self._is_excluded(config) else self._ask_once(config, longest_s)
 
     def forecast(self) -> ExpectedGain | None:
-        """What the next trial promises; None where there is no forecast (see `EnumSampler.forecast`)."""
+        """The gain expected of the next trial; None if there is no forecast (see `EnumSampler.forecast`)."""
         with storage.storage_errors(self._database):
             return self._sampler.forecast(self._survey())
 
     def tell(self, asked: Asked, outcome: Outcome) -> None:
-        """Record the outcome. Raises StoreError; the trial's folder holds the outcome all the same."""
+        """Store the outcome. Raises StoreError; the trial's folder then still holds the outcome."""
         blamed = isinstance(outcome, Measurement) or outcome.blames_config
         violations = self._violations(outcome)
         with storage.storage_errors(self._database):
             if blamed:
                 for name, violation in violations.items():
                     asked.handle.set_constraint(name, violation)
-            # Last but one: where the result stands, the constraints do, and a dead run's trial can still be told.
+            # After the constraints: a trial with a result can be completed even if this process dies here.
             asked.handle.set_user_attr(RESULT, {"outcome": outcome.model_dump(mode="json")})
             if blamed:
                 self._optuna.tell(asked.handle, self._values(outcome))
@@ -203,13 +203,13 @@ class Study:
                 self._optuna.tell(asked.handle, state=TrialState.FAIL)
 
     def abandon(self, asked: Asked) -> None:
-        """The trial was interrupted: leave no running trial behind; its config will be asked again."""
+        """End an interrupted trial; its config will be asked for again."""
         self.trial_folder(asked.number).drop_leftovers()
         with storage.storage_errors(self._database):
             self._optuna.tell(asked.handle, state=TrialState.FAIL)
 
     def command(self, verb: str) -> str:
-        """The command line that does `verb` with this study, ready to be pasted."""
+        """The command line that does `verb` with this study, ready to paste."""
         return f"python cli.py {verb} {self.name}{studies_dir_flag(self.folder.parent)}"
 
     def read_attribute(self, name: str) -> Any:
@@ -223,18 +223,18 @@ class Study:
             self._optuna.set_user_attr(name, content)
 
     def close(self) -> None:
-        """Give the database file back. SQLite folds the WAL into it when the last connection closes."""
+        """Close the database. SQLite merges the WAL into the file when the last connection closes."""
         self._storage.remove_session()
         self._storage.engine.dispose()
 
     def _counts(self, trial: FrozenTrial) -> bool:
-        """See `TrialRecord.counts`. How a trial was told says it without its outcome, which is long."""
+        """See `TrialRecord.counts`. The state of a finished trial suffices; its outcome is long to parse."""
         if trial.state.is_finished():
             return trial.state is TrialState.COMPLETE and RESULT in trial.user_attrs
         return self._record_of(trial).counts
 
     def _record_of(self, trial: FrozenTrial) -> TrialRecord:
-        """A finished trial never changes, and its samples are long: each is parsed once."""
+        """The record of a trial. A finished one never changes and is parsed once."""
         if trial.number not in self._finished:
             record = record_of(trial, self.manifest.constraints)
             if not trial.state.is_finished():
@@ -247,9 +247,9 @@ class Study:
             return self._optuna.get_trials(deepcopy=False)
 
     def _reap(self) -> list[int]:
-        """Settle the trials of runs that are no longer alive; the numbers of those that left no result.
+        """Complete the trials of dead processes; returns the numbers of those without a result.
 
-        What such a run left behind is cleared: processes whose supervisor was killed too, caches, scratch.
+        Processes, caches and scratch files that such a trial left are removed.
         """
         lost = []
         for trial in self._trials():
@@ -269,7 +269,7 @@ class Study:
         return lost
 
     def _survey(self) -> list[FrozenTrial]:
-        """All trials, after the sampler was told what is planned and what is out of the question."""
+        """All trials, after an update of the sampler: which configs are planned, and which are given up."""
         trials = self._trials()
         space = self.manifest.space
         self._sampler.planned = [*space.anchors(), *self.queue]
@@ -283,7 +283,7 @@ class Study:
         return config != self.manifest.space.untuned() and any(excludes(config) for excludes in self._exclusions)
 
     def _was_disturbed(self, trial: FrozenTrial) -> bool:
-        """Its timing was, and a time is what is made less."""
+        """Something disturbed its timing, and a time is minimised."""
         is_timed = any(each.is_timed for each in self.manifest.objectives)
         return is_timed and self._record_of(trial).disturbed is not None
 
@@ -298,7 +298,7 @@ class Study:
         return Asked(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
 
     def _values(self, outcome: Outcome) -> list[float]:
-        """One for each objective; what the framework cannot tell is as bad as a failure."""
+        """One value for each objective; a value that the framework cannot measure counts like a failure."""
         if not isinstance(outcome, Measurement):
             return self._penalties()
         values = self.manifest.values(outcome)
@@ -307,19 +307,19 @@ class Study:
         return [v if math.isfinite(v) else worst for v, worst in zip(values, self._penalties(), strict=True)]
 
     def _penalties(self) -> list[float]:
-        """The worst values so far: finite and of the right size, so that no model of the values is bent by them."""
-        told = [trial.values for trial in self._trials() if trial.state is TrialState.COMPLETE]
-        return [max(column) for column in zip(*told, strict=True)] or [1.0] * len(self.manifest.objectives)
+        """The worst values so far: finite and of the usual size, so that they do not distort a model of the values."""
+        rows = [trial.values for trial in self._trials() if trial.state is TrialState.COMPLETE]
+        return [max(column) for column in zip(*rows, strict=True)] or [1.0] * len(self.manifest.objectives)
 
     def _violations(self, outcome: Outcome) -> dict[str, float]:
-        """Constraint -> share by which it is missed (0 or less: kept); for a failure only `ok` is known."""
+        """Constraint -> share by which it is missed (0 or less: kept). For a failure only `ok` is known."""
         measured = outcome if isinstance(outcome, Measurement) else None
-        told = {OK: 1.0 if measured is None else -1.0}
-        for each in self.manifest.constraints:
-            told[each.text] = 0.0 if measured is None else each.violation(measured)
-        return told
+        violations = {OK: 1.0 if measured is None else -1.0}
+        for constraint in self.manifest.constraints:
+            violations[constraint.text] = 0.0 if measured is None else constraint.violation(measured)
+        return violations
 
 
 def studies_dir_flag(studies_dir: Path) -> str:
-    """What to add to a command so that it finds a study in `studies_dir`; nothing where that is the default."""
+    """The flag that a command needs to find a study in `studies_dir`; empty for the default folder."""
     return "" if studies_dir == DEFAULT_STUDIES_DIR else f" --studies-dir {shlex.quote(str(studies_dir))}"

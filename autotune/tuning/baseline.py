@@ -1,4 +1,4 @@
-"""What must hold of the untuned model, and of the machine it was measured on, before a search goes on."""
+"""Checks of the untuned model, and of the machine that measured it, before a search continues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.study.study import Study
 
 
 def require_same_machine(study: Study) -> None:
-    """What an earlier run measured elsewhere, or with other threads, makes no ranking with this one."""
+    """Raises InputError if earlier trials ran on another machine or under other settings of it."""
     untuned = study.untuned_record()
     if untuned is None or not isinstance(untuned.outcome, Measurement):
         return
@@ -26,7 +26,7 @@ def require_same_machine(study: Study) -> None:
 
 
 def require_baseline(study: Study) -> None:
-    """Without the untuned model there is nothing to compare with: stop at once, with the child's own error."""
+    """Raises the child's own error if the untuned model failed: there is nothing to compare with."""
     untuned = study.untuned_record()
     if untuned is None:
         return
@@ -43,7 +43,7 @@ def require_baseline(study: Study) -> None:
 
 
 def _require_values(study: Study, untuned: Measurement) -> None:
-    """What cannot be measured here cannot be made less."""
+    """Raises HarnessError for an objective that cannot be measured here."""
     for objective in study.manifest.objectives:
         if not math.isfinite(objective.value(untuned)):
             raise HarnessError(

@@ -1,4 +1,4 @@
-"""The circuit breaker: the same error over and over, whatever the config, is the environment's and not the configs'."""
+"""The circuit breaker: an error that repeats whatever the config is, comes from the environment."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from autotune.tuning.events import ConfigProbed
 from autotune.tuning.session import Session, trial_request
 
 ERRORS_IN_A_ROW = 3
-"""So many trials with one and the same error raise the suspicion; a config that worked before is then run again."""
+"""After this many trials with the same error a config that worked before is run again."""
 ERRORS_WITHOUT_SUCCESS = 5
-"""So many are proof where no compiled config has ever worked, so that there is none to be run again."""
+"""After this many the environment is blamed if no compiled config ever worked."""
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """Addresses, paths and numbers: what differs between two reports of one error."""
@@ -28,7 +28,7 @@ class CircuitBreaker:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._excused: set[str] = set()
-        """Errors that were shown to be the configs' own."""
+        """Errors that the configs cause, as a config that still works has shown."""
 
     def check(self, records: Sequence[TrialRecord], last: TrialRecord) -> None:
         """Raises HarnessError if the last trials end in one error and a config that worked before does so too."""
@@ -53,7 +53,7 @@ class CircuitBreaker:
             )
 
     def _fails_now(self, signature: str, worked: TrialRecord) -> bool:
-        """Run a config again that worked before: does it fail like the others now?"""
+        """Whether a config that worked before fails in the same way now."""
         session = self._session
         session.notify(ConfigProbed(worked))
         folder = TrialFolder((session.study.folder / "again" / "probe").resolve())
@@ -64,12 +64,12 @@ class CircuitBreaker:
 
 
 def signature_of(failure: Failure) -> str:
-    """The same for two failures that tell the same story: reason, stage, and the error's text without its numbers."""
+    """Equal for two failures with the same reason, stage, and error text apart from numbers and paths."""
     return f"{failure.reason}|{failure.stage}|{_CHANGING.sub('#', failure.error)}"
 
 
 def same_error_at_the_end(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """The trials at the end of `records` that failed in the very same way; empty if the last one did not fail."""
+    """The trials at the end of `records` that failed in the same way; empty if the last one did not fail."""
     streak: list[TrialRecord] = []
     for record in reversed(records):
         if not isinstance(record.outcome, Failure):

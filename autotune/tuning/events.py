@@ -1,4 +1,4 @@
-"""What happens while a study runs, told through one callback. Nothing below the command line prints."""
+"""Events of a running study, passed to one callback. Nothing below the command line prints."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ besides."""
 
 
 def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
-    """One trial for each program but the untuned model's: two names of one config cannot run against each other."""
+    """One trial for each program but the untuned model's: configs with the same program are not compared."""
     others = [each for each in equivalence_classes(feasible) if not _is_untuned(each[0], untuned)]
     return [representative_of(names, space) for names in others]
 
 
 def likely_finalists(session: Session) -> list[TrialRecord]:
-    """Who would be confirmed if the search ended now, the fastest first."""
+    """The trials that would be confirmed if the search ended now, fastest first."""
     study = session.study
     untuned = study.untuned_record()
     if untuned is None or not isinstance(untuned.outcome, Measurement):
@@ -40,7 +40,7 @@ def _is_untuned(record: TrialRecord, untuned: TrialRecord) -> bool:
 
 
 def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
-    """Share by which two single processes of the search may differ without any difference between their configs."""
+    """Share by which two processes of one config may differ in the search."""
     drifted = drift(untuned, study.drift_checks) if study.manifest.objective.is_timed else None
     spread = study.noise_floor.spread if study.noise_floor else 0.0
     return max(EQUALLY_FAST, spread, drifted if drifted and drifted > DRIFTING else 0.0)
@@ -49,14 +49,14 @@ def uncertainty_of(study: Study, untuned: TrialRecord) -> float:
 def finalists(
     study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
 ) -> list[TrialRecord]:
-    """Those that may be the best, `MAX_FINALISTS` at most and the simplest among them; and the default."""
+    """At most `MAX_FINALISTS` trials that may be the best, the simplest among them; and the default compile."""
     return sorted(by_importance(study, candidates, uncertainty, value), key=value)
 
 
 def by_importance(
     study: Study, candidates: Sequence[TrialRecord], uncertainty: float, value: Callable[[TrialRecord], float]
 ) -> list[TrialRecord]:
-    """The finalists in the order in which they are left out last where there is no time for all."""
+    """The finalists, the most important first: where time is short, the last are left out."""
     space = study.manifest.space
     values = {each.number: value(each) for each in candidates}
     by_value = sorted(candidates, key=lambda each: values[each.number])

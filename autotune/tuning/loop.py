@@ -1,6 +1,6 @@
-"""The main job: the untuned model, how noisy the machine is, the search, and the confirmation.
+"""The loop over a study: the untuned model, the noise floor, the search, and the confirmation.
 
-Nothing here prints: what happens is told through one callback, as events, and the command line shows them.
+Nothing here prints. One callback receives what happens as events, and the command line shows them.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from autotune.tuning.session import Session, trial_request
 from autotune.tuning.time_budget import TimeBudget
 
 CLEARLY_BEYOND_NOISE = 3.0
-"""So many times the noise floor must a config be slower before its sampling is cut short."""
+"""Sampling is cut short only for a config that is slower by this many times the noise floor."""
 HARNESS_FAILURES_IN_A_ROW = 2
-"""So many mean that the machine is at fault; going on would only repeat them."""
+"""After this many the machine is at fault, and the search ends."""
 
 
 class Tuner:
-    """The loop over one study: `run` searches up to the budget, confirms the winner and records the verdict.
+    """The loop over one study: `run` searches up to the budget, confirms the winner and stores the verdict.
 
-    A time budget counts from when this was made, or as the `deadline` says.
+    A time budget starts when the Tuner is created, unless a `deadline` is given.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Tuner:
         self._breaker = CircuitBreaker(self._session)
 
     def run(self) -> Confirmation:
-        """Go on where an earlier run stopped, to the verdict.
+        """Continue where an earlier run stopped, up to the verdict.
 
-        Raises NoUsableTrialError or HarnessError when there is nothing to decide on; what was recorded stays.
+        Raises NoUsableTrialError or HarnessError if there is nothing to decide on; recorded trials are kept.
         """
         study = self._study
         with study.writing() as given_back, self._session.caches.open():
@@ -100,7 +100,7 @@ class Tuner:
                 return earlier
             confirmation = confirm(self._session)
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
-                return earlier  # Outdated, and better than none.
+                return earlier  # It is outdated, but better than none.
             study.confirmation = confirmation
             return confirmation
 
@@ -117,7 +117,7 @@ class Tuner:
         )
 
     def _search(self) -> StopReason:
-        """Run trials until there is a reason to stop; the untuned model has been measured then, time permitting."""
+        """Run trials until there is a reason to stop. The untuned model is measured first, time permitting."""
         if self._study.early_stop is not None:
             self._study.early_stop = None
         if self._wants_more():
@@ -128,7 +128,7 @@ class Tuner:
         require_baseline(self._study)
         require_same_function(self._study)
         if reason is not StopReason.TIME:
-            self._watch_the_machine()
+            self._check_noise_and_drift()
         self._rules.conclude()
         return reason
 
@@ -140,12 +140,12 @@ class Tuner:
         while self._wants_more():
             require_baseline(self._study)
             require_same_function(self._study)
-            self._watch_the_machine()
+            self._check_noise_and_drift()
             longest_s = self._time.next_trial_s()
             if longest_s is None:
                 return StopReason.TIME
             self._rules.apply()
-            if self._cannot_pay():
+            if self._gain_is_negligible():
                 return StopReason.UNPROMISING
             asked = self._study.ask(longest_s=self._budget.limits.total)
             if asked is None:
@@ -165,7 +165,7 @@ class Tuner:
         return StopReason.TRIALS
 
     def _prune(self) -> None:
-        """Measure the winner without the settings that may do nothing, where no trial tells."""
+        """Measure the winner without settings that may have no effect, unless a trial shows it already."""
         study = self._study
         for _ in range(pruning.MOST_EXTRA):
             winner = next(iter(likely_finalists(self._session)), None)
@@ -183,12 +183,12 @@ class Tuner:
             self._notify(TrialEnded(study.record(asked.number)))
 
     def _beats(self, winner: TrialRecord, untuned: TrialRecord) -> bool:
-        """As far as the search tells; an untuned model that breaks a constraint is beaten by any that keeps them."""
+        """By the search's figures. A config that keeps all constraints beats an untuned model that breaks one."""
         value = self._session.value
         return bool(untuned.violations) or value(winner.measurement) < value(untuned.measurement)
 
-    def _cannot_pay(self) -> bool:
-        """Further trials promise too little. A space that the budget holds whole is tried whole."""
+    def _gain_is_negligible(self) -> bool:
+        """Whether further trials are expected to gain too little. A space within the budget is tried in full."""
         study, budget = self._study, self._budget
         num_configs = study.num_configs()
         wanted = math.inf if budget.num_trials is None else budget.num_trials
@@ -201,9 +201,10 @@ class Tuner:
         return True
 
     def _require_same_model(self) -> None:
-        """A model whose imports, weights or machine changed computes something else: no config must be blamed.
+        """Raises HarnessError if the untuned model computes something else than when the study began.
 
-        Its latency is one more reading of the machine.
+        Its imports, weights or the machine may have changed; no config must be blamed for that. Its latency is one more
+        drift check.
         """
         self._notify(ModelChecked())
         outcome = self._quiet.attempt(*self._session.untuned_again("untuned"))
@@ -215,12 +216,12 @@ class Tuner:
         require_unchanged(self._session)
         untuned = self._study.untuned_record()
         if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
-            sentinel = DriftCheck(after=self._study.records()[-1].number, latency_s=outcome.latency.p50)
-            Study.drift_checks.add(self._study, sentinel)
-            self._notify(DriftChecked(sentinel, untuned.outcome.latency.p50))
+            check = DriftCheck(after=self._study.records()[-1].number, latency_s=outcome.latency.p50)
+            Study.drift_checks.add(self._study, check)
+            self._notify(DriftChecked(check, untuned.outcome.latency.p50))
 
-    def _watch_the_machine(self) -> None:
-        """The noise floor as soon as the untuned model is known to work; then a sentinel every few trials."""
+    def _check_noise_and_drift(self) -> None:
+        """Measure the noise floor once the untuned model works, then check for drift every few trials."""
         study = self._study
         untuned = study.untuned_record()
         if untuned is None:
@@ -233,12 +234,12 @@ class Tuner:
         newest = study.records()[-1].number
         if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_drift_check():
             first_s = untuned.measurement.latency.p50
-            sentinel = check_drift(self._session, self._quiet, newest, first_s)
-            if sentinel is not None:
-                Study.drift_checks.add(study, sentinel)
+            check = check_drift(self._session, self._quiet, newest, first_s)
+            if check is not None:
+                Study.drift_checks.add(study, check)
 
     def _run_asked(self, asked: Asked, longest_s: float) -> Outcome:
-        """Run and record one trial, of `longest_s` at most. An interrupted one is not left running in the study."""
+        """Run and store one trial, of at most `longest_s`. An interrupted trial is not left running in the study."""
         self._notify(TrialStarted(asked.number, asked.config))
         folder = self._study.trial_folder(asked.number)
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
@@ -279,7 +280,7 @@ class Tuner:
 
 
 def _stands(confirmation: Confirmation, study: Study) -> bool:
-    """No trial came since, there was time for it, and the machine was quiet enough to decide."""
+    """Whether it is complete, decided, and no trial was recorded since."""
     is_done = not confirmation.cut_short and confirmation.verdict is not Verdict.UNDECIDED
     return is_done and confirmation.num_trials == study.num_recorded()
 

@@ -1,4 +1,4 @@
-"""`Session`: a study with all that is needed to measure its configs, shared by search, noise floor, confirmation."""
+"""`Session`: a study and what is needed to measure its configs; search, noise floor and confirmation share it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autotune.tuning.events import Notify, StageEntered
 
 @dataclass(frozen=True)
 class Session:
-    """`notify` hears what happens; everything else is asked of the study."""
+    """One run of a study. `notify` receives the events."""
 
     study: Study
     budget: Budget
@@ -48,9 +48,9 @@ class Session:
         return self.objective.value(measurement)
 
     def attempt(self, folder: TrialFolder, request: TrialRequest, longest_s: float | None = None) -> Outcome:
-        """Run once, within the run's time; an untuned model that crashes gets further processes.
+        """Run once, within the run's time. An untuned model that crashes gets further processes.
 
-        What the end of that time (or `longest_s`) ended is a failure of its own kind, which blames nobody.
+        A trial that the end of that time (or `longest_s`) cut off is a failure that no config is blamed for.
         """
         limits = self.deadline.cap(request.limits, longest_s)
         begun = self.deadline.clock()
