@@ -1,29 +1,23 @@
-"""`UndoLog`: what applying a config changes outside the compiled code, so that it can be undone, and done again.
-
-Rule of this file: a change is a pair of functions that put one thing into its new and its old state; both may be
-called any number of times, always in turn.
-"""
+"""`UndoLog`: what applying a config changes outside the compiled code, so that it can be undone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 
 class UndoLog:
-    """UndoLog in the order in which they were made. All of them stand, or none does."""
+    """Changes in the order in which they were made, each with the function that undoes it."""
 
     def __init__(self) -> None:
-        self._made: list[tuple[Callable[[], object], Callable[[], object]]] = []
-        self._stand = True
+        self._undos: list[Callable[[], object]] = []
 
     def make(self, do: Callable[[], object], undo: Callable[[], object]) -> None:
         """Call `do` now, and note how it is undone. If `do` raises, nothing is noted."""
         do()
-        self._made.append((do, undo))
+        self._undos.append(undo)
 
     def set_attribute(self, owner: Any, name: str, value: object) -> None:
         """`owner.name = value`, undone by the value that it has now."""
@@ -41,41 +35,23 @@ class UndoLog:
         result = rewrite()
         after = [_attributes(each) for each in parts]
         differing = [
-            (part, name, old.get(name, _ABSENT), new.get(name, _ABSENT))
+            (part, name, old.get(name, _ABSENT))
             for part, old, new in zip(parts, before, after, strict=True)
             for name in old.keys() | new.keys()
             if not _same(old.get(name, _ABSENT), new.get(name, _ABSENT))
         ]
 
-        def put(is_new: bool) -> None:
-            for part, name, old, new in differing:
-                _put(part, name, new if is_new else old)
+        def undo() -> None:
+            for part, name, old in differing:
+                _put(part, name, old)
 
-        self.make(lambda: put(True), lambda: put(False))
+        self._undos.append(undo)
         return result
 
     def undo(self) -> None:
-        """Put everything back, the last change first. Nothing happens if nothing stands."""
-        if self._stand:
-            for _, undo in reversed(self._made):
-                undo()
-            self._stand = False
-
-    def redo(self) -> None:
-        """Make everything stand again that was undone."""
-        if not self._stand:
-            for do, _ in self._made:
-                do()
-            self._stand = True
-
-    @contextmanager
-    def set_aside(self) -> Iterator[None]:
-        """Within: as if nothing had been changed."""
-        self.undo()
-        try:
-            yield
-        finally:
-            self.redo()
+        """Put everything back, the last change first. The log is empty then."""
+        while self._undos:
+            self._undos.pop()()
 
 
 _ABSENT = object()

@@ -18,8 +18,9 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
-from autotune.job.adaptive.model import AdaptiveModel, Compilation
-from autotune.job.guard import Applied, Guard, MismatchError, Terms
+from autotune.job.adaptive.model import AdaptiveModel
+from autotune.job.fallback import Fallback, MismatchError
+from autotune.job.guard import Guard, Terms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.stats import CallTimes, StatsRecorder, keep_for
 from autotune.measure.accuracy import default_tolerance
@@ -127,14 +128,15 @@ class Application:
         start = self._warm_start(tuned, backend)
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
+        fallback = Fallback(untuned, self._changes, self._journal, raises=self._policy.on_mismatch == "raise")
         functions = recalled(tuned.config, tuned.variants, self._policy.variants)
-        adaptation = self._adaptation(tuned, backend, functions, untuned, terms)
-        if adaptation is not None:
-            return self._held(backend, tuned, self._model, adaptation, adaptation.release)
+        adaptive = self._adaptive_model(tuned, backend, functions, fallback, terms)
+        if adaptive is not None:
+            return self._held(backend, tuned, self._model, adaptive, fallback.release)
         step = self._step(backend, tuned.config, functions, self._changes)
-        applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes, start)
-        guard = Guard(applied, terms, self._journal)
-        return self._held(backend, tuned, step, guard, guard.release)
+        call = step if self._recipe else backend.direct(step)
+        guard = Guard(backend, call, fallback, terms, self._journal, warm_start=start)
+        return self._held(backend, tuned, step, guard, fallback.release)
 
     def _require_process_settings(self, tuned: TunedConfig, backend: Backend) -> None:
         knobs = backend.process_settings(without_variants(tuned.config))
@@ -159,35 +161,27 @@ class Application:
 
         return given, release
 
-    def _adaptation(
-        self,
-        tuned: TunedConfig,
-        backend: Backend,
-        variants: list[Apply],
-        untuned: Callable[..., Any],
-        terms: Terms,
+    def _adaptive_model(
+        self, tuned: TunedConfig, backend: Backend, variants: list[Apply], fallback: Fallback, terms: Terms
     ) -> AdaptiveModel | None:
         """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
         limits = self._limits(tuned)
         if limits is None or self._recipe is not None:
             return None
+        if limits.background:
+            what = "background is ignored: shapes are compiled by the job's own calls"
+            self._journal.note("version", f"{self._loaded.path}: {what}")
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
             self._changes.undo()
-            self._changes = UndoLog()
             why = "what this config compiles cannot be kept apart by shape"
             self._journal.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
             return None
         ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
-        adaptation = AdaptiveModel(
-            Compilation(backend, versions, untuned, self._changes),
-            ledger,
-            self._journal,
-            tolerance=terms.tolerance if self._policy.check else None,
-            raises=terms.raises,
-        )
-        self._journal.adaptive = adaptation.stats
-        return adaptation
+        tolerance = terms.tolerance if self._policy.check else None
+        adaptive = AdaptiveModel(backend, versions, ledger, fallback, self._journal, tolerance=tolerance)
+        self._journal.adaptive = adaptive.stats
+        return adaptive
 
     def _limits(self, tuned: TunedConfig) -> AdaptivePolicy | None:
         asked = self._policy.adaptive
@@ -238,7 +232,6 @@ class Application:
         return Terms(
             misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",
-            raises=self._policy.on_mismatch == "raise",
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
             tolerance=_tolerance(tuned, backend, self._model) if self._policy.check or unchecked_caches else None,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,

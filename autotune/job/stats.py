@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from autotune.job.adaptive.ledger import AdaptiveStats
+from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Latency
 from autotune.printable import printable

@@ -13,9 +13,10 @@ import yaml
 import autotune
 from autotune.backends.fake import FakeBackend
 from autotune.backends.undo import UndoLog
-from autotune.errors import InputError
+from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Expected, Ledger
-from autotune.job.adaptive.model import AdaptiveModel, Compilation
+from autotune.job.adaptive.model import AdaptiveModel
+from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.prometheus import expose
 from autotune.job.stats import StatsRecorder
 from autotune.tuned.adaptive_policy import AdaptivePolicy
@@ -289,9 +290,6 @@ class Machine:
         self.failing: dict[str, Exception] = {}
         """What a kind of call raises."""
         self.held_bytes = 0
-        self.kept = 0
-        """What calls leave behind in the model."""
-        self.may_rehearse = True
         self.versions: dict = {}
 
     def _do(self, kind: str, x, seconds: float):
@@ -324,12 +322,6 @@ class Machine:
         self.made.append(("drop", self.versions.pop(version)))
         self.held_bytes -= 100
 
-    def state(self):
-        return self.kept
-
-    def rehearsal(self, version, args, kwargs):
-        return (lambda: version(*args)) if self.may_rehearse else None
-
     def memory_bytes(self):
         return self.held_bytes
 
@@ -347,18 +339,14 @@ def machine():
 
 @pytest.fixture
 def adapt(machine):
-    """An adaptation of the machine: `adapt(limits, expected, ...)`."""
-    made = []
+    """The machine, each shape decided on its own: `adapt(limits, ...)`."""
 
-    def adapt(limits=None, **others):
-        book = Ledger(limits or AdaptivePolicy(trust=1), HALF)
-        adapted = Compilation(FakeBackend(), machine, machine.untuned, UndoLog())
-        made.append(AdaptiveModel(adapted, book, StatsRecorder(), clock=lambda: machine.now_s, **others))
-        return made[-1]
+    def adapt(limits=None, *, raises=False, **others):
+        book, journal = Ledger(limits or AdaptivePolicy(trust=1), HALF), StatsRecorder()
+        fallback = Fallback(machine.untuned, UndoLog(), journal, raises=raises)
+        return AdaptiveModel(FakeBackend(), machine, book, fallback, journal, clock=lambda: machine.now_s, **others)
 
-    yield adapt
-    for each in made:
-        each.release()
+    return adapt
 
 
 def of(num_rows: int) -> np.ndarray:
@@ -421,8 +409,7 @@ class TestAdaptation:
         assert len(caplog.records) == 1
 
     @pytest.mark.parametrize("step", ["new", "warm"])
-    @pytest.mark.parametrize("background", [False, True])
-    def test_a_compiler_that_cannot_even_start(self, adapt, machine, caplog, step, background):
+    def test_a_compiler_that_cannot_even_start(self, adapt, machine, caplog, step):
         """No C++ compiler, for example: a failure like any other, and every call is answered."""
 
         def refuse():
@@ -430,10 +417,9 @@ class TestAdaptation:
 
         setattr(machine, step, refuse)
         machine.drop = lambda version: None
-        model = adapt(AdaptivePolicy(trust=1, background=background))
+        model = adapt()
         for _ in range(30):
             assert (model(of(1)) == 2).all()
-        model.release()
         assert machine.kinds() == ["eager"] * 30
         assert "RuntimeError: no compiler here; this shape stays eager" in caplog.text
 
@@ -532,64 +518,61 @@ class TestAdaptation:
         with pytest.raises(RuntimeError, match="no such operator"):
             model(of(1))
 
-    def test_behind_the_calls(self, adapt, machine):
-        """In the background calls stay eager until the version is there."""
-        may_compile, make = threading.Event(), machine.new
-
-        def new_and_slow():
-            version = make()
-            machine.versions[version] = (1, 2)
-
-            def waits(x):
-                if threading.current_thread() is not threading.main_thread():
-                    assert may_compile.wait(60)
-                return version(x)
-
-            return waits
-
-        machine.new = new_and_slow
-        machine.drop = lambda version: None
-        model = adapt(AdaptivePolicy(trust=1, background=True))
-        for _ in range(40):
-            model(of(1))
-        assert machine.kinds() == ["eager"] * 40
-        assert model.stats().shapes[0].why == "is being compiled"
-        may_compile.set()
-        while model.stats().num_versions == 0:
-            pass
-        model(of(1))
-        assert machine.kinds()[-1] == "compiled"
-
-    def test_behind_a_failure(self, adapt, machine, caplog):
-        """A compilation that fails in the background hurts no call."""
-        machine.failing["compile"] = RuntimeError("no such operator")
-        model = adapt(AdaptivePolicy(trust=1, background=True))
-        for _ in range(30):
+    def test_a_version_that_refuses_its_call(self, adapt, machine, caplog):
+        """The call is made untuned, nothing of the version is kept, and the shape has to earn the next one again."""
+        machine.failing["compile"] = UnsuitableCallError("the call records gradients")
+        model = adapt()
+        for _ in range(41):
             assert (model(of(1)) == 2).all()
-        model.release()
-        assert "no such operator" in caplog.text
-        assert machine.kinds().count("compile") == 1
+        assert machine.kinds() == ["eager"] * 20 + ["compile", "untuned", "drop"] + ["eager"] * 20
+        assert not machine.versions
+        assert len(caplog.records) == 1
+        assert "the call records gradients: such calls are made untuned" in caplog.text
+        machine.failing.clear()
+        model(of(1))
+        assert model.stats().num_versions == 1
 
-    def test_a_model_that_keeps_something(self, adapt, machine):
-        """A call that changes the model is not made twice: its compilation waits for a call of the job's own."""
-        model = adapt(AdaptivePolicy(trust=1, background=True))
-        eager = machine.eager
-
-        def eager_and_counting(x):
-            machine.kept += 1
-            return eager(x)
-
-        model._eager = eager_and_counting
-        for _ in range(22):
+    def test_refused_for_good(self, adapt, machine, caplog):
+        """Where all later calls would be refused too, the untuned model stays, with one line."""
+        model = adapt()
+        for _ in range(25):
             model(of(1))
-        assert machine.kinds() == ["eager"] * 21 + ["compile"]
+        machine.failing["compiled"] = UnsuitableCallError("the weights changed", tip="apply again", lasting=True)
+        assert (model(of(1)) == 2).all()
+        machine.failing.clear()
+        model(of(1))
+        assert machine.kinds()[-4:] == ["compiled", "drop", "untuned", "untuned"]
+        assert [each.getMessage() for each in caplog.records] == [
+            "autotune: the weights changed; apply again; back to the untuned model"
+        ]
+
+    def test_a_refusal_raised(self, adapt, machine):
+        """Where the job wants exceptions, a refusal is a MismatchError, as it is without `adaptive`."""
+        model = adapt(raises=True)
+        for _ in range(25):
+            model(of(1))
+        machine.failing["compiled"] = UnsuitableCallError("the weights changed", tip="apply again", lasting=True)
+        with pytest.raises(MismatchError, match="the weights changed") as caught:
+            model(of(1))
+        assert caught.value.tip == "apply again"
+
+    def test_an_own_error_keeps_no_version(self, adapt, machine):
+        """What was compiled for a call that then fails untuned too is dropped."""
+        model = adapt()
+        for _ in range(20):
+            model(of(1))
+        machine.failing.update(dict.fromkeys(("compile", "eager", "untuned"), ValueError("nothing to see")))
+        for _ in range(3):
+            with pytest.raises(ValueError, match="nothing to see"):
+                model(of(1))
+        assert not machine.versions
 
     def test_released(self, adapt, machine):
         """Everything goes, and calls go to the untuned model."""
         model = adapt()
         for _ in range(25):
             model(of(1))
-        model.release()
+        model._fallback.release()
         model(of(1))
         assert machine.kinds()[-2:] == ["drop", "untuned"]
         assert not machine.versions
@@ -658,6 +641,15 @@ class TestLoaded:
         path = write(lambda content: content.update(adaptive={"max_versions": 3}))
         assert autotune.stats(autotune.load(path).apply(lambda x: x * 2)).state == "adaptive"
         assert autotune.stats(autotune.load(path).apply(lambda x: x * 2, adaptive=False)).state == "settling"
+
+    @pytest.mark.parametrize(("background", "num_lines"), [(False, 0), (True, 1)])
+    def test_a_file_of_an_earlier_release(self, write, caplog, background, num_lines):
+        """`background` is read and ignored; a file that asks for it is used, and one line says so."""
+        path = write(lambda content: content.update(adaptive={"background": background}))
+        model = autotune.load(path).apply(lambda x: x * 2)
+        assert autotune.stats(model).state == "adaptive"
+        assert len(caplog.records) == num_lines
+        assert ("background is ignored" in caplog.text) == background
 
     def test_a_file_with_a_mistake(self, write, caplog):
         """Is refused as a whole, with file and key."""
