@@ -22,7 +22,7 @@ from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import Guard, Terms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
-from autotune.job.stats import CallTimes, StatsRecorder, keep_for
+from autotune.job.stats import CallTimes, StatsRecorder, register
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.measurement import structure_sha256
 from autotune.tuned.adaptive_policy import AdaptivePolicy
@@ -78,11 +78,11 @@ class Application:
         self._model = model
         self._policy = policy
         self._recipe = recipe
-        self._journal = StatsRecorder()
+        self._recorder = StatsRecorder()
         self._changes = UndoLog()
         self._backend: Backend | None = None
 
-    def given(self) -> tuple[Any, Callable[[], None]]:
+    def applied(self) -> tuple[Any, Callable[[], None]]:
         """What the job holds from now on, and how to undo it all."""
         try:
             given, release = self._tuned_or_untouched()
@@ -93,7 +93,7 @@ class Application:
             self._note_refusal(error)
             given, release = self._untouched()
         for each in (self._model, given):
-            keep_for(each, self._journal)
+            register(each, self._recorder)
         return given, release
 
     def _tuned_or_untouched(self) -> tuple[Any, Callable[[], None]]:
@@ -103,7 +103,7 @@ class Application:
         assert tuned is not None
         if tuned.is_untuned and self._limits(tuned) is not None:
             why = f"the verdict is {tuned.verdict.value}: nothing is compiled, adaptive or not"
-            self._journal.note("version", f"{self._loaded.path}: {why}")
+            self._recorder.note("version", f"{self._loaded.path}: {why}")
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()
         backend = self._backend = load_backend(tuned.framework)
@@ -124,19 +124,19 @@ class Application:
         self._require_process_settings(tuned, backend)
         differing = differences(tuned, backend, self._model)
         if differing:
-            self._meet(tuned, differing)
+            self._require_accepted(tuned, differing)
         start = self._warm_start(tuned, backend)
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
-        fallback = Fallback(untuned, self._changes, self._journal, raises=self._policy.on_mismatch == "raise")
+        fallback = Fallback(untuned, self._changes, self._recorder, raises=self._policy.on_mismatch == "raise")
         functions = recalled(tuned.config, tuned.variants, self._policy.variants)
         adaptive = self._adaptive_model(tuned, backend, functions, fallback, terms)
         if adaptive is not None:
-            return self._held(backend, tuned, self._model, adaptive, fallback.release)
+            return self._stand_in(backend, tuned, self._model, adaptive, fallback.release)
         step = self._step(backend, tuned.config, functions, self._changes)
         call = step if self._recipe else backend.direct(step)
-        guard = Guard(backend, call, fallback, terms, self._journal, warm_start=start)
-        return self._held(backend, tuned, step, guard, fallback.release)
+        guard = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
+        return self._stand_in(backend, tuned, step, guard, fallback.release)
 
     def _require_process_settings(self, tuned: TunedConfig, backend: Backend) -> None:
         knobs = backend.process_settings(without_variants(tuned.config))
@@ -146,11 +146,11 @@ class Application:
                 tip="allow it with apply(model, process_settings=True), or tune without --process-settings",
             )
 
-    def _held(
+    def _stand_in(
         self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], end: Callable[[], None]
     ) -> tuple[Any, Callable[[], None]]:
         """What the job holds for a `call` that stands in front of the model."""
-        self._journal.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
+        self._recorder.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
         holding = UndoLog()
         monitored = self._monitored(call)
         given = monitored if self._recipe else backend.stand_in(self._model, step, monitored, holding)
@@ -170,17 +170,17 @@ class Application:
             return None
         if limits.background:
             what = "background is ignored: shapes are compiled by the job's own calls"
-            self._journal.note("version", f"{self._loaded.path}: {what}")
+            self._recorder.note("version", f"{self._loaded.path}: {what}")
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
             self._changes.undo()
             why = "what this config compiles cannot be kept apart by shape"
-            self._journal.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
+            self._recorder.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
             return None
         ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
         tolerance = terms.tolerance if self._policy.check else None
-        adaptive = AdaptiveModel(backend, versions, ledger, fallback, self._journal, tolerance=tolerance)
-        self._journal.adaptive = adaptive.stats
+        adaptive = AdaptiveModel(backend, versions, ledger, fallback, self._recorder, tolerance=tolerance)
+        self._recorder.adaptive = adaptive.stats
         return adaptive
 
     def _limits(self, tuned: TunedConfig) -> AdaptivePolicy | None:
@@ -201,12 +201,12 @@ class Application:
         step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), [], UndoLog())
         return step
 
-    def _meet(self, tuned: TunedConfig, differing: list[str]) -> None:
+    def _require_accepted(self, tuned: TunedConfig, differing: list[str]) -> None:
         """Policy: an exception ends the application, a return goes on with it."""
         found = f"{self._loaded.path} was tuned for {'; '.join(differing)}"
         if self._policy.on_mismatch != "apply":
             raise MismatchError(found, tip=_hint(tuned))
-        self._journal.note("mismatch", f"{found}: applied all the same, the speed-up is not proven here")
+        self._recorder.note("mismatch", f"{found}: applied all the same, the speed-up is not proven here")
 
     def _warm_start(self, tuned: TunedConfig, backend: Backend) -> WarmStart | None:
         """The artifact, ready for the first call; None, with one line, where it cannot be used."""
@@ -218,7 +218,7 @@ class Application:
         try:
             return warm_start(backend, tuned.artifact, Path(self._loaded.path).parent, here)
         except (InputError, OSError) as problem:
-            self._journal.note("artifact", f"{problem}; the first call compiles")
+            self._recorder.note("artifact", f"{problem}; the first call compiles")
             return None
 
     def _is_measured(self, tuned: TunedConfig) -> bool:
@@ -247,10 +247,10 @@ class Application:
         what = str(error) if isinstance(error, AutotuneError) else quoted(error)
         tip = getattr(error, "tip", None) if self._policy.on_mismatch != "untuned" else None
         kind: Literal["mismatch", "fallback"] = "mismatch" if isinstance(error, AutotuneError) else "fallback"
-        self._journal.note(kind, "; ".join(filter(None, [what, "the model stays untuned", tip])))
+        self._recorder.note(kind, "; ".join(filter(None, [what, "the model stays untuned", tip])))
 
     def _untouched(self) -> tuple[Any, Callable[[], None]]:
-        self._journal.state = "untuned"
+        self._recorder.state = "untuned"
         if self._recipe is not None:
             return self._untouched_step(), lambda: None
         if not self._policy.monitor or self._backend is None:
@@ -273,13 +273,13 @@ class Application:
         return self._monitored(self._untuned_call(backend, framework))
 
     def _watch(self, backend: Backend) -> None:
-        self._journal.memory_bytes = lambda: backend.peak_memory_bytes() or psutil.Process().memory_info().rss
+        self._recorder.memory_bytes = lambda: backend.peak_memory_bytes() or psutil.Process().memory_info().rss
         if self._policy.monitor:
             is_synchronous = backend.device_name().lower() == "cpu"
-            self._journal.calls = CallTimes(None if is_synchronous else backend.synchronise)
+            self._recorder.calls = CallTimes(None if is_synchronous else backend.synchronise)
 
     def _monitored(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        return call if self._journal.calls is None else self._journal.calls.around(call)
+        return call if self._recorder.calls is None else self._recorder.calls.around(call)
 
 
 def _hint(tuned: TunedConfig) -> str:

@@ -27,7 +27,7 @@ class Fallback:
     """One for each loaded model. Threads may share it."""
 
     def __init__(
-        self, untuned: Callable[..., Any], changes: UndoLog, journal: StatsRecorder, *, raises: bool = False
+        self, untuned: Callable[..., Any], changes: UndoLog, recorder: StatsRecorder, *, raises: bool = False
     ) -> None:
         """`changes` are what the config set in the process. `raises`: nothing falls back, whatever goes wrong is an
         exception."""
@@ -40,7 +40,7 @@ class Fallback:
         self.lock = threading.RLock()
         """Held by whoever changes where calls go."""
         self._changes = changes
-        self._journal = journal
+        self._recorder = recorder
 
     def result_after(self, error: Exception, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the untuned model returns for a call at which `what` raised `error`. Raises the job's own error."""
@@ -64,7 +64,7 @@ class Fallback:
         else:
             why = "; ".join(filter(None, [f"{error}: such calls are made untuned", error.tip]))
             with self.lock:
-                self._journal.note_once("mismatch", why)
+                self._recorder.note_once("mismatch", why)
         return self.untuned(*args, **kwargs)
 
     def give_up(self, why: str, *, tip: str | None = None) -> None:
@@ -75,12 +75,12 @@ class Fallback:
         with self.lock:
             if not self.is_over:
                 self.release()
-                self._journal.note("fallback", f"{why}; back to the untuned model")
+                self._recorder.note("fallback", f"{why}; back to the untuned model")
 
     def release(self) -> None:
         """All later calls go to the untuned model, and the process is as it was before the config was applied."""
         with self.lock:
             self.is_over = True
-            self._journal.state = "untuned"
+            self._recorder.state = "untuned"
             self.leave_tuned()
             self._changes.undo()

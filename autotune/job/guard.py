@@ -57,7 +57,7 @@ class Guard:
         tuned: Callable[..., Any],
         fallback: Fallback,
         terms: Terms,
-        journal: StatsRecorder,
+        recorder: StatsRecorder,
         *,
         warm_start: WarmStart | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class Guard:
         self._backend = backend
         self._fallback = fallback
         self._terms = terms
-        self._journal = journal
+        self._recorder = recorder
         self._lock = fallback.lock
         self._seconds: list[float] = []
         self._fell_back = False
@@ -76,7 +76,7 @@ class Guard:
         self._call: Callable[..., Any] = self._settling
         self._phase: _Phase = self._first
         fallback.leave_tuned = partial(self._send_calls_to, self._untuned)
-        journal.state = "settling"
+        recorder.state = "settling"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
@@ -90,7 +90,7 @@ class Guard:
         """Calls up to the first that the config is for."""
         misfit = self._terms.misfit(Arguments(args, kwargs))
         if misfit is not None and not self._terms.apply_to_misfits:
-            return self._passed_by(misfit, args, kwargs)
+            return self._untuned_until_one_fits(misfit, args, kwargs)
         if misfit is not None:
             self._note_misfit(f"{misfit}; applied all the same")
         self._fell_back = False
@@ -106,7 +106,7 @@ class Guard:
                 self._settle()
         return result
 
-    def _passed_by(self, misfit: str, args: _Args, kwargs: _Kwargs) -> Any:
+    def _untuned_until_one_fits(self, misfit: str, args: _Args, kwargs: _Kwargs) -> Any:
         if self._fallback.raises:
             raise MismatchError(misfit, tip=self._terms.hint)
         self._note_misfit(f"{misfit}: such calls stay untuned until one fits; {self._terms.hint}")
@@ -114,14 +114,14 @@ class Guard:
 
     def _note_misfit(self, message: str) -> None:
         """Once: a job with other inputs has them in each call."""
-        if not any(each.kind == "mismatch" for each in self._journal.events):
-            self._journal.note("mismatch", message)
+        if not any(each.kind == "mismatch" for each in self._recorder.events):
+            self._recorder.note("mismatch", message)
 
     def _checked(self, result: Any, tolerance: float, args: _Args, kwargs: _Kwargs) -> Any:
         """The result if it is right, else the untuned model's."""
         expected, error = compared(self._backend, result, lambda: self._untuned(*args, **kwargs))
         if error is None:
-            self._journal.note("mismatch", "the model draws random numbers: its first outputs cannot be checked")
+            self._recorder.note("mismatch", "the model draws random numbers: its first outputs cannot be checked")
             return result
         if error <= tolerance:
             return result
@@ -151,7 +151,7 @@ class Guard:
         if median_s < self._tuned_s:
             self._fallback.give_up(f"the tuned model is slower: {seen}", tip=self._terms.hint)
         else:
-            self._journal.note("slow", f"this machine is slower, the tuned model still faster: {seen}", logging.INFO)
+            self._recorder.note("slow", f"this machine is slower, the tuned model still faster: {seen}", logging.INFO)
             self._settle()
         return result
 
@@ -173,10 +173,10 @@ class Guard:
 
     @property
     def _is_settling(self) -> bool:
-        return self._journal.state == "settling"
+        return self._recorder.state == "settling"
 
     def _settle(self) -> None:
-        self._journal.state = "tuned"
+        self._recorder.state = "tuned"
         self._send_calls_to(self._settled)
 
     def _settled(self, *args: Any, **kwargs: Any) -> Any:
@@ -193,7 +193,7 @@ class Guard:
             try:
                 caches.enter_context(warm_start.first_call(Arguments(args, kwargs).leaves()))
             except (InputError, OSError) as problem:
-                self._journal.note("artifact", f"{problem}; the first call compiles")
+                self._recorder.note("artifact", f"{problem}; the first call compiles")
             return tuned(*args, **kwargs)
 
     def _send_calls_to(self, call: Callable[..., Any]) -> None:

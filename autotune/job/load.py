@@ -61,7 +61,7 @@ class Loaded(LoadedFile):
         model takes, is given up: one warning, and the untuned model from then on.
         """
         policy = Policy(on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings)
-        given, _ = Application(self, model, policy).given()
+        given, _ = Application(self, model, policy).applied()
         return given
 
     def training_step(
@@ -82,7 +82,7 @@ class Loaded(LoadedFile):
         `check`: a step changes the weights. Raises InputError for a model or an optimizer of no framework.
         """
         policy = Policy(on_mismatch, margin=margin, monitor=monitor, process_settings=process_settings)
-        step, _ = Application(self, model, policy, Recipe(loss, optimizer)).given()
+        step, _ = Application(self, model, policy, Recipe(loss, optimizer)).applied()
         return cast("Callable[..., Any]", step)
 
     @contextmanager
@@ -91,7 +91,7 @@ class Loaded(LoadedFile):
 
         Takes what `apply` takes. What MindSpore or the system take only once in a process stays.
         """
-        given, release = Application(self, model, Policy(**policy)).given()
+        given, release = Application(self, model, Policy(**policy)).applied()
         try:
             yield given
         finally:

@@ -150,9 +150,9 @@ def test_adapting(model, changes):
     versions = versions_of(model, changes)
     now_s = iter(range(10**9))  # Each look at the clock is a second: all calls are alike.
     book = Ledger(AdaptivePolicy(max_versions=3), Expected(compile_s=5.0, ratio=0.5), warmup_calls=99)
-    journal = StatsRecorder()
-    fallback = Fallback(model, changes, journal)
-    runtime = AdaptiveModel(TorchBackend(), versions, book, fallback, journal, clock=lambda: float(next(now_s)))
+    recorder = StatsRecorder()
+    fallback = Fallback(model, changes, recorder)
+    runtime = AdaptiveModel(TorchBackend(), versions, book, fallback, recorder, clock=lambda: float(next(now_s)))
     with torch.no_grad():
         for num_rows in (1, 2, 3, 4, 5, 1):
             for _ in range(25):

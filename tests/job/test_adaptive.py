@@ -32,8 +32,8 @@ def ledger(limits: AdaptivePolicy | None = None, expected: Expected = HALF, **ot
 
 
 def pay(book: Ledger, key: str, seconds: float = 1.0):
-    account = book.open(key, lambda: key)
-    book.pay(account, seconds)
+    account = book.account_of(key, lambda: key)
+    book.add_eager_call(account, seconds)
     return account
 
 
@@ -61,7 +61,7 @@ class TestLedger:
         book = ledger()
         for index in range(60):
             pay(book, str(index))
-        assert not any(book.is_due(book.open(str(index), str)) for index in range(60))
+        assert not any(book.is_due(book.account_of(str(index), str)) for index in range(60))
 
     def test_what_is_spent_once_is_earned_by_all(self):
         """Of ten seconds eight are spent once in a process: the first version waits until all shapes together have cost
@@ -106,7 +106,7 @@ class TestLedger:
         book = ledger()
         account, _ = compiled(book, "a", seconds=2.0)
         for _ in range(NUM_TIMED):
-            assert book.time(account, 0.2)
+            assert book.add_compiled_time(account, 0.2)
         assert (book.compile_s, book.ratio) == (2.0, 0.2)
         for _ in range(3):
             other = pay(book, "b")
@@ -117,8 +117,8 @@ class TestLedger:
         book = ledger(warmup_calls=2)
         account, _ = compiled(book, "a")
         for seconds in (9.0, 9.0, *[1.1] * (NUM_TIMED - 1)):
-            assert book.time(account, seconds)
-        assert not book.time(account, 1.1)
+            assert book.add_compiled_time(account, seconds)
+        assert not book.add_compiled_time(account, 1.1)
         for _ in range(1000):
             pay(book, "a")
         assert not book.is_due(account)
@@ -130,7 +130,7 @@ class TestLedger:
         """Slow first calls are the framework's, not the version's."""
         book = ledger(warmup_calls=2)
         account, _ = compiled(book, "a")
-        assert all(book.time(account, seconds) for seconds in (9.0, 9.0, *[0.5] * NUM_TIMED))
+        assert all(book.add_compiled_time(account, seconds) for seconds in (9.0, 9.0, *[0.5] * NUM_TIMED))
         assert not book.is_timed(account)
 
     def test_the_longest_not_called_is_evicted_and_must_earn_it_again(self):
@@ -138,7 +138,7 @@ class TestLedger:
         book = ledger(AdaptivePolicy(max_versions=2, trust=1))
         first, _ = compiled(book, "a")
         second, _ = compiled(book, "b")
-        book.run(first)
+        book.add_compiled_call(first)
         third, evicted = compiled(book, "c")
         assert evicted is second
         assert [each.standing for each in (first, second, third)] == ["compiled", "eager", "compiled"]
@@ -165,9 +165,9 @@ class TestLedger:
         assert book.stopped is None
         compiled(book, "b", grown_bytes=100)
         assert book.stopped == "compiled versions hold 200 bytes, another one does not fit into 250"
-        book.give_back(100)
+        book.subtract_memory(100)
         assert book.stopped is None
-        book.give_back(-30)
+        book.subtract_memory(-30)
         assert book.stats().grown_bytes == 100
 
     def test_failures_in_a_row_end_it(self):
@@ -182,7 +182,7 @@ class TestLedger:
         for _ in range(100):
             account = pay(book, "e")
         assert not book.is_due(account)
-        assert not book.is_due(book.open("a", str))
+        assert not book.is_due(book.account_of("a", str))
         assert book.stats().compiling_s == 13.0
 
     def test_shapes_are_forgotten(self):
@@ -200,8 +200,8 @@ class TestLedger:
         """The first calls of a process are slow: one call in eight is timed later on, and the latest five count."""
         book = ledger()
         for number in range(60):
-            account = book.open("a", str)
-            book.pay(account, (1.0 if number < 8 else 0.1) if book.is_timed(account) else None)
+            account = book.account_of("a", str)
+            book.add_eager_call(account, (1.0 if number < 8 else 0.1) if book.is_timed(account) else None)
         assert len(account.eager_times_s) == NUM_TIMED
         assert account.eager_s == 0.1
 
@@ -210,8 +210,8 @@ class TestLedger:
         book = ledger()
         account, _ = compiled(book, "a")
         for _ in range(NUM_TIMED):
-            book.run(account)
-            book.time(account, 0.25)
+            book.add_compiled_call(account)
+            book.add_compiled_time(account, 0.25)
         assert book.stats().saved_s == pytest.approx(NUM_TIMED * 0.75)
 
     @pytest.mark.parametrize("wrong", [{"max_versions": 0}, {"trust": 0}, {"trust": 2}, {"max_failures": 0}, {"x": 1}])
@@ -226,17 +226,17 @@ def replayed_s(stream, eager_s, compiled_s, compile_s, limits) -> float:
     book = Ledger(limits, Expected(compile_s, compiled_s / eager_s))
     total_s = 0.0
     for shape in stream:
-        account = book.open(shape, lambda: "")
+        account = book.account_of(shape, lambda: "")
         if account.standing == "compiled":
-            book.run(account)
+            book.add_compiled_call(account)
             total_s += compiled_s
         elif book.is_due(account):
             book.start(account)
             book.finish(account, compile_s)
             total_s += compile_s + compiled_s
-            book.run(account)
+            book.add_compiled_call(account)
         else:
-            book.pay(account, eager_s)
+            book.add_eager_call(account, eager_s)
             total_s += eager_s
     return total_s
 
@@ -342,9 +342,9 @@ def adapt(machine):
     """The machine, each shape decided on its own: `adapt(limits, ...)`."""
 
     def adapt(limits=None, *, raises=False, **others):
-        book, journal = Ledger(limits or AdaptivePolicy(trust=1), HALF), StatsRecorder()
-        fallback = Fallback(machine.untuned, UndoLog(), journal, raises=raises)
-        return AdaptiveModel(FakeBackend(), machine, book, fallback, journal, clock=lambda: machine.now_s, **others)
+        book, recorder = Ledger(limits or AdaptivePolicy(trust=1), HALF), StatsRecorder()
+        fallback = Fallback(machine.untuned, UndoLog(), recorder, raises=raises)
+        return AdaptiveModel(FakeBackend(), machine, book, fallback, recorder, clock=lambda: machine.now_s, **others)
 
     return adapt
 

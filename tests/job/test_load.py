@@ -179,7 +179,7 @@ def test_another_framework(write, caplog):
 
 def test_a_framework_that_is_not_installed(write, caplog, monkeypatch):
     """One line that says what to install, and the job goes on."""
-    monkeypatch.setattr("autotune.backends.protocol.package_version", lambda _: None)
+    monkeypatch.setattr("autotune.backends.registry.package_version", lambda _: None)
     model = Model()
     assert autotune.load(write(lambda c: c.update(framework="mindspore"))).apply(model) is model
     assert "mindspore is not installed" in caplog.text

@@ -121,7 +121,7 @@ class Ledger:
         """Too many failures in a row."""
         return self._failures_in_a_row >= self.limits.max_failures
 
-    def open(self, key: Hashable, text: Callable[[], str]) -> Account:
+    def account_of(self, key: Hashable, text: Callable[[], str]) -> Account:
         """The account of a shape, a new one if there is none. `text` names it for people."""
         found = self._accounts.get(key)
         if found is None:
@@ -136,7 +136,7 @@ class Ledger:
             return len(account.compiled_times_s) < NUM_TIMED
         return account.num_eager < NUM_TIMED or account.num_eager % _TIMED_EVERY == 0
 
-    def pay(self, account: Account, seconds: float | None) -> None:
+    def add_eager_call(self, account: Account, seconds: float | None) -> None:
         """An eager call was made; `seconds` if it was timed."""
         self.num_calls += 1
         # This call is left out: that it was made says nothing of a shape that comes once in a thousand calls.
@@ -203,13 +203,13 @@ class Ledger:
         self._counts["failures"] += 1
         self._compiling_s += seconds
 
-    def run(self, account: Account) -> None:
+    def add_compiled_call(self, account: Account) -> None:
         """A compiled call was made."""
         self.num_calls += 1
         account.num_compiled += 1
         account.last_call = self.num_calls
 
-    def time(self, account: Account, seconds: float) -> bool:
+    def add_compiled_time(self, account: Account, seconds: float) -> bool:
         """A compiled call was timed. Returns whether the version stays: False, it is no faster and must go."""
         if account.num_to_warm:
             account.num_to_warm -= 1
@@ -227,7 +227,7 @@ class Ledger:
         account.reason = f"eager for good: compiled a call took {account.compiled_s:.3g} s, eager {account.eager_s:.3g}"
         return False
 
-    def give_back(self, freed_bytes: int) -> None:
+    def subtract_memory(self, freed_bytes: int) -> None:
         """A version went, and with it so much memory."""
         self._grown_bytes = max(self._grown_bytes - max(freed_bytes, 0), 0)
 

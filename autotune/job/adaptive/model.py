@@ -46,7 +46,7 @@ class AdaptiveModel:
         versions: Versions,
         ledger: Ledger,
         fallback: Fallback,
-        journal: StatsRecorder,
+        recorder: StatsRecorder,
         *,
         tolerance: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -59,14 +59,14 @@ class AdaptiveModel:
         self._eager = versions.eager
         self._ledger = ledger
         self._fallback = fallback
-        self._journal = journal
+        self._recorder = recorder
         self._tolerance = tolerance
         self._clock = clock
         self._lock = fallback.lock
         self._running: dict[Hashable, _Running] = {}
         self._is_compiling = False
         fallback.leave_tuned = self._drop_all
-        journal.state = "adaptive"
+        recorder.state = "adaptive"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -75,8 +75,8 @@ class AdaptiveModel:
         except Exception:  # Inputs that no key can be made of: a tensor of a kind that has no strides.
             return self._fallback.untuned(*args, **kwargs) if self._fallback.is_over else self._eagerly(args, kwargs)
         if running is None:
-            return self._uncompiled(key, args, kwargs)
-        self._ledger.run(running.account)
+            return self._without_version(key, args, kwargs)
+        self._ledger.add_compiled_call(running.account)
         try:
             if running.is_timed:
                 return self._timed_version(key, running, args, kwargs)
@@ -91,20 +91,20 @@ class AdaptiveModel:
         with self._lock:
             return self._ledger.stats()
 
-    def _uncompiled(self, key: Hashable, args: _Args, kwargs: _Kwargs) -> Any:
+    def _without_version(self, key: Hashable, args: _Args, kwargs: _Kwargs) -> Any:
         if self._fallback.is_over:
             return self._fallback.untuned(*args, **kwargs)
         with self._lock:
-            account = self._ledger.open(key, lambda: self._text(args, kwargs))
+            account = self._ledger.account_of(key, lambda: self._text(args, kwargs))
             starts = not self._is_compiling and self._ledger.is_due(account)
             if starts:
                 self._is_compiling = True
                 self._ledger.start(account)
         if not starts:
-            return self._paid(account, args, kwargs)
-        return self._compiled(key, account, args, kwargs)
+            return self._eager_counted(account, args, kwargs)
+        return self._compile_with(key, account, args, kwargs)
 
-    def _paid(self, account: Account, args: _Args, kwargs: _Kwargs) -> Any:
+    def _eager_counted(self, account: Account, args: _Args, kwargs: _Kwargs) -> Any:
         """An eager call, on the shape's account."""
         seconds = None
         if self._ledger.is_timed(account):
@@ -112,10 +112,10 @@ class AdaptiveModel:
         else:
             result = self._eagerly(args, kwargs)
         with self._lock:
-            self._ledger.pay(account, seconds)
+            self._ledger.add_eager_call(account, seconds)
         return result
 
-    def _compiled(self, key: Hashable, account: Account, args: _Args, kwargs: _Kwargs) -> Any:
+    def _compile_with(self, key: Hashable, account: Account, args: _Args, kwargs: _Kwargs) -> Any:
         """The call with which a shape is compiled."""
         attempt = _Attempt()
         try:
@@ -126,7 +126,7 @@ class AdaptiveModel:
         except Exception as error:
             if self._fallback.raises:
                 raise
-            result = self._paid(account, args, kwargs)  # What fails here too is the job's own error.
+            result = self._eager_counted(account, args, kwargs)  # What fails here too is the job's own error.
             with self._lock:
                 self._fail(account, error, attempt.seconds)
             return result
@@ -158,7 +158,7 @@ class AdaptiveModel:
                 self._running[key], attempt.unused = _Running(account, version), None
                 if evicted is not None:
                     self._drop(evicted)
-            self._ledger.run(account)
+            self._ledger.add_compiled_call(account)
         return result
 
     def _compare(self, result: Any, eager: Callable[[], Any], tolerance: float) -> None:
@@ -182,9 +182,9 @@ class AdaptiveModel:
     def _fail(self, account: Account, error: Exception, seconds: float = 0.0) -> None:
         why = str(error) if isinstance(error, AutotuneError) else quoted(error)
         self._ledger.fail(account, why, seconds)
-        self._journal.note("version", f"{account.text}, compiled for itself: {why}; this shape stays eager")
+        self._recorder.note("version", f"{account.text}, compiled for itself: {why}; this shape stays eager")
         if self._ledger.is_given_up:
-            self._journal.note("fallback", f"{self._ledger.stopped}; what is compiled stays, all else is eager")
+            self._recorder.note("fallback", f"{self._ledger.stopped}; what is compiled stays, all else is eager")
 
     def _eagerly(self, args: _Args, kwargs: _Kwargs) -> Any:
         try:
@@ -200,7 +200,7 @@ class AdaptiveModel:
         result, seconds = self._timed(lambda args, kwargs: running.version(*args, **kwargs), args, kwargs)
         with self._lock:
             if self._running.get(key) is running:
-                if not self._ledger.time(running.account, seconds):
+                if not self._ledger.add_compiled_time(running.account, seconds):
                     self._drop(running.account)
                 running.is_timed = self._ledger.is_timed(running.account)
         return result
@@ -217,7 +217,7 @@ class AdaptiveModel:
         key = next(key for key, each in self._running.items() if each.account is account)
         held_bytes = self._held_bytes()
         self._versions.drop(self._running.pop(key).version)
-        self._ledger.give_back(held_bytes - self._held_bytes())
+        self._ledger.subtract_memory(held_bytes - self._held_bytes())
 
     def _drop_all(self) -> None:
         for running in list(self._running.values()):
