@@ -116,12 +116,13 @@ class AdaptiveModel:
         return result
 
     def _compile_with(self, key: Hashable, account: Account, args: _Args, kwargs: _Kwargs) -> Any:
-        """The call with which a shape is compiled."""
+        """The result of the call with which a shape is compiled."""
         attempt = _Attempt()
         try:
             return self._first_call(key, account, attempt, args, kwargs)
         except UnsuitableCallError as error:
-            self._ledger.refuse(account, str(error))
+            with self._lock:
+                self._ledger.refuse(account, str(error))
             return self._result_after(error, args, kwargs)
         except Exception as error:
             if self._fallback.raises:
@@ -138,7 +139,7 @@ class AdaptiveModel:
                     self._versions.drop(attempt.unused)
 
     def _first_call(self, key: Hashable, account: Account, attempt: _Attempt, args: _Args, kwargs: _Kwargs) -> Any:
-        """What a new version returns; from now on the shape's calls go to it. Raises what that raises."""
+        """What a new version returns; from now on the shape's calls go to it. Raises what the version raises."""
         version = attempt.unused = self._versions.new()
         start = self._clock()
         self._versions.warm()
