@@ -1,4 +1,4 @@
-"""`Application`: a tuned config put to use on a job's model, by the job's policy. See `loaded`."""
+"""`Application`: a tuned config put to use on a job's model, by the job's policy. See `load`."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class Application:
         found = f"{self._loaded.path} was tuned for {'; '.join(differing)}"
         if self._policy.on_mismatch != "apply":
             raise MismatchError(found, tip=_hint(tuned))
-        self._recorder.note("mismatch", f"{found}: applied all the same, the speed-up is not proven here")
+        self._recorder.note("mismatch", f"{found}: applied anyway, the speed-up is not proven here")
 
     def _warm_start(self, tuned: TunedConfig, backend: Backend) -> WarmStart | None:
         """The artifact, ready for the first call; None, with one line, where it cannot be used."""

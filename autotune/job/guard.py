@@ -1,4 +1,4 @@
-"""`Guard`: stands between a job's calls and the tuned model, and goes back to the untuned one if that is better.
+"""`Guard`: takes a job's calls, watches the first ones, and goes back to the untuned model if that is better.
 
 The first call may find that the config does not compile here, or is not for these inputs; it can be checked against the
 untuned model. The next calls are timed, where the recorded latency is comparable: if they are slower than recorded, as
@@ -92,7 +92,7 @@ class Guard:
         if misfit is not None and not self._terms.apply_to_misfits:
             return self._untuned_until_one_fits(misfit, args, kwargs)
         if misfit is not None:
-            self._note_misfit(f"{misfit}; applied all the same")
+            self._note_misfit(f"{misfit}; applied anyway")
         self._fell_back = False
         result = self._settled(*args, **kwargs)
         if self._fell_back:

@@ -47,7 +47,7 @@ class Loaded(LoadedFile):
 
         `on_mismatch`: what to do where release, device, driver, model or the first call's inputs are not those of the
         measurement, or the file cannot be read. `retune-hint`: stay untuned, with a warning that says how to tune here;
-        `untuned`: the same without the advice; `apply`: compile all the same, with a warning; `raise`: MismatchError,
+        `untuned`: the same without the advice; `apply`: compile anyway, with a warning; `raise`: MismatchError,
         or the error itself, here or at a call. `check`: compare the first outputs with the untuned model's, which is
         called for it. `margin`: if the first calls take longer than so many times the recorded latency, and longer
         than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the calls, for
@@ -57,8 +57,8 @@ class Loaded(LoadedFile):
         `process_settings`: what the config sets for the whole process (threads, allocator, matmul precision) may be
         set, and is set now; `applied` takes it back. A config that needs it is not applied without.
 
-        Never raises but for `on_mismatch="raise"`. A config that does not compile, or fails at a call that the untuned
-        model takes, is given up: one warning, and the untuned model from then on.
+        Never raises, except with `on_mismatch="raise"`. A config that does not compile, or fails at a call that the
+        untuned model takes, is given up: one warning, and the untuned model from then on.
         """
         policy = Policy(on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings)
         given, _ = Application(self, model, policy).applied()

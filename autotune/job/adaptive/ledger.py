@@ -78,7 +78,7 @@ class Account:
 
 
 class Ledger:
-    """The accounts of all shapes. One thread at a time, but for `run`, whose counts may then miss some."""
+    """The accounts of all shapes. One thread at a time, except `add_compiled_call`, whose counts may then miss some."""
 
     def __init__(
         self, limits: AdaptivePolicy, expected: Expected, *, warmup_calls: int = 0, evicts: bool = True

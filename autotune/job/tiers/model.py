@@ -49,7 +49,7 @@ class LoadedTiers:
         """One callable of the job's models, which are named as the tiers; each is compiled as it was measured.
 
         Each tier needs an object of its own, since a config may change its model's weights. `policy` is what
-        `Loaded.apply` takes, but for `monitor`: tiers are always counted. A tier without a model, and a model without a
+        `Loaded.apply` takes, except `monitor`: tiers are always counted. A tier without a model, and a model without a
         tier, are left out with one warning. Where the file cannot be used, or names none of the models, all of them
         stay untuned, in the given order, with no promise and no deadline; with `on_mismatch="raise"` that raises
         InputError. Raises InputError where there is no model at all, or one object for several tiers.

@@ -1,4 +1,4 @@
-"""`TierSelector`: which tier a call takes, by its deadline and by the latencies promised and seen. Pure but for a lock.
+"""`TierSelector`: which tier a call takes, by its deadline and by the latencies promised and seen. No I/O.
 
 A tier's expected latency is the largest of three: the promised 99th percentile; that of its own latest calls, once
 there are enough of them; and, for a while after a call that took longer than its budget, what that call took. The best
