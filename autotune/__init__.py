@@ -51,8 +51,8 @@ def stats(model: Any) -> Any:
     """What a model that `apply` gave has done until now, in its tiers if it has any; None for any other object."""
     from autotune.job.stats import recorder_of
 
-    journal = recorder_of(model)
-    return None if journal is None else journal.stats()
+    recorder = recorder_of(model)
+    return None if recorder is None else recorder.stats()
 
 
 def expose(model: Any, name: str) -> None:

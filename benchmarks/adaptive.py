@@ -133,8 +133,8 @@ def decoding(num_candidates: int) -> tuple[Any, Any]:
     return model, x
 
 
-def way(name: str, model: Any, path: Path, background: bool) -> AbstractContextManager[Any]:
-    """What is called, for as long as the block lasts; leaving it waits for a compilation that is under way."""
+def way(name: str, model: Any, path: Path) -> AbstractContextManager[Any]:
+    """What is called, for as long as the block lasts."""
     import torch
 
     import autotune
@@ -146,11 +146,11 @@ def way(name: str, model: Any, path: Path, background: bool) -> AbstractContextM
         torch._dynamo.config.recompile_limit = 10_000
         torch._dynamo.config.accumulated_recompile_limit = 10_000
         return nullcontext(torch.compile(model, dynamic=False))
-    bounds = AdaptivePolicy(max_versions=64, background=background)
+    bounds = AdaptivePolicy(max_versions=64)
     return autotune.load(path).applied(model, on_mismatch="raise", margin=None, adaptive=bounds)
 
 
-def replay(name: str, case: Case, path: Path, background: bool) -> dict[str, Any]:
+def replay(name: str, case: Case, path: Path) -> dict[str, Any]:
     """In the child: the stream, once. Inputs are made before the clock starts."""
     import torch
 
@@ -163,7 +163,7 @@ def replay(name: str, case: Case, path: Path, background: bool) -> dict[str, Any
     worst_s = 0.0
     with torch.no_grad():
         start = time.perf_counter()
-        with way(name, model, path, background) as called:
+        with way(name, model, path) as called:
             for size in stream:
                 before = time.perf_counter()
                 called(inputs[size])
@@ -183,7 +183,7 @@ def replay(name: str, case: Case, path: Path, background: bool) -> dict[str, Any
 
 def replayed(name: str, number: int, path: Path, given: argparse.Namespace) -> dict[str, Any]:
     """The same in a fresh process with an empty cache."""
-    flags = [flag for flag in ("--quick", "--background") if getattr(given, flag[2:])]
+    flags = ["--quick"] if given.quick else []
     with tempfile.TemporaryDirectory() as cache:
         return child(["--replay", name, str(number), str(path), *flags], Path(cache))
 
@@ -258,7 +258,6 @@ def main() -> None:
     """Measure, and the section."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=2, help="processes of each way (default: %(default)s)")
-    parser.add_argument("--background", action="store_true", help="compile in a thread; nothing is written")
     parser.add_argument("--quick", action="store_true", help="short streams, once, nothing is written")
     parser.add_argument("--replay", nargs=3, metavar=("WAY", "CASE", "FILE"), help=argparse.SUPPRESS)
     parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
@@ -266,7 +265,7 @@ def main() -> None:
     cases = QUICK if given.quick else CASES
     if given.replay:
         name, number, file = given.replay
-        print(json.dumps(replay(name, cases[int(number)], Path(file), given.background)))
+        print(json.dumps(replay(name, cases[int(number)], Path(file))))
         return
     if given.first_call:
         print(json.dumps(first_call()))
@@ -277,7 +276,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         found = measure(cases, given, answer(Path(temporary)))
     report = report_of(cases, found, given.rounds)
-    publish(report, conditions, write=not (given.quick or given.background))
+    publish(report, conditions, write=not given.quick)
 
 
 if __name__ == "__main__":

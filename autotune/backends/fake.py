@@ -338,15 +338,6 @@ class FakeVersions:
     def drop(self, version: Callable[..., Any]) -> None:
         self._versions.remove(version)
 
-    def state(self) -> object:
-        return getattr(self._model, "state", None)
-
-    def rehearsal(
-        self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[], Any] | None:
-        copies = [each.copy() for each in args]
-        return lambda: version(*copies, **kwargs)
-
     def memory_bytes(self) -> int | None:
         """So many for each version as `version_bytes` says."""
         return len(self._versions) * int(self._config.get("version_bytes") or 0)

@@ -76,15 +76,6 @@ class Versions(Protocol):
     def drop(self, version: Callable[..., Any]) -> None:
         """Free what was compiled, so far as the framework lets go of it. The version is never called again."""
 
-    def state(self) -> object:
-        """What a call of the model may leave behind in it: equal before and after one that leaves nothing."""
-
-    def rehearsal(
-        self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[], Any] | None:
-        """A function that calls the version on copies of these inputs, as this thread would, for another thread; None
-        where such a call could be told from none, or compiling there would disturb other calls."""
-
     def memory_bytes(self) -> int | None:
         """What the device's allocator has handed out; None where there is none (CPU)."""
 

@@ -1,27 +1,21 @@
-"""`UndoLog`: what applying a config changes outside the compiled code, so that it can be undone, and done again.
-
-Rule of this file: a change is a pair of functions that put one thing into its new and its old state; both may be
-called any number of times, always in turn.
-"""
+"""`UndoLog`: what applying a config changes outside the compiled code, so that it can be undone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 
 class UndoLog:
-    """UndoLog in the order in which they were made. All of them stand, or none does."""
+    """Changes in the order in which they were made, each with the function that undoes it."""
 
     def __init__(self) -> None:
-        self._made: list[tuple[Callable[[], object], Callable[[], object]]] = []
-        self._stand = True
+        self._undos: list[Callable[[], object]] = []
 
     def make(self, do: Callable[[], object], undo: Callable[[], object]) -> None:
         """Call `do` now, and note how it is undone. If `do` raises, nothing is noted."""
         do()
-        self._made.append((do, undo))
+        self._undos.append(undo)
 
     def set_attribute(self, owner: Any, name: str, value: object) -> None:
         """`owner.name = value`, undone by the value that it has now."""
@@ -29,24 +23,6 @@ class UndoLog:
         self.make(lambda: setattr(owner, name, value), lambda: setattr(owner, name, before))
 
     def undo(self) -> None:
-        """Put everything back, the last change first. Nothing happens if nothing stands."""
-        if self._stand:
-            for _, undo in reversed(self._made):
-                undo()
-            self._stand = False
-
-    def redo(self) -> None:
-        """Make everything stand again that was undone."""
-        if not self._stand:
-            for do, _ in self._made:
-                do()
-            self._stand = True
-
-    @contextmanager
-    def set_aside(self) -> Iterator[None]:
-        """Within: as if nothing had been changed."""
-        self.undo()
-        try:
-            yield
-        finally:
-            self.redo()
+        """Put everything back, the last change first. The log is empty then."""
+        while self._undos:
+            self._undos.pop()()

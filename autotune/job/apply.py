@@ -1,4 +1,4 @@
-"""`Application`: a tuned config put to use on a job's model, by the job's policy. See `loaded`."""
+"""`Application`: a tuned config put to use on a job's model, by the job's policy. See `load`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
-from autotune.job.adaptive.model import AdaptiveModel, Compilation
-from autotune.job.guard import Applied, Guard, MismatchError, Terms
+from autotune.job.adaptive.model import AdaptiveModel
+from autotune.job.fallback import Fallback, MismatchError
+from autotune.job.guard import Guard, Terms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
-from autotune.job.stats import CallTimes, StatsRecorder, keep_for
+from autotune.job.stats import CallTimes, StatsRecorder, register
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.measurement import structure_sha256
 from autotune.tuned.adaptive_policy import AdaptivePolicy
@@ -78,11 +79,11 @@ class Application:
         self._model = model
         self._policy = policy
         self._recipe = recipe
-        self._journal = StatsRecorder()
+        self._recorder = StatsRecorder()
         self._changes = UndoLog()
         self._backend: Backend | None = None
 
-    def given(self) -> tuple[Any, Callable[[], None]]:
+    def applied(self) -> tuple[Any, Callable[[], None]]:
         """What the job holds from now on, and how to undo it all."""
         try:
             given, release = self._tuned_or_untouched()
@@ -93,7 +94,7 @@ class Application:
             self._note_refusal(error)
             given, release = self._untouched()
         for each in (self._model, given):
-            keep_for(each, self._journal)
+            register(each, self._recorder)
         return given, release
 
     def _tuned_or_untouched(self) -> tuple[Any, Callable[[], None]]:
@@ -103,7 +104,7 @@ class Application:
         assert tuned is not None
         if tuned.is_untuned and self._limits(tuned) is not None:
             why = f"the verdict is {tuned.verdict.value}: nothing is compiled, adaptive or not"
-            self._journal.note("version", f"{self._loaded.path}: {why}")
+            self._recorder.note("version", f"{self._loaded.path}: {why}")
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()
         backend = self._backend = load_backend(tuned.framework)
@@ -124,18 +125,19 @@ class Application:
         self._require_process_settings(tuned, backend)
         differing = differences(tuned, backend, self._model)
         if differing:
-            self._meet(tuned, differing)
+            self._require_accepted(tuned, differing)
         start = self._warm_start(tuned, backend)
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
+        fallback = Fallback(untuned, self._changes, self._recorder, raises=self._policy.on_mismatch == "raise")
         functions = recalled(tuned.config, tuned.variants, self._policy.variants)
-        adaptation = self._adaptation(tuned, backend, functions, untuned, terms)
-        if adaptation is not None:
-            return self._held(backend, tuned, self._model, adaptation, adaptation.release)
+        adaptive = self._adaptive_model(tuned, backend, functions, fallback, terms)
+        if adaptive is not None:
+            return self._stand_in(backend, tuned, self._model, adaptive, fallback.release)
         step = self._step(backend, tuned.config, functions, self._changes)
-        applied = Applied(backend, step if self._recipe else backend.direct(step), untuned, self._changes, start)
-        guard = Guard(applied, terms, self._journal)
-        return self._held(backend, tuned, step, guard, guard.release)
+        call = step if self._recipe else backend.direct(step)
+        guard = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
+        return self._stand_in(backend, tuned, step, guard, fallback.release)
 
     def _require_process_settings(self, tuned: TunedConfig, backend: Backend) -> None:
         knobs = backend.process_settings(without_variants(tuned.config))
@@ -145,11 +147,11 @@ class Application:
                 tip="allow it with apply(model, process_settings=True), or tune without --process-settings",
             )
 
-    def _held(
+    def _stand_in(
         self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], end: Callable[[], None]
     ) -> tuple[Any, Callable[[], None]]:
         """What the job holds for a `call` that stands in front of the model."""
-        self._journal.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
+        self._recorder.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
         holding = UndoLog()
         monitored = self._monitored(call)
         given = monitored if self._recipe else backend.stand_in(self._model, step, monitored, holding)
@@ -160,35 +162,27 @@ class Application:
 
         return given, release
 
-    def _adaptation(
-        self,
-        tuned: TunedConfig,
-        backend: Backend,
-        variants: list[Apply],
-        untuned: Callable[..., Any],
-        terms: Terms,
+    def _adaptive_model(
+        self, tuned: TunedConfig, backend: Backend, variants: list[Apply], fallback: Fallback, terms: Terms
     ) -> AdaptiveModel | None:
         """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
         limits = self._limits(tuned)
         if limits is None or self._recipe is not None:
             return None
+        if limits.background:
+            what = "background is ignored: shapes are compiled by the job's own calls"
+            self._recorder.note("version", f"{self._loaded.path}: {what}")
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
             self._changes.undo()
-            self._changes = UndoLog()
             why = "what this config compiles cannot be kept apart by shape"
-            self._journal.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
+            self._recorder.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
             return None
         ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
-        adaptation = AdaptiveModel(
-            Compilation(backend, versions, untuned, self._changes),
-            ledger,
-            self._journal,
-            tolerance=terms.tolerance if self._policy.check else None,
-            raises=terms.raises,
-        )
-        self._journal.adaptive = adaptation.stats
-        return adaptation
+        tolerance = terms.tolerance if self._policy.check else None
+        adaptive = AdaptiveModel(backend, versions, ledger, fallback, self._recorder, tolerance=tolerance)
+        self._recorder.adaptive = adaptive.stats
+        return adaptive
 
     def _limits(self, tuned: TunedConfig) -> AdaptivePolicy | None:
         asked = self._policy.adaptive
@@ -208,12 +202,12 @@ class Application:
         step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), [], UndoLog())
         return step
 
-    def _meet(self, tuned: TunedConfig, differing: list[str]) -> None:
+    def _require_accepted(self, tuned: TunedConfig, differing: list[str]) -> None:
         """Policy: an exception ends the application, a return goes on with it."""
         found = f"{self._loaded.path} was tuned for {'; '.join(differing)}"
         if self._policy.on_mismatch != "apply":
             raise MismatchError(found, tip=_hint(tuned))
-        self._journal.note("mismatch", f"{found}: applied all the same, the speed-up is not proven here")
+        self._recorder.note("mismatch", f"{found}: applied anyway, the speed-up is not proven here")
 
     def _warm_start(self, tuned: TunedConfig, backend: Backend) -> WarmStart | None:
         """The artifact, ready for the first call; None, with one line, where it cannot be used."""
@@ -225,7 +219,7 @@ class Application:
         try:
             return warm_start(backend, tuned.artifact, Path(self._loaded.path).parent, here)
         except (InputError, OSError) as problem:
-            self._journal.note("artifact", f"{problem}; the first call compiles")
+            self._recorder.note("artifact", f"{problem}; the first call compiles")
             return None
 
     def _is_measured(self, tuned: TunedConfig) -> bool:
@@ -239,7 +233,6 @@ class Application:
         return Terms(
             misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",
-            raises=self._policy.on_mismatch == "raise",
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
             tolerance=_tolerance(tuned, backend, self._model) if self._policy.check or unchecked_caches else None,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
@@ -255,10 +248,10 @@ class Application:
         what = str(error) if isinstance(error, AutotuneError) else quoted(error)
         tip = getattr(error, "tip", None) if self._policy.on_mismatch != "untuned" else None
         kind: Literal["mismatch", "fallback"] = "mismatch" if isinstance(error, AutotuneError) else "fallback"
-        self._journal.note(kind, "; ".join(filter(None, [what, "the model stays untuned", tip])))
+        self._recorder.note(kind, "; ".join(filter(None, [what, "the model stays untuned", tip])))
 
     def _untouched(self) -> tuple[Any, Callable[[], None]]:
-        self._journal.state = "untuned"
+        self._recorder.state = "untuned"
         if self._recipe is not None:
             return self._untouched_step(), lambda: None
         if not self._policy.monitor or self._backend is None:
@@ -281,13 +274,13 @@ class Application:
         return self._monitored(self._untuned_call(backend, framework))
 
     def _watch(self, backend: Backend) -> None:
-        self._journal.memory_bytes = lambda: backend.peak_memory_bytes() or psutil.Process().memory_info().rss
+        self._recorder.memory_bytes = lambda: backend.peak_memory_bytes() or psutil.Process().memory_info().rss
         if self._policy.monitor:
             is_synchronous = backend.device_name().lower() == "cpu"
-            self._journal.calls = CallTimes(None if is_synchronous else backend.synchronise)
+            self._recorder.calls = CallTimes(None if is_synchronous else backend.synchronise)
 
     def _monitored(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        return call if self._journal.calls is None else self._journal.calls.around(call)
+        return call if self._recorder.calls is None else self._recorder.calls.around(call)
 
 
 def _hint(tuned: TunedConfig) -> str:

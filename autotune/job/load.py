@@ -47,7 +47,7 @@ class Loaded(LoadedFile):
 
         `on_mismatch`: what to do where release, device, driver, model or the first call's inputs are not those of the
         measurement, or the file cannot be read. `retune-hint`: stay untuned, with a warning that says how to tune here;
-        `untuned`: the same without the advice; `apply`: compile all the same, with a warning; `raise`: MismatchError,
+        `untuned`: the same without the advice; `apply`: compile anyway, with a warning; `raise`: MismatchError,
         or the error itself, here or at a call. `check`: compare the first outputs with the untuned model's, which is
         called for it. `margin`: if the first calls take longer than so many times the recorded latency, and longer
         than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the calls, for
@@ -57,11 +57,11 @@ class Loaded(LoadedFile):
         `process_settings`: what the config sets for the whole process (threads, allocator, matmul precision) may be
         set, and is set now; `applied` takes it back. A config that needs it is not applied without.
 
-        Never raises but for `on_mismatch="raise"`. A config that does not compile, or fails at a call that the untuned
-        model takes, is given up: one warning, and the untuned model from then on.
+        Never raises, except with `on_mismatch="raise"`. A config that does not compile, or fails at a call that the
+        untuned model takes, is given up: one warning, and the untuned model from then on.
         """
         policy = Policy(on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings)
-        given, _ = Application(self, model, policy).given()
+        given, _ = Application(self, model, policy).applied()
         return given
 
     def training_step(
@@ -82,7 +82,7 @@ class Loaded(LoadedFile):
         `check`: a step changes the weights. Raises InputError for a model or an optimizer of no framework.
         """
         policy = Policy(on_mismatch, margin=margin, monitor=monitor, process_settings=process_settings)
-        step, _ = Application(self, model, policy, Recipe(loss, optimizer)).given()
+        step, _ = Application(self, model, policy, Recipe(loss, optimizer)).applied()
         return cast("Callable[..., Any]", step)
 
     @contextmanager
@@ -91,7 +91,7 @@ class Loaded(LoadedFile):
 
         Takes what `apply` takes. What MindSpore or the system take only once in a process stays.
         """
-        given, release = Application(self, model, Policy(**policy)).given()
+        given, release = Application(self, model, Policy(**policy)).applied()
         try:
             yield given
         finally:

@@ -30,8 +30,8 @@ def differences(tuned: TunedConfig, backend: Backend, model: Any) -> list[str]:
     is as it was when the config was measured."""
     here = environment.describe(device=backend.device_name(), variables={})
     release = framework_version(tuned.framework)
-    found = [_other(tuned.framework, tuned.environment.framework_version, release)]
-    found += _of_the_device(tuned.environment, here)
+    found = [_difference(tuned.framework, tuned.environment.framework_version, release)]
+    found += _device_differences(tuned.environment, here)
     if structure_sha256(backend.parameters(model)) != tuned.workload.signature.structure_sha256:
         found.append(f"a {tuned.workload.signature.model_class} with other parameters than this {type(model).__name__}")
     return [each for each in found if each is not None]
@@ -48,20 +48,20 @@ def inputs_differ(tuned: TunedConfig, backend: Backend, arguments: Arguments) ->
     specs, then = [spec for _, spec in numbered], tuned.workload.signature.inputs
     open_axes: list[tuple[int, int]] = []
     if tuned.shapes is not None:
-        outside = _outside(tuned.shapes, leaves)
+        outside = _size_out_of_range(tuned.shapes, leaves)
         if outside is not None:
             return outside
         # What was no tensor has no place among the recorded inputs.
         places = {number: place for place, (number, _) in enumerate(numbered)}
         open_axes = [(places[each.leaf], each.axis) for each in tuned.shapes.inputs if each.leaf in places]
-    if Counter(_without(specs, open_axes)) == Counter(_without(then, open_axes)):
+    if Counter(_without_axes(specs, open_axes)) == Counter(_without_axes(then, open_axes)):
         return None
     return (
-        f"inputs {_shapes(each for each in then if each.shape)}, here {_shapes(each for each in specs if each.shape)}"
+        f"inputs {_text_of(each for each in then if each.shape)}, here {_text_of(each for each in specs if each.shape)}"
     )
 
 
-def _outside(shapes: Shapes, leaves: Sequence[Any]) -> str | None:
+def _size_out_of_range(shapes: Shapes, leaves: Sequence[Any]) -> str | None:
     """The first dimension whose size none of the traffic had, or what lies between its sizes."""
     for dimension, size in (sizes_in(leaves, shapes.inputs) or {}).items():
         sizes = list(shapes.traffic.sizes_of(dimension))
@@ -71,7 +71,7 @@ def _outside(shapes: Shapes, leaves: Sequence[Any]) -> str | None:
     return None
 
 
-def _without(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) -> list[TensorSpec]:
+def _without_axes(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) -> list[TensorSpec]:
     """Those with a shape, the sizes of these axes (number of the spec, axis) left out."""
     shapes = [list(each.shape) for each in specs]
     for number, axis in axes:
@@ -94,18 +94,22 @@ def retune_command(tuned: TunedConfig) -> str:
     return shlex.join([*words, *([] if traffic is None else traffic.flags)])
 
 
-def _of_the_device(then: Environment, here: Environment) -> list[str | None]:
-    found = [_other("the device", then.device, here.device)]
+def _device_differences(then: Environment, here: Environment) -> list[str | None]:
+    found = [_difference("the device", then.device, here.device)]
     if here.device.lower() == "cpu":
         # Cores decide how many threads there are, and with them which config is fastest.
-        return [*found, _other("a", then.processor, here.processor), _other("cores:", then.num_cores, here.num_cores)]
-    found.append(_other("the driver", then.driver, here.driver) if then.driver and here.driver else None)
-    return [*found, *(_other(name, then.packages.get(name), here.packages.get(name)) for name in _COMPILERS)]
+        return [
+            *found,
+            _difference("a", then.processor, here.processor),
+            _difference("cores:", then.num_cores, here.num_cores),
+        ]
+    found.append(_difference("the driver", then.driver, here.driver) if then.driver and here.driver else None)
+    return [*found, *(_difference(name, then.packages.get(name), here.packages.get(name)) for name in _COMPILERS)]
 
 
-def _other(what: str, then: object, here: object) -> str | None:
+def _difference(what: str, then: object, here: object) -> str | None:
     return None if then == here else f"{what} {then}, here {here}"
 
 
-def _shapes(specs: Any) -> str:
+def _text_of(specs: Any) -> str:
     return ", ".join(f"{each.dtype.lower()}{list(each.shape)}" for each in specs) or "none"

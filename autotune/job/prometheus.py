@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from autotune.errors import InputError
-from autotune.job.adaptive.ledger import AdaptiveStats
-from autotune.job.stats import Stats, Told, recorder_of
+from autotune.job.adaptive.stats import AdaptiveStats
+from autotune.job.stats import HasStats, Stats, recorder_of
 from autotune.job.tiers.selector import TieredStats
 
 _LABELS = ("model",)
@@ -25,17 +25,17 @@ def expose(model: Any, name: str, registry: CollectorRegistry = REGISTRY) -> Col
 
     The collector that is returned is what `registry.unregister` takes. Raises InputError for any other model.
     """
-    journal = recorder_of(model)
-    if journal is None:
+    recorder = recorder_of(model)
+    if recorder is None:
         raise InputError(f"{name}: a {type(model).__name__} that autotune's apply() did not give has no statistics")
-    collector = _StatsCollector(journal, name)
+    collector = _StatsCollector(recorder, name)
     registry.register(collector)
     return collector
 
 
 class _StatsCollector(Collector):
-    def __init__(self, journal: Told, name: str) -> None:
-        self._journal = journal
+    def __init__(self, recorder: HasStats, name: str) -> None:
+        self._recorder = recorder
         self._name = name
 
     def describe(self) -> list[Metric]:
@@ -43,7 +43,7 @@ class _StatsCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._journal.stats()
+        stats = self._recorder.stats()
         if isinstance(stats, TieredStats):
             yield from _of_tiers(stats, self._name)
         else:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from autotune.job.adaptive.ledger import AdaptiveStats
+from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Latency
 from autotune.printable import printable
@@ -154,27 +154,27 @@ class CallTimes:
         return counted
 
 
-class Told(Protocol):
+class HasStats(Protocol):
     """Whatever keeps statistics of a model: a `StatsRecorder`, or that of several tiers."""
 
     def stats(self) -> Any:
         """Of the model until now."""
 
 
-_JOURNALS: weakref.WeakKeyDictionary[Any, Told] = weakref.WeakKeyDictionary()
+_RECORDERS: weakref.WeakKeyDictionary[Any, HasStats] = weakref.WeakKeyDictionary()
 
 
-def keep_for(model: Any, journal: Told) -> None:
-    """Find the journal again by this object. An object that cannot be referred to weakly has none."""
+def register(model: Any, recorder: HasStats) -> None:
+    """Find the recorder again by this object. An object that cannot be referred to weakly has none."""
     try:
-        _JOURNALS[model] = journal
+        _RECORDERS[model] = recorder
     except TypeError:
         _log.debug("autotune: no statistics for a %s", type(model).__name__)
 
 
-def recorder_of(model: Any) -> Told | None:
-    """The journal of a model that `apply` gave; None for any other object."""
+def recorder_of(model: Any) -> HasStats | None:
+    """The recorder of a model that `apply` gave; None for any other object."""
     try:
-        return _JOURNALS.get(model)
+        return _RECORDERS.get(model)
     except TypeError:
         return None

@@ -86,7 +86,7 @@ class Artifact(CacheFile):
 
 
 def compiler_variables(left_out: Collection[str]) -> dict[str, str]:
-    """Variables of this process that may change what is compiled, but for some."""
+    """Variables of this process that may change what is compiled, except those in `left_out`."""
     return {n: v for n, v in sorted(os.environ.items()) if n.startswith(COMPILER_VARIABLES) and n not in left_out}
 
 
@@ -99,9 +99,9 @@ def why_unfit(made_for: Key, here: Key, *, shapes_matter: bool) -> str | None:
     names = [n for n in {**then, **now} if then.get(n) != now.get(n) and (shapes_matter or n != "inputs")]
     if not names:
         return None
-    told = [f"{name} {_short(then.get(name))}, here {_short(now.get(name))}" for name in names[:_MAX_NAMED]]
+    differences = [f"{name} {_short(then.get(name))}, here {_short(now.get(name))}" for name in names[:_MAX_NAMED]]
     more = f"; and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"it was made for {'; '.join(told)}{more}"
+    return f"it was made for {'; '.join(differences)}{more}"
 
 
 def pack(folder: Path) -> bytes:

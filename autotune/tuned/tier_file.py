@@ -1,4 +1,4 @@
-"""`Tiers`: what a model can give under a deadline, as a YAML file. How a job uses it: see `tiered`."""
+"""`Tiers`: what a model can give under a deadline, as a YAML file. A job uses it through `job.tiers`."""
 
 from __future__ import annotations
 

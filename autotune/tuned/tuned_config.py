@@ -1,4 +1,4 @@
-"""`TunedConfig`: a study's answer as a YAML file. How a job uses it: see `loaded`."""
+"""`TunedConfig`: a study's answer as a YAML file. A job uses it through `job.load`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 
 import pytest
 
@@ -14,7 +13,8 @@ from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
 from autotune.job.adaptive.ledger import Expected, Ledger  # noqa: E402
-from autotune.job.adaptive.model import AdaptiveModel, Compilation  # noqa: E402
+from autotune.job.adaptive.model import AdaptiveModel  # noqa: E402
+from autotune.job.fallback import Fallback  # noqa: E402
 from autotune.job.stats import StatsRecorder  # noqa: E402
 from autotune.tuned.adaptive_policy import AdaptivePolicy  # noqa: E402
 
@@ -28,14 +28,10 @@ class Small(torch.nn.Module):
         super().__init__()
         self.layer = torch.nn.Linear(4, 4)
         self.breaks = breaks
-        self.register_buffer("num_seen", torch.zeros(()))
-        self.counts = False
 
     def forward(self, x):
         if self.breaks:
             torch._dynamo.graph_break()
-        if self.counts:
-            self.num_seen.add_(1)
         return self.layer(x).relu()
 
 
@@ -149,66 +145,20 @@ def test_what_cannot_be_kept_apart(model, changes):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_a_call_that_leaves_something(model, changes):
-    """A written buffer shows, a plain call does not."""
-    versions = versions_of(model, changes)
-    before = versions.state()
-    model(of(2))
-    assert versions.state() == before
-    model.counts = True
-    before = versions.state()
-    model(of(2))
-    assert versions.state() != before
-
-
-def test_when_a_thread_may_compile(model, changes):
-    """Not in training, with gradients, under autocast, or for inputs that cannot be copied as they are."""
-    versions = versions_of(model, changes)
-    version = versions.new()
-    assert versions.rehearsal(version, (of(2),), {}) is None
-    with torch.no_grad():
-        assert versions.rehearsal(version, (of(2),), {}) is not None
-        assert versions.rehearsal(version, (torch.ones(1).expand(2, 4),), {}) is None
-        assert versions.rehearsal(version, (object(),), {}) is None
-        with torch.autocast("cpu"):
-            assert versions.rehearsal(version, (of(2),), {}) is None
-        model.train()
-        assert versions.rehearsal(version, (of(2),), {}) is None
-
-
-def test_compiled_in_a_thread(model, changes):
-    """What another thread compiled is what this one's call finds, without a recompile, also in inference mode."""
-    versions = versions_of(model, changes)
-    for scope in (torch.no_grad, torch.inference_mode):
-        with scope():
-            version = versions.new()
-            rehearsal = versions.rehearsal(version, (of(2),), {})
-            thread = threading.Thread(target=rehearsal)
-            thread.start()
-            thread.join()
-            assert torch.equal(version(of(2)), model(of(2)))
-    assert num_entries(versions) == [1, 1]
-
-
-@pytest.mark.parametrize("background", [False, True])
-def test_adapting(model, changes, background):
+def test_adapting(model, changes):
     """Through the runtime: shapes that come often are compiled, within the bound, and all results are the model's."""
     versions = versions_of(model, changes)
     now_s = iter(range(10**9))  # Each look at the clock is a second: all calls are alike.
-    book = Ledger(
-        AdaptivePolicy(max_versions=3, background=background), Expected(compile_s=5.0, ratio=0.5), warmup_calls=99
-    )
-    runtime = AdaptiveModel(
-        Compilation(TorchBackend(), versions, model, changes), book, StatsRecorder(), clock=lambda: float(next(now_s))
-    )
+    book = Ledger(AdaptivePolicy(max_versions=3), Expected(compile_s=5.0, ratio=0.5), warmup_calls=99)
+    recorder = StatsRecorder()
+    fallback = Fallback(model, changes, recorder)
+    runtime = AdaptiveModel(TorchBackend(), versions, book, fallback, recorder, clock=lambda: float(next(now_s)))
     with torch.no_grad():
         for num_rows in (1, 2, 3, 4, 5, 1):
             for _ in range(25):
                 assert torch.equal(runtime(of(num_rows)), model(of(num_rows)))
-            while any(each.standing == "compiling" for each in runtime.stats().shapes):
-                pass
     stats = runtime.stats()
     assert (stats.num_compiled, stats.num_evicted, stats.num_versions, stats.num_failures) == (6, 3, 3, 0)
     assert num_entries(versions) == [1, 1, 1]
-    runtime.release()
+    fallback.release()
     assert torch.equal(runtime(of(1)), model(of(1)))

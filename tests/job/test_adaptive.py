@@ -13,9 +13,10 @@ import yaml
 import autotune
 from autotune.backends.fake import FakeBackend
 from autotune.backends.undo import UndoLog
-from autotune.errors import InputError
+from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Expected, Ledger
-from autotune.job.adaptive.model import AdaptiveModel, Compilation
+from autotune.job.adaptive.model import AdaptiveModel
+from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.prometheus import expose
 from autotune.job.stats import StatsRecorder
 from autotune.tuned.adaptive_policy import AdaptivePolicy
@@ -31,8 +32,8 @@ def ledger(limits: AdaptivePolicy | None = None, expected: Expected = HALF, **ot
 
 
 def pay(book: Ledger, key: str, seconds: float = 1.0):
-    account = book.open(key, lambda: key)
-    book.pay(account, seconds)
+    account = book.account_of(key, lambda: key)
+    book.add_eager_call(account, seconds)
     return account
 
 
@@ -60,7 +61,7 @@ class TestLedger:
         book = ledger()
         for index in range(60):
             pay(book, str(index))
-        assert not any(book.is_due(book.open(str(index), str)) for index in range(60))
+        assert not any(book.is_due(book.account_of(str(index), str)) for index in range(60))
 
     def test_what_is_spent_once_is_earned_by_all(self):
         """Of ten seconds eight are spent once in a process: the first version waits until all shapes together have cost
@@ -105,7 +106,7 @@ class TestLedger:
         book = ledger()
         account, _ = compiled(book, "a", seconds=2.0)
         for _ in range(NUM_TIMED):
-            assert book.time(account, 0.2)
+            assert book.add_compiled_time(account, 0.2)
         assert (book.compile_s, book.ratio) == (2.0, 0.2)
         for _ in range(3):
             other = pay(book, "b")
@@ -116,8 +117,8 @@ class TestLedger:
         book = ledger(warmup_calls=2)
         account, _ = compiled(book, "a")
         for seconds in (9.0, 9.0, *[1.1] * (NUM_TIMED - 1)):
-            assert book.time(account, seconds)
-        assert not book.time(account, 1.1)
+            assert book.add_compiled_time(account, seconds)
+        assert not book.add_compiled_time(account, 1.1)
         for _ in range(1000):
             pay(book, "a")
         assert not book.is_due(account)
@@ -129,7 +130,7 @@ class TestLedger:
         """Slow first calls are the framework's, not the version's."""
         book = ledger(warmup_calls=2)
         account, _ = compiled(book, "a")
-        assert all(book.time(account, seconds) for seconds in (9.0, 9.0, *[0.5] * NUM_TIMED))
+        assert all(book.add_compiled_time(account, seconds) for seconds in (9.0, 9.0, *[0.5] * NUM_TIMED))
         assert not book.is_timed(account)
 
     def test_the_longest_not_called_is_evicted_and_must_earn_it_again(self):
@@ -137,7 +138,7 @@ class TestLedger:
         book = ledger(AdaptivePolicy(max_versions=2, trust=1))
         first, _ = compiled(book, "a")
         second, _ = compiled(book, "b")
-        book.run(first)
+        book.add_compiled_call(first)
         third, evicted = compiled(book, "c")
         assert evicted is second
         assert [each.standing for each in (first, second, third)] == ["compiled", "eager", "compiled"]
@@ -164,9 +165,9 @@ class TestLedger:
         assert book.stopped is None
         compiled(book, "b", grown_bytes=100)
         assert book.stopped == "compiled versions hold 200 bytes, another one does not fit into 250"
-        book.give_back(100)
+        book.subtract_memory(100)
         assert book.stopped is None
-        book.give_back(-30)
+        book.subtract_memory(-30)
         assert book.stats().grown_bytes == 100
 
     def test_failures_in_a_row_end_it(self):
@@ -181,7 +182,7 @@ class TestLedger:
         for _ in range(100):
             account = pay(book, "e")
         assert not book.is_due(account)
-        assert not book.is_due(book.open("a", str))
+        assert not book.is_due(book.account_of("a", str))
         assert book.stats().compiling_s == 13.0
 
     def test_shapes_are_forgotten(self):
@@ -199,8 +200,8 @@ class TestLedger:
         """The first calls of a process are slow: one call in eight is timed later on, and the latest five count."""
         book = ledger()
         for number in range(60):
-            account = book.open("a", str)
-            book.pay(account, (1.0 if number < 8 else 0.1) if book.is_timed(account) else None)
+            account = book.account_of("a", str)
+            book.add_eager_call(account, (1.0 if number < 8 else 0.1) if book.is_timed(account) else None)
         assert len(account.eager_times_s) == NUM_TIMED
         assert account.eager_s == 0.1
 
@@ -209,8 +210,8 @@ class TestLedger:
         book = ledger()
         account, _ = compiled(book, "a")
         for _ in range(NUM_TIMED):
-            book.run(account)
-            book.time(account, 0.25)
+            book.add_compiled_call(account)
+            book.add_compiled_time(account, 0.25)
         assert book.stats().saved_s == pytest.approx(NUM_TIMED * 0.75)
 
     @pytest.mark.parametrize("wrong", [{"max_versions": 0}, {"trust": 0}, {"trust": 2}, {"max_failures": 0}, {"x": 1}])
@@ -225,17 +226,17 @@ def replayed_s(stream, eager_s, compiled_s, compile_s, limits) -> float:
     book = Ledger(limits, Expected(compile_s, compiled_s / eager_s))
     total_s = 0.0
     for shape in stream:
-        account = book.open(shape, lambda: "")
+        account = book.account_of(shape, lambda: "")
         if account.standing == "compiled":
-            book.run(account)
+            book.add_compiled_call(account)
             total_s += compiled_s
         elif book.is_due(account):
             book.start(account)
             book.finish(account, compile_s)
             total_s += compile_s + compiled_s
-            book.run(account)
+            book.add_compiled_call(account)
         else:
-            book.pay(account, eager_s)
+            book.add_eager_call(account, eager_s)
             total_s += eager_s
     return total_s
 
@@ -289,9 +290,6 @@ class Machine:
         self.failing: dict[str, Exception] = {}
         """What a kind of call raises."""
         self.held_bytes = 0
-        self.kept = 0
-        """What calls leave behind in the model."""
-        self.may_rehearse = True
         self.versions: dict = {}
 
     def _do(self, kind: str, x, seconds: float):
@@ -324,12 +322,6 @@ class Machine:
         self.made.append(("drop", self.versions.pop(version)))
         self.held_bytes -= 100
 
-    def state(self):
-        return self.kept
-
-    def rehearsal(self, version, args, kwargs):
-        return (lambda: version(*args)) if self.may_rehearse else None
-
     def memory_bytes(self):
         return self.held_bytes
 
@@ -347,18 +339,14 @@ def machine():
 
 @pytest.fixture
 def adapt(machine):
-    """An adaptation of the machine: `adapt(limits, expected, ...)`."""
-    made = []
+    """The machine, each shape decided on its own: `adapt(limits, ...)`."""
 
-    def adapt(limits=None, **others):
-        book = Ledger(limits or AdaptivePolicy(trust=1), HALF)
-        adapted = Compilation(FakeBackend(), machine, machine.untuned, UndoLog())
-        made.append(AdaptiveModel(adapted, book, StatsRecorder(), clock=lambda: machine.now_s, **others))
-        return made[-1]
+    def adapt(limits=None, *, raises=False, **others):
+        book, recorder = Ledger(limits or AdaptivePolicy(trust=1), HALF), StatsRecorder()
+        fallback = Fallback(machine.untuned, UndoLog(), recorder, raises=raises)
+        return AdaptiveModel(FakeBackend(), machine, book, fallback, recorder, clock=lambda: machine.now_s, **others)
 
-    yield adapt
-    for each in made:
-        each.release()
+    return adapt
 
 
 def of(num_rows: int) -> np.ndarray:
@@ -421,8 +409,7 @@ class TestAdaptation:
         assert len(caplog.records) == 1
 
     @pytest.mark.parametrize("step", ["new", "warm"])
-    @pytest.mark.parametrize("background", [False, True])
-    def test_a_compiler_that_cannot_even_start(self, adapt, machine, caplog, step, background):
+    def test_a_compiler_that_cannot_even_start(self, adapt, machine, caplog, step):
         """No C++ compiler, for example: a failure like any other, and every call is answered."""
 
         def refuse():
@@ -430,10 +417,9 @@ class TestAdaptation:
 
         setattr(machine, step, refuse)
         machine.drop = lambda version: None
-        model = adapt(AdaptivePolicy(trust=1, background=background))
+        model = adapt()
         for _ in range(30):
             assert (model(of(1)) == 2).all()
-        model.release()
         assert machine.kinds() == ["eager"] * 30
         assert "RuntimeError: no compiler here; this shape stays eager" in caplog.text
 
@@ -532,64 +518,61 @@ class TestAdaptation:
         with pytest.raises(RuntimeError, match="no such operator"):
             model(of(1))
 
-    def test_behind_the_calls(self, adapt, machine):
-        """In the background calls stay eager until the version is there."""
-        may_compile, make = threading.Event(), machine.new
-
-        def new_and_slow():
-            version = make()
-            machine.versions[version] = (1, 2)
-
-            def waits(x):
-                if threading.current_thread() is not threading.main_thread():
-                    assert may_compile.wait(60)
-                return version(x)
-
-            return waits
-
-        machine.new = new_and_slow
-        machine.drop = lambda version: None
-        model = adapt(AdaptivePolicy(trust=1, background=True))
-        for _ in range(40):
-            model(of(1))
-        assert machine.kinds() == ["eager"] * 40
-        assert model.stats().shapes[0].why == "is being compiled"
-        may_compile.set()
-        while model.stats().num_versions == 0:
-            pass
-        model(of(1))
-        assert machine.kinds()[-1] == "compiled"
-
-    def test_behind_a_failure(self, adapt, machine, caplog):
-        """A compilation that fails in the background hurts no call."""
-        machine.failing["compile"] = RuntimeError("no such operator")
-        model = adapt(AdaptivePolicy(trust=1, background=True))
-        for _ in range(30):
+    def test_a_version_that_refuses_its_call(self, adapt, machine, caplog):
+        """The call is made untuned, nothing of the version is kept, and the shape has to earn the next one again."""
+        machine.failing["compile"] = UnsuitableCallError("the call records gradients")
+        model = adapt()
+        for _ in range(41):
             assert (model(of(1)) == 2).all()
-        model.release()
-        assert "no such operator" in caplog.text
-        assert machine.kinds().count("compile") == 1
+        assert machine.kinds() == ["eager"] * 20 + ["compile", "untuned", "drop"] + ["eager"] * 20
+        assert not machine.versions
+        assert len(caplog.records) == 1
+        assert "the call records gradients: such calls are made untuned" in caplog.text
+        machine.failing.clear()
+        model(of(1))
+        assert model.stats().num_versions == 1
 
-    def test_a_model_that_keeps_something(self, adapt, machine):
-        """A call that changes the model is not made twice: its compilation waits for a call of the job's own."""
-        model = adapt(AdaptivePolicy(trust=1, background=True))
-        eager = machine.eager
-
-        def eager_and_counting(x):
-            machine.kept += 1
-            return eager(x)
-
-        model._eager = eager_and_counting
-        for _ in range(22):
+    def test_refused_for_good(self, adapt, machine, caplog):
+        """Where all later calls would be refused too, the untuned model stays, with one line."""
+        model = adapt()
+        for _ in range(25):
             model(of(1))
-        assert machine.kinds() == ["eager"] * 21 + ["compile"]
+        machine.failing["compiled"] = UnsuitableCallError("the weights changed", tip="apply again", lasting=True)
+        assert (model(of(1)) == 2).all()
+        machine.failing.clear()
+        model(of(1))
+        assert machine.kinds()[-4:] == ["compiled", "drop", "untuned", "untuned"]
+        assert [each.getMessage() for each in caplog.records] == [
+            "autotune: the weights changed; apply again; back to the untuned model"
+        ]
+
+    def test_a_refusal_raised(self, adapt, machine):
+        """Where the job wants exceptions, a refusal is a MismatchError, as it is without `adaptive`."""
+        model = adapt(raises=True)
+        for _ in range(25):
+            model(of(1))
+        machine.failing["compiled"] = UnsuitableCallError("the weights changed", tip="apply again", lasting=True)
+        with pytest.raises(MismatchError, match="the weights changed") as caught:
+            model(of(1))
+        assert caught.value.tip == "apply again"
+
+    def test_an_own_error_keeps_no_version(self, adapt, machine):
+        """What was compiled for a call that then fails untuned too is dropped."""
+        model = adapt()
+        for _ in range(20):
+            model(of(1))
+        machine.failing.update(dict.fromkeys(("compile", "eager", "untuned"), ValueError("nothing to see")))
+        for _ in range(3):
+            with pytest.raises(ValueError, match="nothing to see"):
+                model(of(1))
+        assert not machine.versions
 
     def test_released(self, adapt, machine):
         """Everything goes, and calls go to the untuned model."""
         model = adapt()
         for _ in range(25):
             model(of(1))
-        model.release()
+        model._fallback.release()
         model(of(1))
         assert machine.kinds()[-2:] == ["drop", "untuned"]
         assert not machine.versions
@@ -658,6 +641,15 @@ class TestLoaded:
         path = write(lambda content: content.update(adaptive={"max_versions": 3}))
         assert autotune.stats(autotune.load(path).apply(lambda x: x * 2)).state == "adaptive"
         assert autotune.stats(autotune.load(path).apply(lambda x: x * 2, adaptive=False)).state == "settling"
+
+    @pytest.mark.parametrize(("background", "num_lines"), [(False, 0), (True, 1)])
+    def test_a_file_of_an_earlier_release(self, write, caplog, background, num_lines):
+        """`background` is read and ignored; a file that asks for it is used, and one line says so."""
+        path = write(lambda content: content.update(adaptive={"background": background}))
+        model = autotune.load(path).apply(lambda x: x * 2)
+        assert autotune.stats(model).state == "adaptive"
+        assert len(caplog.records) == num_lines
+        assert ("background is ignored" in caplog.text) == background
 
     def test_a_file_with_a_mistake(self, write, caplog):
         """Is refused as a whole, with file and key."""

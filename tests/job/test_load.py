@@ -16,7 +16,8 @@ import autotune
 from autotune import environment
 from autotune.backends.fake import FakeBackend
 from autotune.errors import AutotuneError, InputError
-from autotune.job.guard import NUM_TIMED, MismatchError
+from autotune.job.fallback import MismatchError
+from autotune.job.guard import NUM_TIMED
 from autotune.job.stats import TIMED_EVERY, CallTimes
 from tests.conftest import REPOSITORY
 

@@ -51,14 +51,5 @@ class CellVersions:
     def drop(self, version: Callable[..., Any]) -> None:
         """Nothing to do: see `gives_back`."""
 
-    def state(self) -> object:
-        return None
-
-    def rehearsal(
-        self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[], Any] | None:
-        """Never: compiling holds up all other compiled calls."""
-        return None
-
     def memory_bytes(self) -> int | None:
         return None

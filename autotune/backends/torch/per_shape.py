@@ -85,33 +85,6 @@ class TorchVersions:
         if doomed is not None:
             torch._C._dynamo.eval_frame.reset_code(doomed)
 
-    def state(self) -> object:
-        """Which objects the modules hold, how many are in each collection, and how often each tensor was written."""
-        return [_traces(vars(each)) for each in self._model.modules()]
-
-    def rehearsal(
-        self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[], Any] | None:
-        """See `backends.Versions`. A compilation puts the generators back as they were, so nothing may draw meanwhile;
-        gradients and autocast are left to the job's own thread."""
-        is_training = any(each.training for each in self._model.modules())
-        if is_training or torch.is_grad_enabled() or torch.is_autocast_enabled(self._device.type):
-            return None
-        copies = _Copies()
-        inputs, keywords = copies.of(args), copies.of(kwargs)
-        if not copies.are_alike:
-            return None
-        num_threads = torch.get_num_threads()
-        is_inference = torch.is_inference_mode_enabled()
-
-        def call() -> Any:
-            if torch.get_num_threads() != num_threads:
-                torch.set_num_threads(num_threads)
-            with torch.inference_mode() if is_inference else torch.no_grad():
-                return version(*inputs, **keywords)
-
-        return call
-
     def memory_bytes(self) -> int | None:
         if self._device.type == "cpu":
             return None
@@ -139,35 +112,3 @@ def _seen(value: Any) -> Hashable:
         return tuple((name, _seen(each)) for name, each in value.items())
     kind: Any = type(value)
     return (kind, value) if isinstance(value, _PLAIN) else kind
-
-
-class _Copies:
-    """Of arguments, nested as they are. `are_alike`: all of them have the strides of the originals."""
-
-    def __init__(self) -> None:
-        self.are_alike = True
-
-    def of(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            copy = value.detach().clone()
-            self.are_alike &= copy.stride() == value.stride() and not value.requires_grad
-            return copy
-        if isinstance(value, dict):
-            return {name: self.of(each) for name, each in value.items()}
-        if type(value) in (tuple, list):
-            return type(value)(map(self.of, value))
-        self.are_alike &= isinstance(value, _PLAIN)
-        return value
-
-
-def _traces(held: dict[str, Any]) -> list[object]:
-    found: list[object] = []
-    for value in held.values():
-        found += (id(value), len(value) if isinstance(value, (dict, list, set)) else None)
-        inside = value.values() if isinstance(value, dict) else (value,)
-        found += [(id(each), _num_writes(each)) for each in inside if isinstance(each, torch.Tensor)]
-    return found
-
-
-def _num_writes(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version

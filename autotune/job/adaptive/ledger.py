@@ -1,10 +1,11 @@
 """`Ledger`: when compiling a shape that the study did not foresee pays off. Pure: seconds in, decisions out.
 
-To compile is to buy skis: eager calls are the rent, and nobody knows how long the season is. Who buys once he has paid
-the price in rent never pays more than twice what he would have paid with foresight (Karlin, Manasse, Rudolph, Sleator,
-"Competitive snoopy caching", Algorithmica 3, 1988). Where the recent calls say that more is to come, he buys after a
-share `trust` of that, and never pays more than 1 + 1/trust times as much (Purohit, Svitkina, Kumar, "Improving online
-algorithms via ML predictions", NeurIPS 2018). Each shape is such a season, so the bounds hold for their sum.
+This is the ski-rental problem: an eager call is the rent, compiling is the price, and nobody knows how many calls will
+come. Compiling once the rent has reached the price never costs more than twice what foresight would have cost (Karlin,
+Manasse, Rudolph, Sleator, "Competitive snoopy caching", Algorithmica 3, 1988). Where the recent calls predict that more
+will come, it is done after a share `trust` of that, which never costs more than 1 + 1/trust times as much (Purohit,
+Svitkina, Kumar, "Improving online algorithms via ML predictions", NeurIPS 2018). The bounds hold for each shape, and so
+for their sum.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Literal
 
+from autotune.job.adaptive.stats import AdaptiveStats, ShapeStats, Standing
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 
 NUM_TIMED = 5
@@ -28,8 +29,6 @@ _RECENT = 64
 """Calls over which a shape's share of the traffic is seen."""
 _NUM_KEPT = 16
 """Versions, the latest, that expectations go by."""
-
-Standing = Literal["eager", "compiling", "compiled", "slower", "failed"]
 
 
 @dataclass(frozen=True)
@@ -78,47 +77,8 @@ class Account:
         return None if not self.eager_s or self.compiled_s is None else self.compiled_s / self.eager_s
 
 
-@dataclass(frozen=True)
-class ShapeStats:
-    """Where a shape is, and why. Seconds of a call are medians of a few; None: not timed."""
-
-    shape: str
-    standing: Standing
-    num_eager: int
-    num_compiled: int
-    eager_s: float | None
-    compiled_s: float | None
-    why: str
-
-
-@dataclass(frozen=True)
-class AdaptiveStats:
-    """What was decided until now."""
-
-    num_versions: int
-    """Compiled at this moment."""
-    num_compiled: int
-    """Compilations that gave a version."""
-    num_evicted: int
-    num_slower: int
-    """Versions that were no faster than the eager model, and dropped."""
-    num_failures: int
-    num_eager_calls: int
-    num_compiled_calls: int
-    compiling_s: float
-    """Seconds that were spent compiling, failures included."""
-    saved_s: float
-    """Seconds that compiled calls took less than eager ones would have: an estimate from the timed calls."""
-    grown_bytes: int
-    """By which the process grew while versions were compiled, less what it gave back when they went."""
-    stopped: str | None
-    """Why nothing more is compiled."""
-    shapes: tuple[ShapeStats, ...]
-    """The most called first."""
-
-
 class Ledger:
-    """The accounts of all shapes. One thread at a time, but for `run`, whose counts may then miss some."""
+    """The accounts of all shapes. One thread at a time, except `add_compiled_call`, whose counts may then miss some."""
 
     def __init__(
         self, limits: AdaptivePolicy, expected: Expected, *, warmup_calls: int = 0, evicts: bool = True
@@ -161,7 +121,7 @@ class Ledger:
         """Too many failures in a row."""
         return self._failures_in_a_row >= self.limits.max_failures
 
-    def open(self, key: Hashable, text: Callable[[], str]) -> Account:
+    def account_of(self, key: Hashable, text: Callable[[], str]) -> Account:
         """The account of a shape, a new one if there is none. `text` names it for people."""
         found = self._accounts.get(key)
         if found is None:
@@ -176,7 +136,7 @@ class Ledger:
             return len(account.compiled_times_s) < NUM_TIMED
         return account.num_eager < NUM_TIMED or account.num_eager % _TIMED_EVERY == 0
 
-    def pay(self, account: Account, seconds: float | None) -> None:
+    def add_eager_call(self, account: Account, seconds: float | None) -> None:
         """An eager call was made; `seconds` if it was timed."""
         self.num_calls += 1
         # This call is left out: that it was made says nothing of a shape that comes once in a thousand calls.
@@ -213,6 +173,10 @@ class Ledger:
         if account.standing == "compiling":
             account.standing = "eager"
 
+    def refuse(self, account: Account, why: str) -> None:
+        """The new version refused the call that it was compiled with: the shape has to earn the next one again."""
+        account.num_unpaid, account.reason = 0, f"refused: {why}"
+
     def finish(self, account: Account, seconds: float, grown_bytes: int = 0, fixed_s: float = 0.0) -> Account | None:
         """It was compiled. Returns the account whose version must go for it, or None.
 
@@ -239,13 +203,13 @@ class Ledger:
         self._counts["failures"] += 1
         self._compiling_s += seconds
 
-    def run(self, account: Account) -> None:
+    def add_compiled_call(self, account: Account) -> None:
         """A compiled call was made."""
         self.num_calls += 1
         account.num_compiled += 1
         account.last_call = self.num_calls
 
-    def time(self, account: Account, seconds: float) -> bool:
+    def add_compiled_time(self, account: Account, seconds: float) -> bool:
         """A compiled call was timed. Returns whether the version stays: False, it is no faster and must go."""
         if account.num_to_warm:
             account.num_to_warm -= 1
@@ -263,7 +227,7 @@ class Ledger:
         account.reason = f"eager for good: compiled a call took {account.compiled_s:.3g} s, eager {account.eager_s:.3g}"
         return False
 
-    def give_back(self, freed_bytes: int) -> None:
+    def subtract_memory(self, freed_bytes: int) -> None:
         """A version went, and with it so much memory."""
         self._grown_bytes = max(self._grown_bytes - max(freed_bytes, 0), 0)
 
@@ -327,7 +291,7 @@ class Ledger:
     def _why(self, account: Account) -> str:
         if account.standing == "compiling":
             return "is being compiled"
-        if account.standing == "compiled" and account.ratio is not None:
+        if account.standing == "compiled" and account.ratio:
             return f"{account.reason}; {1 / account.ratio:.3g} times as fast"
         if account.standing != "eager":
             return account.reason

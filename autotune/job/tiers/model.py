@@ -25,7 +25,7 @@ from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_of, load_backend
 from autotune.errors import AutotuneError, InputError
 from autotune.job.load import load
-from autotune.job.stats import StatsRecorder, keep_for, recorder_of
+from autotune.job.stats import StatsRecorder, recorder_of, register
 from autotune.job.tiers.selector import TieredStats, TierSelector
 from autotune.tuned.tier_file import Tier, Tiers, read_tiers
 
@@ -49,7 +49,7 @@ class LoadedTiers:
         """One callable of the job's models, which are named as the tiers; each is compiled as it was measured.
 
         Each tier needs an object of its own, since a config may change its model's weights. `policy` is what
-        `Loaded.apply` takes, but for `monitor`: tiers are always counted. A tier without a model, and a model without a
+        `Loaded.apply` takes, except `monitor`: tiers are always counted. A tier without a model, and a model without a
         tier, are left out with one warning. Where the file cannot be used, or names none of the models, all of them
         stay untuned, in the given order, with no promise and no deadline; with `on_mismatch="raise"` that raises
         InputError. Raises InputError where there is no model at all, or one object for several tiers.
@@ -94,7 +94,7 @@ class LoadedTiers:
 class TieredModel:
     """A callable that takes, in each call, the best tier that is expected to keep the call's budget.
 
-    All tiers take the same inputs. What a miss does, and for how long: see `ladder`. Threads may share it.
+    All tiers take the same inputs. What a miss does, and for how long: see `selector`. Threads may share it.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class TieredModel:
         """The models, as `apply` gave them."""
         self.deadline_s = deadline_s
         self._models = [model for _, model, _ in known]
-        self._ladder = TierSelector([(name, promised_s) for name, _, promised_s in known])
+        self._selector = TierSelector([(name, promised_s) for name, _, promised_s in known])
         self._wait: Callable[[], None] = _do_not_wait if backend is None else backend.synchronise
         self._fewest_to_warm_up = max(FEWEST_TO_WARM_UP, 0 if backend is None else backend.warmup_calls + 1)
-        keep_for(self, _Statistics(self._ladder, self._models))
+        register(self, _Statistics(self._selector, self._models))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call that has the file's deadline."""
@@ -137,22 +137,22 @@ class TieredModel:
 
     def _serve(self, budget_s: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         start = time.perf_counter()
-        choice = self._ladder.choose(budget_s)
+        choice = self._selector.choose(budget_s)
         result = self._models[choice.tier](*args, **kwargs)
         self._wait()
-        self._ladder.took(choice, time.perf_counter() - start)
+        self._selector.record(choice, time.perf_counter() - start)
         return result
 
 
 class _Statistics:
     """What `autotune.stats` finds; it must not refer to the model that it is found by."""
 
-    def __init__(self, ladder: TierSelector, models: list[Any]) -> None:
-        self._ladder = ladder
+    def __init__(self, selector: TierSelector, models: list[Any]) -> None:
+        self._selector = selector
         self._models = models
 
     def stats(self) -> TieredStats:
-        return self._ladder.stats([_state_of(each) for each in self._models])
+        return self._selector.stats([_state_of(each) for each in self._models])
 
 
 def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
@@ -164,8 +164,8 @@ def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
 
 
 def _state_of(model: Any) -> str | None:
-    journal = recorder_of(model)
-    return journal.state if isinstance(journal, StatsRecorder) else None
+    recorder = recorder_of(model)
+    return recorder.state if isinstance(recorder, StatsRecorder) else None
 
 
 def _say_left_out(path: str, tiers: Iterable[Tier], models: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`TierSelector`: which tier a call takes, by its deadline and by the latencies promised and seen. Pure but for a lock.
+"""`TierSelector`: which tier a call takes, by its deadline and by the latencies promised and seen. No I/O.
 
 A tier's expected latency is the largest of three: the promised 99th percentile; that of its own latest calls, once
 there are enough of them; and, for a while after a call that took longer than its budget, what that call took. The best
@@ -58,7 +58,7 @@ class TieredStats:
 
 
 @dataclass
-class _Rung:
+class _TierState:
     name: str
     promised_s: float | None
     num_calls: int = 0
@@ -116,7 +116,7 @@ class TierSelector:
 
     def __init__(self, promises: Sequence[tuple[str, float | None]]) -> None:
         """(name, promised 99th percentile in seconds, or None where nothing is known) of each."""
-        self._rungs = [_Rung(name, promised_s) for name, promised_s in promises]
+        self._tiers = [_TierState(name, promised_s) for name, promised_s in promises]
         self._num_calls = 0
         self._num_degraded = 0
         self._num_hopeless = 0
@@ -127,56 +127,56 @@ class TierSelector:
         with self._lock:
             self._num_calls += 1
             choice = self._choice(budget_s)
-            by_promise = (n for n, each in enumerate(self._rungs) if (each.promised_s or 0.0) <= budget_s)
+            by_promise = (n for n, each in enumerate(self._tiers) if (each.promised_s or 0.0) <= budget_s)
             self._num_degraded += choice.tier > next(by_promise, choice.tier)
             self._num_hopeless += choice.is_hopeless
-            self._rungs[choice.tier].num_calls += 1
+            self._tiers[choice.tier].num_calls += 1
             return choice
 
-    def took(self, choice: Choice, seconds: float) -> None:
+    def record(self, choice: Choice, seconds: float) -> None:
         """How long the call took. One that missed a budget which it was expected to keep raises the expectation."""
         with self._lock:
-            rung = self._rungs[choice.tier]
-            rung.see(choice.number, seconds)
+            tier_state = self._tiers[choice.tier]
+            tier_state.see(choice.number, seconds)
             missed = seconds > choice.budget_s
-            rung.num_misses += missed
+            tier_state.num_misses += missed
             if choice.is_hopeless:
                 return
             if missed:
-                rung.raise_to(seconds, self._num_calls)
+                tier_state.raise_to(seconds, self._num_calls)
             else:
-                rung.ease()
+                tier_state.ease()
 
     def stats(self, states: Sequence[str | None]) -> TieredStats:
         """`states` are those of the tiers' models."""
         with self._lock:
             return TieredStats(
                 num_calls=self._num_calls,
-                num_misses=sum(each.num_misses for each in self._rungs),
+                num_misses=sum(each.num_misses for each in self._tiers),
                 num_degraded=self._num_degraded,
                 num_hopeless=self._num_hopeless,
-                tiers=tuple(self._stats_of(each, state) for each, state in zip(self._rungs, states, strict=True)),
+                tiers=tuple(self._stats_of(each, state) for each, state in zip(self._tiers, states, strict=True)),
             )
 
     def _choice(self, budget_s: float) -> Choice:
         number = self._num_calls
-        for rung in self._rungs:
-            rung.forget(number)
-        fitting = (n for n, each in enumerate(self._rungs) if each.expected_s(number) <= budget_s)
+        for tier_state in self._tiers:
+            tier_state.forget(number)
+        fitting = (n for n, each in enumerate(self._tiers) if each.expected_s(number) <= budget_s)
         tier = next(fitting, None)
         if tier is not None:
             return Choice(number, tier, budget_s, is_hopeless=False)
         # By what is usual: that the fastest tier has just missed makes no slower one faster. Of equals the least.
-        fastest = min(range(len(self._rungs)), key=lambda n: (self._rungs[n].usual_s(), -n))
+        fastest = min(range(len(self._tiers)), key=lambda n: (self._tiers[n].usual_s(), -n))
         return Choice(number, fastest, budget_s, is_hopeless=True)
 
-    def _stats_of(self, rung: _Rung, state: str | None) -> TierStats:
+    def _stats_of(self, tier_state: _TierState, state: str | None) -> TierStats:
         return TierStats(
-            name=rung.name,
+            name=tier_state.name,
             state=state,
-            num_calls=rung.num_calls,
-            num_misses=rung.num_misses,
-            promised_s=rung.promised_s,
-            expected_s=rung.expected_s(self._num_calls),
-            latency_s=Latency.of(tuple(rung.ordered_s)) if rung.ordered_s else None,
+            num_calls=tier_state.num_calls,
+            num_misses=tier_state.num_misses,
+            promised_s=tier_state.promised_s,
+            expected_s=tier_state.expected_s(self._num_calls),
+            latency_s=Latency.of(tuple(tier_state.ordered_s)) if tier_state.ordered_s else None,
         )

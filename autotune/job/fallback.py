@@ -1,0 +1,86 @@
+"""`Fallback`: the way back from a tuned model to the untuned one, for one call or for good.
+
+A call that the tuned model fails at is repeated untuned. What fails there too is the job's own error, and the config
+is kept; if it works, the config is given up: what it set in the process is undone, and one warning says why. A call
+that the tuned model refuses, since it would answer it wrongly, is made untuned.
+
+Rule of this file: the untuned model can be called at any moment, whatever other threads call, and what a config set in
+the process is undone only after no further call goes to the tuned model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from autotune.backends.undo import UndoLog
+from autotune.errors import InputError, UnsuitableCallError, quoted
+from autotune.job.stats import StatsRecorder
+
+
+class MismatchError(InputError):
+    """The tuned config cannot be used here, and the job's policy asks for exceptions."""
+
+
+class Fallback:
+    """One for each loaded model. Threads may share it."""
+
+    def __init__(
+        self, untuned: Callable[..., Any], changes: UndoLog, recorder: StatsRecorder, *, raises: bool = False
+    ) -> None:
+        """`changes` are what the config set in the process. `raises`: nothing falls back, whatever goes wrong is an
+        exception."""
+        self.untuned = untuned
+        self.raises = raises
+        self.is_over = False
+        """Calls go to the untuned model for good."""
+        self.leave_tuned: Callable[[], None] = lambda: None
+        """Sends later calls to the untuned model, and frees the tuned one. Set by what the job calls."""
+        self.lock = threading.RLock()
+        """Held by whoever changes where calls go."""
+        self._changes = changes
+        self._recorder = recorder
+
+    def result_after(self, error: Exception, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the untuned model returns for a call at which `what` raised `error`. Raises the job's own error."""
+        if isinstance(error, UnsuitableCallError):
+            return self._result_after_refusal(error, args, kwargs)
+        if self.raises:
+            raise error
+        try:
+            result = self.untuned(*args, **kwargs)
+        except Exception as own:
+            raise own from None
+        self.give_up(f"{what} failed: {quoted(error)}")
+        return result
+
+    def _result_after_refusal(self, error: UnsuitableCallError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Nothing of the call was run."""
+        if self.raises:
+            raise MismatchError(str(error), tip=error.tip) from error
+        if error.lasting:
+            self.give_up("; ".join(filter(None, [str(error), error.tip])))
+        else:
+            why = "; ".join(filter(None, [f"{error}: such calls are made untuned", error.tip]))
+            with self.lock:
+                self._recorder.note_once("mismatch", why)
+        return self.untuned(*args, **kwargs)
+
+    def give_up(self, why: str, *, tip: str | None = None) -> None:
+        """All later calls go to the untuned model, with one warning; `tip` is for the exception that a job may ask for
+        instead. Does nothing where another thread was first."""
+        if self.raises:
+            raise MismatchError(why, tip=tip)
+        with self.lock:
+            if not self.is_over:
+                self.release()
+                self._recorder.note("fallback", f"{why}; back to the untuned model")
+
+    def release(self) -> None:
+        """All later calls go to the untuned model, and the process is as it was before the config was applied."""
+        with self.lock:
+            self.is_over = True
+            self._recorder.state = "untuned"
+            self.leave_tuned()
+            self._changes.undo()
