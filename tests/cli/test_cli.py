@@ -94,7 +94,7 @@ class TestTheMainJob:
         again = cli("run", "s", "0")
         assert again.returncode == 0
         assert "median" in again.stdout
-        command = next(line for line in again.stdout.splitlines() if "worker.py" in line).partition(": ")[2]
+        command = next(line for line in again.stdout.splitlines() if "worker/main.py" in line).partition(": ")[2]
         subprocess.run(command, shell=True, check=True, cwd=tmp_path)
         assert cli("show", "s", "--json").stdout == before
 
