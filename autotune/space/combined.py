@@ -1,7 +1,7 @@
-"""The search spaces of several frameworks as one: its first knob chooses the framework.
+"""Search spaces of several frameworks combined into one, whose first knob chooses the framework.
 
-The other knobs keep their order and get their framework's name in front (`torch.mode`), so that two frameworks may name
-a knob alike. A config of a joined space holds the knobs of its own framework only.
+The other knobs keep their order and are prefixed with their framework's name (`torch.mode`), so that two frameworks may
+have knobs of the same name. A config of a combined space holds the knobs of its own framework only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DOC = "docs/search-spaces.md"
 
 
 def join(spaces: Sequence[SearchSpace]) -> SearchSpace:
-    """One space out of one for each framework; the first is the one whose untuned model is the base of the study."""
+    """Combine one space for each framework; the untuned model of the first is the base of the study."""
     names = tuple(space.framework for space in spaces)
     choice = Knob(name=FRAMEWORK, doc=DOC, values=names, when={}, default=names[0], untuned=names[0])
     return SearchSpace(
@@ -29,7 +29,7 @@ def join(spaces: Sequence[SearchSpace]) -> SearchSpace:
 
 
 def plain(config: Config) -> Config:
-    """The config as its own framework knows it; a config of a single framework's space is that already."""
+    """The config without prefixes, as its own framework knows it; unchanged if it is of a single framework's space."""
     if FRAMEWORK not in config.root:
         return config
     prefix = f"{config[FRAMEWORK]}."

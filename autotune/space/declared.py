@@ -16,22 +16,22 @@ DOC = "docs/regions-and-variants.md"
 
 
 class Declaration(Record):
-    """What can be told of a built model without the framework that it was built in."""
+    """Facts about a built model that can be used without its framework."""
 
     regions: tuple[str, ...] | None = None
-    """None: the author said nothing about them."""
+    """None: not declared."""
     repeated: str | None = None
     """The region of its repeated blocks, found by its structure; None if it has none."""
     variants: dict[str, dict[str, str | None]] = {}
     """Variant -> its values, the model as it is first -> `package.module:function` that makes it (None: none, or not to
     be imported by that name)."""
     tiers: dict[str, TierSpec] = {}
-    """Its grades of quality by name, the best first."""
+    """Its quality levels by name, the best first."""
     padding: tuple[str, ...] = ()
     """Dimensions of the traffic that may be padded."""
 
     def regions_to_try(self, *, found_too: bool) -> tuple[str, ...]:
-        """What there is to compile instead of the whole: what was declared; else, if wanted, what was found."""
+        """Regions to compile instead of the whole: the declared ones, or else, with `found_too`, the one found."""
         if self.regions is not None:
             return tuple(each for each in self.regions if each != WHOLE)
         return (self.repeated,) if self.repeated and found_too else ()
@@ -58,7 +58,7 @@ def _variant(name: str, values: tuple[str, ...]) -> Knob:
 
 
 def _knob(name: str, values: tuple[Scalar, ...], when: Pattern) -> Knob:
-    """The first value is the model as it is, and what a framework's compile takes by default."""
+    """The first value is the model as it is, which is also the default of a framework's compile."""
     return Knob(name=name, doc=DOC, values=values, when=when, default=values[0], untuned=values[0])
 
 

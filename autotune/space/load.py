@@ -1,4 +1,4 @@
-"""A search space loaded from its file, narrowed to what is on offer for a framework's release on a device."""
+"""`load_space`: a search space from its file, reduced to what is offered for a framework's release and a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotune.workload.workload import Device, Task
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What decides which knobs and values are on offer."""
+    """What decides which knobs and values are offered."""
 
     version: str
     """The framework's release."""
@@ -28,19 +28,19 @@ class Circumstances:
     task: Task = "infer"
     preset: Preset = "standard"
     tolerance: float = math.inf
-    """Relative error of outputs that the study accepts; 0: whatever changes numerics is left out."""
+    """Relative error of outputs that the study accepts; 0: everything that changes numerics is left out."""
     num_cores: int = 1
     known: frozenset[Need] = frozenset({"one shape"})
-    """Of the shapes that the model is called with."""
+    """Known conditions on the shapes that the model is called with."""
     process_settings: bool = False
-    """The job will allow what holds for its whole process."""
+    """The job allows settings that affect its whole process."""
 
     def holds_for(self, rule: ForbidEntry) -> bool:
-        """The rule says something here."""
+        """Whether the rule applies here."""
         return self.device in rule.devices and self.task in rule.tasks
 
     def allow(self, conditions: Conditions) -> bool:
-        """A knob or value under these conditions is on offer here."""
+        """Whether a knob or value under these conditions is offered here."""
         return (
             self.device in conditions.devices
             and self.task in conditions.tasks
@@ -60,12 +60,12 @@ def read_space_file(path: Path) -> SpaceFile:
 
 
 def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> SearchSpace:
-    """Read a space file and keep what is on offer here. Raises InputError with file and key."""
+    """Read a space file and keep what is offered here. Raises InputError with file and key."""
     file = read_space_file(path)
     if file.framework != framework:
         raise InputError(f"{path}: key framework: is {file.framework!r}, but the study uses {framework!r}")
     _check_references(file, path)
-    knobs = [_narrow(name, entry, circumstances, path) for name, entry in file.knobs.items()]
+    knobs = [_offered(name, entry, circumstances, path) for name, entry in file.knobs.items()]
     space = SearchSpace(
         framework=framework,
         knobs=tuple(knob for knob in knobs if knob is not None),
@@ -77,8 +77,8 @@ def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> S
     return space
 
 
-def _narrow(name: str, entry: KnobEntry, circumstances: Circumstances, path: Path) -> Knob | None:
-    """The knob with the values that are on offer; None if none is left."""
+def _offered(name: str, entry: KnobEntry, circumstances: Circumstances, path: Path) -> Knob | None:
+    """The knob with the values that are offered; None if there are none."""
     if not circumstances.allow(entry):
         return None
     values = tuple(each.value for each in entry.entries() if circumstances.allow(each))
@@ -103,7 +103,7 @@ def _narrow(name: str, entry: KnobEntry, circumstances: Circumstances, path: Pat
 
 
 def _check_references(file: SpaceFile, path: Path) -> None:
-    """Every knob and value that a condition, rule or default names exists, and conditions look back only."""
+    """Check that conditions, rules and defaults name existing knobs and values, conditions only earlier knobs."""
     values = {name: tuple(e.value for e in entry.entries()) for name, entry in file.knobs.items()}
     before: dict[str, tuple[Scalar, ...]] = {}
     for name, entry in file.knobs.items():

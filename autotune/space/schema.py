@@ -28,35 +28,35 @@ VersionRange = Annotated[str, AfterValidator(_specifier)]
 
 Preset = Literal["quick", "standard", "exhaustive"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
-"""How deep a space is searched: each preset has all of those before it."""
+"""How deep a space is searched: each preset includes those before it."""
 
 
 Need = Literal["one shape", "traffic", "padding", "batch"]
-"""What must be so of the shapes that a model is called with: there is one, or there are several; one of their
-dimensions may be padded, or is a batch (see `strategy.known_of`)."""
+"""A condition on the shapes that a model is called with: one shape, or traffic of several; a dimension that may be
+padded, or a batch dimension (see `shape_knobs`)."""
 
 
 class Conditions(Record):
-    """Where a knob, or one of its values, is on offer."""
+    """Conditions under which a knob, or one of its values, is offered."""
 
     versions: VersionRange = ""
     devices: list[Device] = ["cpu", "gpu", "ascend"]
     tasks: list[Task] = ["infer", "train"]
     preset: Preset = "quick"
-    """The first preset that has it."""
+    """The first preset that includes it."""
     packages: list[str] = []
     """Distributions that must be installed."""
     cores: PositiveInt = 1
-    """Fewest cores that a process must be allowed to use."""
+    """Minimum number of cores that the process may use."""
     error: NonNegativeFloat = 0.0
-    """Relative error of outputs to be expected: it is offered where the study tolerates so much. 0: same numerics."""
+    """Expected relative error of outputs: offered if the study tolerates that much. 0: same numerics."""
     needs: list[Need] = []
     process: bool = False
-    """It holds for the whole process, other models in it included: offered where the job is to allow that."""
+    """It affects the whole process, including other models in it: offered only if the job allows that."""
 
 
 class ValueEntry(Conditions):
-    """A value that is not on offer everywhere."""
+    """A value that is offered only under conditions."""
 
     value: Scalar
     because: str = ""
@@ -72,7 +72,7 @@ class KnobEntry(Conditions):
     default: Scalar
     untuned: Scalar = None
     runtime: bool = False
-    """It never changes what the compiler emits, only how that runs: configs that differ in it alone compile alike."""
+    """It changes how compiled code runs, not the code: configs that differ only in it compile to the same code."""
 
     def entries(self) -> list[ValueEntry]:
         return [each if isinstance(each, ValueEntry) else ValueEntry(value=each) for each in self.values]
@@ -88,7 +88,7 @@ class ForbidEntry(Record):
 
 
 class SpaceFile(Record):
-    """The whole file."""
+    """A whole space file."""
 
     schema_: Literal[1] = Field(alias="schema")
     framework: str

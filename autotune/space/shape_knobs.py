@@ -1,4 +1,4 @@
-"""Which shape knobs a space offers, by what is known of the shapes."""
+"""Which shape knobs a space offers, depending on the shapes of the inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SearchSpace`: which configs there are under the circumstances of a study.
+"""`SearchSpace`: the configs of a study, by its knobs and forbidden combinations.
 
 A knob is active when its `when` holds for the knobs before it; a config holds active knobs only, so two configs that
 mean the same are equal. The file's order is the order of enumeration.
@@ -19,7 +19,7 @@ Choose = Callable[[str, tuple[Scalar, ...]], Scalar]
 
 
 class Knob(Record):
-    """A knob as it holds under the circumstances of a study: `values` are those on offer, in order."""
+    """A knob under the circumstances of a study: `values` are those offered, in order."""
 
     name: str
     doc: str
@@ -31,10 +31,10 @@ class Knob(Record):
 
 
 class SearchSpace(Record):
-    """Ordered knobs and forbidden combinations, as they hold under the circumstances of a study."""
+    """Ordered knobs and forbidden combinations under the circumstances of a study."""
 
     framework: str
-    """Several that are searched together are joined by a plus, the one to compare with first (see `combined`)."""
+    """The names of several frameworks are joined by a plus, the base of the comparison first (see `combined`)."""
     knobs: tuple[Knob, ...]
     forbid: tuple[tuple[Pattern, str], ...]
 
@@ -44,26 +44,26 @@ class SearchSpace(Record):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a knob, value, order, condition or rule changes; not with links or the words of a reason."""
+        """Changes with any knob, value, order, condition or rule, but not with links or the wording of reasons."""
         content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}, "forbid": True})
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def untuned(self, framework: str | None = None) -> Config:
-        """The model as it is, nothing compiled; of several frameworks the first one's, or that of the named one."""
+        """The config of the untuned model, in the named framework or else the first one."""
         return self._start(framework, lambda knob: knob.untuned)
 
     def default(self, framework: str | None = None) -> Config:
-        """The framework's compile as it does by default; of several frameworks the first one's, or the named one's."""
+        """The config of the framework's default compile, in the named framework or else the first one."""
         return self._start(framework, lambda knob: knob.default)
 
     def anchors(self) -> tuple[Config, ...]:
-        """What is always tried first, in this order: the untuned and the default of each framework."""
+        """The configs that are tried first, in order: untuned and default of each framework."""
         starts = ((self.untuned(name), self.default(name)) for name in self.frameworks)
         return tuple(dict.fromkeys(config for pair in starts for config in pair))
 
     def walk(self, choose: Choose) -> Config:
-        """One config, by asking `choose(knob, values)` for each knob that is active, in order."""
+        """One config: `choose(knob, values)` is called for each active knob, in order."""
         settings: dict[str, Scalar] = {}
         for knob in self.knobs:
             if Config(settings).matches(knob.when):
@@ -85,7 +85,7 @@ class SearchSpace(Record):
         return next((because for pattern, because in self.forbid if config.matches(pattern)), None)
 
     def holds(self, config: Config) -> bool:
-        """It is a config of this space: the knobs that are active, each at a value on offer, and not forbidden."""
+        """Whether it is a config of this space: the active knobs, each with an offered value, and not forbidden."""
 
         def choose(name: str, values: tuple[Scalar, ...]) -> Scalar:
             return config[name] if name in config.root and is_among(config[name], values) else values[0]
@@ -98,9 +98,9 @@ class SearchSpace(Record):
         return Config({name: value for name, value in config.root.items() if name not in runtime})
 
     def num_changes(self, config: Config) -> int:
-        """How many knobs differ from the framework's default compile; the simpler of two equals has fewer.
+        """Number of knobs that differ from the framework's default compile: the simpler of two configs has fewer.
 
-        Another framework than the first is one change more.
+        A framework other than the first counts as one more change.
         """
         framework = str(config.get(FRAMEWORK, self.frameworks[0]))
         return len(config.differing(self.default(framework))) + (framework != self.frameworks[0])
@@ -127,5 +127,5 @@ class SearchSpace(Record):
 
 
 def is_among(value: Scalar, values: tuple[Scalar, ...]) -> bool:
-    """Membership that keeps 1 and True apart."""
+    """Membership that distinguishes 1 from True."""
     return any(value == each and type(value) is type(each) for each in values)

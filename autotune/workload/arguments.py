@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Arguments:
-    """One set of inputs, ready to be splatted into a call."""
+    """One set of inputs, as positional and keyword arguments of a call."""
 
     positional: tuple[Any, ...] = ()
     keyword: Mapping[str, Any] | None = None
@@ -25,7 +25,7 @@ class Arguments:
     def call(self, function: Callable[..., Any]) -> Any:
         return function(*self.positional, **(self.keyword or {}))
 
-    def and_then(self, more: Arguments) -> Arguments:
+    def extended_by(self, more: Arguments) -> Arguments:
         """A call with the arguments of both, positional ones in this order."""
         keyword = {**(self.keyword or {}), **(more.keyword or {})}
         return Arguments((*self.positional, *more.positional), keyword or None)

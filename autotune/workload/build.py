@@ -1,9 +1,9 @@
 """`build`: the one place that imports user code. It turns a `Workload` into a model and its example inputs.
 
-A workload names a function; the function returns `(model, inputs)`, `(model, inputs, more_inputs)`, or a dict with
-these names as keys and with what else there is to say of the model (see `Built`). `inputs` is a tensor, a tuple of
+A workload names a function. The function returns `(model, inputs)`, `(model, inputs, more_inputs)`, or a dict with
+these keys and further declarations about the model (see `Built`). `inputs` is a tensor, a tuple of
 positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on which results are
-compared (two are derived where none are given: see `accuracy`).
+compared (others are derived if none are given: see `accuracy.derived_inputs`).
 
 For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is
 `loss(model, *inputs, *targets)`, its gradients, and the optimizer's step.
@@ -28,12 +28,12 @@ from autotune.workload.tiers import TierSpecs, parse_tier_specs
 from autotune.workload.workload import Workload, split_reference
 
 MODEL_FILE = "_autotune_model_"
-"""What the name of a model's file begins with where it is imported for a trial: a job knows no such module."""
+"""Prefix of the module name under which a model's file is imported for a trial; a job has no such module."""
 
 Apply = Callable[[Any], object]
 """Changes a model in place."""
 Variants = Mapping[str, Mapping[str, Apply | None]]
-"""Variant -> value -> the function that brings it about; None: the model as it is."""
+"""Variant -> value -> the function that applies it; None: the model as it is."""
 
 
 @dataclass(frozen=True)
@@ -46,29 +46,29 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Built:
-    """A live model with its example inputs, the further inputs that its author gave, and what he declared. To train,
-    the inputs are those of a step: with the targets."""
+    """A live model with its example inputs, further inputs, and its author's declarations. For training, the inputs
+    include the targets."""
 
     model: Any
     inputs: Arguments
     more_inputs: tuple[Arguments, ...] = ()
     regions: tuple[str, ...] | None = None
-    """Regions to compile instead of the whole (see `regions`); None: nothing was said about them."""
+    """Regions to compile instead of the whole model (see `regions`); None: not declared."""
     variants: Variants = field(default_factory=dict)
-    """Of each the model as it is first (see `variants`)."""
+    """The first value of each is the model as it is (see `variants`)."""
     tiers: TierSpecs = field(default_factory=dict)
-    """What there is to be had in less time (see `tiers`)."""
+    """Quality levels that run faster (see `tiers`)."""
     recipe: Recipe | None = None
-    """Given if and only if the task is to train."""
+    """Given if and only if the task is training."""
     padding: Mapping[str, float] = field(default_factory=dict)
-    """Dimension of the traffic -> what may be appended along it (see `Shapes`)."""
+    """Dimension of the traffic -> the value for padding along it (see `Shapes`)."""
 
 
 def build(workload: Workload) -> Built:
-    """Import the workload's function and call it. For the child: this runs the user's code and a framework.
+    """Import the workload's function and call it. Only for child processes: it runs user code and a framework.
 
-    Raises InputError where the file, the function or what it returns is wrong; what the function itself raises
-    comes through as it is.
+    Raises InputError if the file, the function or its result is wrong; exceptions of the function itself are not
+    caught.
     """
     function = _find_function(workload)
     returned = function(**_arguments(function, workload))
@@ -77,18 +77,18 @@ def build(workload: Workload) -> Built:
     if not callable(model):
         raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
     read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
-    for grade in read.get("tiers", {}).values():
-        _require_known(grade.arguments, function, workload, f"{workload.model}: the tiers:")
+    for tier in read.get("tiers", {}).values():
+        _require_known(tier.arguments, function, workload, f"{workload.model}: the tiers:")
     inputs = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())]
     if workload.task == "infer":
         return Built(model, inputs[0], tuple(inputs[1:]), **read)
     targets = Arguments.of(parts.get("targets", ()))
-    batches = [each.and_then(targets) for each in inputs]
+    batches = [each.extended_by(targets) for each in inputs]
     return Built(model, batches[0], tuple(batches[1:]), recipe=_recipe(parts, workload), **read)
 
 
 _POSITIONS = ("model", "inputs", "more_inputs")
-"""What a tuple holds."""
+"""The parts of a tuple, in order."""
 _KEYS = (*_POSITIONS, "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
 _FOR_TRAINING = (
     'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
@@ -96,7 +96,7 @@ _FOR_TRAINING = (
 
 
 def _parts(returned: object, workload: Workload) -> Mapping[str, Any]:
-    """What the function returned, by name, with all that the task needs. Raises InputError."""
+    """The parts that the function returned, by name. Raises InputError if one that the task needs is missing."""
     if isinstance(returned, tuple) and len(returned) in (2, 3):
         parts: Mapping[str, Any] = dict(zip(_POSITIONS, returned, strict=False))
     elif isinstance(returned, Mapping):
@@ -183,7 +183,7 @@ _READ: dict[str, Callable[[object, Workload], Any]] = {
     "tiers": _tiers,
     "padding": _padding,
 }
-"""Key -> what makes its value part of `Built`, or says what is wrong with it."""
+"""Key -> the function that reads its value for `Built`, or raises InputError."""
 
 
 def _find_function(workload: Workload) -> Callable[..., Any]:
@@ -202,9 +202,9 @@ def _find_function(workload: Workload) -> Callable[..., Any]:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.exists():
-        raise InputError(f"{path} is not there any more")
+        raise InputError(f"{path} no longer exists")
     sys.path.insert(0, str(path.parent))
-    # Under a name of its own: a user's `types.py` must not take the place of Python's.
+    # Under a name of its own: a user's `types.py` must not replace Python's.
     name = f"{MODEL_FILE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -216,7 +216,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
-    """The workload's arguments, checked against the function; its seed too where the function takes one."""
+    """The workload's arguments, checked against the function's parameters; with the seed if the function takes one."""
     dimensions = () if workload.traffic is None else workload.traffic.dimensions
     _require_known(dimensions, function, workload, "--shapes")
     _require_known(workload.arguments, function, workload, "--model-arg")

@@ -1,12 +1,12 @@
-"""`Region`: which modules of a model are compiled, as the text that a config holds. Pure, and no framework.
+"""`Region`: which modules of a model are compiled, as text in a config. Pure; knows no framework.
 
     whole                 the model in one piece
-    blocks.*              each module whose path fits, on its own; everything between them stays as it is
+    blocks.*              each module whose path matches, on its own; everything between them is not compiled
     encoder.*, head       the same with several patterns
-    whole but head        the model in one piece around modules that stay as they are
+    whole but head        the model in one piece except for modules that are not compiled
 
-A pattern is a module's dotted path, as the framework names it; wildcards stand within one part of it, so `blocks.*` is
-each block and nothing inside one. The text says all there is: an exported file needs nothing else to apply it.
+A pattern is a module's dotted path, as the framework names it. A wildcard matches within one part of the path, so
+`blocks.*` is each block and nothing inside one. The text is complete: an exported file needs nothing else to apply it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Region:
 
     @property
     def is_whole(self) -> bool:
-        """The model is compiled in one piece, with nothing left out."""
+        """Whether the model is compiled in one piece with nothing left out."""
         return not self.compiled and not self.left
 
     @classmethod
     def parse(cls, text: str) -> Region:
-        """Raises InvalidConfigError where the text is none of the forms above."""
+        """Raises InvalidConfigError if the text has none of the forms above."""
         words = text.split(maxsplit=2)
         if words == [WHOLE]:
             return cls()
@@ -59,7 +59,7 @@ def _patterns(listed: str, text: str) -> tuple[str, ...]:
 
 
 def fitting(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
-    """The paths that a pattern fits, without those inside another one. Raises InvalidConfigError if one fits none."""
+    """The paths that match a pattern, without those inside another match. Raises InvalidConfigError if one has none."""
     known = list(paths)
     for pattern in patterns:
         if not any(_fits(pattern, path) for path in known):
@@ -86,11 +86,11 @@ Parameters = Callable[[Any], Sequence[tuple[str, Any]]]
 
 
 def repeated_blocks(modules: Mapping[str, Any], parameters: Parameters) -> str | None:
-    """The region of the blocks that a deep model repeats: compiled on their own they may share one compilation.
+    """The region of the repeated blocks of a deep model: compiled on their own they may share one compilation.
 
     `modules` is every module by its path, the model itself under the empty one. A row of blocks is a list (children
-    named 0, 1, ...) of two or more modules of one class with equal parameters that hold modules themselves. None where
-    such rows hold less than half of the model's parameters: what is compiled then would be no more than a part.
+    named 0, 1, ...) of two or more modules of one class with equal parameters that contain modules themselves. None if
+    such rows hold less than half of the model's parameters, since too little would be compiled.
     """
     children = _children(modules)
     rows: list[str] = []

@@ -1,4 +1,4 @@
-"""`Shapes`: what is known of the shapes that a model sees. A shape strategy goes by it, in a trial and in a job."""
+"""`Shapes`: what is known of the shapes of a model's inputs. Shape strategies use it, in a trial and in a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Shapes(Record):
     traffic: Traffic
     inputs: tuple[Axis, ...]
     outputs: tuple[Axis, ...]
-    """Of the dimensions that may be padded; nobody asks for the others."""
+    """Only for the dimensions that may be padded."""
     padding: dict[str, float] = {}
     """Dimension -> what may be appended along it without changing the results for what was there, as the model's author
     declared. A dimension that is missing here must not be padded."""

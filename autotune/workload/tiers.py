@@ -1,4 +1,4 @@
-"""`TierSpec`: one quality level of a model, as its author declares it: what is built, and how exact it must be."""
+"""`TierSpec`: one quality level of a model, declared by its author: what is built, and how accurate it must be."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ TierSpecs = Mapping[str, TierSpec]
 
 
 def parse_tier_specs(tiers: object, model: str) -> dict[str, TierSpec]:
-    """What the author of `model` wrote under `tiers`. Raises InputError."""
+    """The tiers that the author of `model` declared. Raises InputError."""
     if not isinstance(tiers, Mapping) or not tiers:
         raise InputError(f"{model} returned {tiers!r} as tiers", tip=_WRITE)
-    return {_checked(name, model): _grade(name, entry, model) for name, entry in tiers.items()}
+    return {_require_name(name, model): _tier_spec(name, entry, model) for name, entry in tiers.items()}
 
 
-def _checked(name: object, model: str) -> str:
+def _require_name(name: object, model: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(f"{model}: the tier {name!r} needs a name of letters, digits and underscores")
     return name
 
 
-def _grade(name: str, entry: object, model: str) -> TierSpec:
-    """An argument's value is never a dict, so that the two forms cannot be taken for each other."""
+def _tier_spec(name: str, entry: object, model: str) -> TierSpec:
+    """An argument's value is never a dict, so the two forms cannot be confused."""
     is_long = isinstance(entry, Mapping) and isinstance(entry.get("arguments"), Mapping)
     try:
         return TierSpec.model_validate(entry if is_long else {"arguments": entry})

@@ -29,7 +29,7 @@ Sizes = dict[str, PositiveInt]
 
 MAX_SHAPES = 10_000
 COUNT = "count"
-"""Key of a line of a log that is no dimension: how many calls of the shape there were."""
+"""Key in a line of a log for the number of calls of the shape; it is no dimension."""
 
 
 class Load(Record):
@@ -64,7 +64,7 @@ class Traffic(Record):
 
     @property
     def flags(self) -> list[str]:
-        """What asks for it on a command line; where the shapes are too many or not independent, a file has to."""
+        """Its options on the command line; a file if the shapes are too many or not independent."""
         text = str(self)
         try:
             is_written = parse_shapes([text]) == self
@@ -81,11 +81,11 @@ class Traffic(Record):
         return dict(sorted(shares.items()))
 
     def stream(self, num_calls: int, seed: int) -> tuple[int, ...]:
-        """Indices into `loads`, one for each call: as many of each shape as its share asks for, in a seeded order.
+        """Indices into `loads`, one for each call: each shape as often as its share requires, in a seeded order.
 
-        Not drawn one by one: of so few calls, rare shapes would be missing or too many, and two streams would differ
-        in what they cost. Taken at equal distances along the shares instead (systematic sampling): where there are
-        more shapes than calls, those that are called are spread over all sizes.
+        They are not drawn independently: with so few calls, rare shapes would be missing or too frequent, and two
+        streams would differ in cost. They are taken at equal distances along the shares (systematic sampling): with
+        more shapes than calls, the called shapes are spread over all sizes.
         """
         ends = list(itertools.accumulate(each.share for each in self.loads))
         places = ((number + 0.5) / num_calls for number in range(num_calls))
@@ -99,12 +99,12 @@ class Traffic(Record):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
     def __str__(self) -> str:
-        """In the words of `--shapes` as far as the dimensions are independent; a few words where they are many."""
+        """As for `--shapes` if the dimensions are independent; shortened if the sizes are many."""
         return "; ".join(f"{name}={_described(self.sizes_of(name))}" for name in self.dimensions)
 
 
 def parse_shapes(texts: Iterable[str]) -> Traffic:
-    """From what was given with `--shapes`, once or more: independent dimensions, by `;`. Raises InputError."""
+    """From the values of `--shapes`: independent dimensions, separated by `;`. Raises InputError."""
     written = [each.strip() for text in texts for each in text.split(";") if each.strip()]
     dimensions: dict[str, dict[int, float]] = {}
     for text in written:
@@ -135,7 +135,7 @@ def read_traffic(path: Path) -> Traffic:
     except InputError as error:
         raise InputError(f"--traffic: {error}", tip=error.tip) from None
     except UnicodeDecodeError:
-        raise InputError(f"--traffic {path}: it is no UTF-8 text", tip="check the path") from None
+        raise InputError(f"--traffic {path}: it is not UTF-8 text", tip="check the path") from None
     counts: Counter[tuple[tuple[str, int], ...]] = Counter()
     dimensions: tuple[str, ...] = ()
     for number, line in enumerate(lines, start=1):
@@ -160,7 +160,7 @@ _ITEM = re.compile(r"(\d+)(?:\s*\.\.\s*(\d+))?(?:\s*:\s*(\d+(?:\.\d+)?)\s*%)?")
 
 
 def _shares(text: str, written: str) -> dict[int, float]:
-    """Size -> share, of one dimension. Without shares every size is as likely; one for a range is that of all in it."""
+    """Size -> share, of one dimension. Without shares all sizes are equally likely; a range divides its share."""
     items = [_item(text, each) for each in written.split(",")]
     sizes = [size for sizes, _ in items for size in sizes]
     twice = next((size for size, number in Counter(sizes).items() if number > 1), None)
@@ -179,7 +179,7 @@ def _shares(text: str, written: str) -> dict[int, float]:
 def _item(text: str, item: str) -> tuple[range, float | None]:
     match = _ITEM.fullmatch(item.strip())
     if match is None:
-        raise InputError(f"--shapes {text}: {item.strip()!r} is no size", tip=_SYNTAX)
+        raise InputError(f"--shapes {text}: {item.strip()!r} is not a size", tip=_SYNTAX)
     low, high = int(match[1]), int(match[2] or match[1])
     percent = None if match[3] is None else float(match[3])
     if low < 1 or high < low or percent == 0:
@@ -209,7 +209,7 @@ def _product(choices: tuple[tuple[int, float], ...]) -> float:
 
 
 def _traffic(shares: Mapping[tuple[tuple[str, int], ...], float]) -> Traffic:
-    """In the order of the sizes, along which a stream is spread."""
+    """Sorted by sizes, so that a stream is spread over them."""
     return Traffic(loads=tuple(Load(sizes=dict(shape), share=share) for shape, share in sorted(shares.items())))
 
 

@@ -1,6 +1,6 @@
-"""Variants: other implementations of parts of a model that compute the same, as its author declares them."""
+"""Variants: alternative implementations of parts of a model that compute the same, declared by its author."""
 
 from __future__ import annotations
 
 PREFIX = "variant."
-"""Of the knobs: `variant.attention` is the knob of the variant `attention`."""
+"""Prefix of their knobs: `variant.attention` is the knob of the variant `attention`."""

@@ -16,10 +16,10 @@ from autotune.workload.traffic import Traffic
 
 Device = Literal["cpu", "gpu", "ascend"]
 Task = Literal["infer", "train"]
-"""What is done with a model: it is called, or it takes a training step."""
+"""What is done with a model: inference, or a training step."""
 
 STREAM_CALLS = 64
-"""Calls of a stream unless a job has fewer: enough for a shape of 2 % to be in it, few enough for a search."""
+"""Calls of a stream, unless a job has fewer: enough to include a shape of 2 %, few enough for a search."""
 
 
 class Workload(Record):
@@ -45,7 +45,7 @@ class Workload(Record):
 
 
 def split_reference(model: str) -> tuple[str, str]:
-    """`file.py:function` or `package.module:function` into its two parts. Raises InputError."""
+    """Split `file.py:function` or `package.module:function` into its two parts. Raises InputError."""
     place, _, function = model.rpartition(":")
     if not place or not function.isidentifier():
         raise InputError(
@@ -58,7 +58,7 @@ def split_reference(model: str) -> tuple[str, str]:
 def file_reference(place: str | Path, function: str, search_path: Path = Path()) -> tuple[str, str]:
     """Absolute reference of a function in a file, and the file's SHA-256. Raises InputError if unreadable.
 
-    A relative `place` is seen from `search_path`.
+    A relative `place` is relative to `search_path`.
     """
     path = (search_path / Path(place).expanduser()).resolve()
     try:

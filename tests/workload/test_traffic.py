@@ -53,9 +53,9 @@ def test_several_dimensions_are_independent(texts: list[str]) -> None:
         ("", "no shape is given"),
         ("16..128", "not understood"),
         ("two words=1", "not understood"),
-        ("batch=", "'' is no size"),
-        ("batch=1.5", "'1.5' is no size"),
-        ("batch=1:60", "'1:60' is no size"),
+        ("batch=", "'' is not a size"),
+        ("batch=1.5", "'1.5' is not a size"),
+        ("batch=1:60", "'1:60' is not a size"),
         ("batch=0", "0 is empty"),
         ("batch=5..2", "5..2 is empty"),
         ("batch=1:0%,2:100%", "is empty"),
@@ -111,7 +111,7 @@ def test_a_log_that_is_missing_empty_or_no_text(tmp_path: Path) -> None:
     """Each is a sentence with the path."""
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    for name, words in {"missing": "No such file", "empty": "holds no shape", "binary": "no UTF-8 text"}.items():
+    for name, words in {"missing": "No such file", "empty": "holds no shape", "binary": "not UTF-8 text"}.items():
         with pytest.raises(InputError, match=words):
             read_traffic(tmp_path / name)
 
