@@ -70,7 +70,7 @@ class Tuner:
         self._session = Session(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
         self._time = TimeBudget(self._session)
         self._quiet = BusyMachine(self._session)
-        self._rules = RuleLearner(study, notify)
+        self._failure_rules = RuleLearner(study, notify)
         self._sources = sources
         self._breaker = CircuitBreaker(self._session)
 
@@ -129,7 +129,7 @@ class Tuner:
         require_same_function(self._study)
         if reason is not StopReason.TIME:
             self._check_noise_and_drift()
-        self._rules.conclude()
+        self._failure_rules.conclude()
         return reason
 
     def _wants_more(self) -> bool:
@@ -144,7 +144,7 @@ class Tuner:
             longest_s = self._time.next_trial_s()
             if longest_s is None:
                 return StopReason.TIME
-            self._rules.apply()
+            self._failure_rules.apply()
             if self._gain_is_negligible():
                 return StopReason.UNPROMISING
             asked = self._study.ask(longest_s=self._budget.limits.total)
@@ -161,7 +161,7 @@ class Tuner:
                     f"trial {asked.number} could not be run: {outcome.error}",
                     tip=f"full log: {outcome.evidence}",
                 )
-            self._breaker.check(self._rules.without_questions(self._study.records()), record)
+            self._breaker.check(self._failure_rules.without_questions(self._study.records()), record)
         return StopReason.TRIALS
 
     def _prune(self) -> None:
