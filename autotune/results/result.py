@@ -47,7 +47,7 @@ from autotune.tuned.tuned_config import (
     TunedWorkload,
 )
 from autotune.tuning import priors
-from autotune.tuning.failure_rules.learner import RulesInForce, rules_in_force
+from autotune.tuning.failure_rules import FailureRule, find_failure_rules
 from autotune.tuning.session import trial_request
 from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Traffic
@@ -79,8 +79,8 @@ class StudyResult:
     """Of the space; None: too many to count."""
     early_stop: ExpectedGain | None = None
     """What made the search stop before its budget was used; None if nothing did."""
-    learned: RulesInForce = field(default_factory=lambda: RulesInForce([], None))
-    """The rules that the study goes by."""
+    failure_rules: list[FailureRule] = field(default_factory=list)
+    """Settings that the study does not try again."""
     priors: list[priors.Use] = field(default_factory=list)
     artifact: Artifact | None = None
     """The best config's compile cache, as it was exported last."""
@@ -159,7 +159,7 @@ def result_of(study: Study) -> StudyResult:
         front=front(sorted(measured, key=lambda each: manifest.space.num_changes(each.config)), manifest.values),
         stop_reason=study.stop_reason,
         num_configs=study.num_configs(),
-        learned=rules_in_force(study),
+        failure_rules=find_failure_rules(study.manifest.space, records),
         priors=priors.uses(study, records),
         near_best_after=priors.near_best_after(study, records),
         early_stop=study.early_stop,

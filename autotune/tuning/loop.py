@@ -36,12 +36,13 @@ from autotune.tuning.events import (
     DriftChecked,
     ModelChecked,
     Notify,
+    RuleLearned,
     SearchEnded,
     SearchStarted,
     TrialEnded,
     TrialStarted,
 )
-from autotune.tuning.failure_rules.learner import RuleLearner
+from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.noise_floor import check_drift, measure_noise_floor
 from autotune.tuning.reuse import from_empty_caches, shelve, with_reuse
 from autotune.tuning.session import Session, trial_request
@@ -75,7 +76,7 @@ class Tuner:
         self._bench = Session(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
         self._time = TimeBudget(self._bench)
         self._quiet = BusyMachine(self._bench)
-        self._lessons = RuleLearner(study, notify)
+        self._failure_rules = FailureRules(study, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded)))
         self._sources = sources
         self._excused: set[str] = set()
         """Errors that were shown to be the configs' own."""
@@ -135,7 +136,6 @@ class Tuner:
         require_same_function(self._study)
         if reason is not StopReason.TIME:
             self._watch_the_machine()
-        self._lessons.conclude()
         return reason
 
     def _wants_more(self) -> bool:
@@ -150,7 +150,7 @@ class Tuner:
             longest_s = self._time.next_trial_s()
             if longest_s is None:
                 return StopReason.TIME
-            self._lessons.apply()
+            self._failure_rules.update()
             if self._cannot_pay():
                 return StopReason.UNPROMISING
             asked = self._study.ask(longest_s=self._budget.limits.total)
@@ -303,7 +303,7 @@ class Tuner:
 
     def _break_if_hopeless(self, last: TrialRecord) -> None:
         """Stop when one error ends trial after trial and a config that worked before ends in it too."""
-        records = self._lessons.without_questions(self._study.records())
+        records = self._study.records()
         streak = same_error_at_the_end(records)
         if not isinstance(last.outcome, Failure) or last not in streak or len(streak) < ERRORS_IN_A_ROW:
             return
