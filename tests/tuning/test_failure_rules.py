@@ -105,7 +105,8 @@ def test_it_takes_three_equal_failures(space, measurement):
     works = [record(0, space.untuned(), measurement), record(1, space.default(), measurement)]
 
     def rules(*errors):
-        failed = [record(2 + n, each, failure(error)) for n, (each, error) in enumerate(zip(configs, errors))]
+        cases = zip(configs, errors, strict=False)
+        failed = [record(2 + n, each, failure(error)) for n, (each, error) in enumerate(cases)]
         return find_failure_rules(space, [*works, *failed])
 
     assert FAILURES_NEEDED == 3
