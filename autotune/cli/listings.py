@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,19 +36,19 @@ def spaces(
         str | None, typer.Option("--framework", help="torch, mindspore, or both as one space. [each by itself]")
     ] = None,
     task: Annotated[str, typer.Option("--task", help="infer or train.")] = "infer",
-    rules: Annotated[bool, typer.Option("--rules", help="List the settings that are known to fail, instead.")] = False,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="No effect: failure rules hold only in their own study (see show).")
+    ] = False,
     forget: Annotated[
-        str | None, typer.Option("--forget", metavar="RULE_ID", help="Delete such a rule, or `all` of them, instead.")
+        str | None, typer.Option("--forget", metavar="RULE_ID", help="No effect: no rules are kept between studies.")
     ] = None,
-    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,  # noqa: ARG001  Belonged to the rules.
     as_json: AsJson = False,
 ) -> None:
     """List the search spaces and their knobs for the installed releases and a device."""
-    if forget is not None:
-        _forget(studies_dir, forget)
-        return
-    if rules:
-        _list_rules(studies_dir, as_json)
+    if rules or forget is not None:
+        none = "no rules are kept between studies; `show STUDY` lists what a study does not try"
+        print_line("[]" if as_json else none)
         return
     from autotune.planning.spaces import describe_spaces
 
@@ -63,34 +62,6 @@ def spaces(
             values = ", ".join(json.dumps(value) if not isinstance(value, str) else value for value in knob["values"])
             print_line(f"  {knob['name']:<24} {values}")
             print_line(f"  {'':<24} {knob['doc']}")
-
-
-def _list_rules(studies_dir: Path, as_json: bool) -> None:
-    from autotune.report.failure_rules import rule_lines
-    from autotune.tuning.failure_rules.rules import read_rules
-
-    rules = read_rules(studies_dir)
-    if as_json:
-        print_line(json.dumps([each.model_dump(mode="json") for each in rules], indent=2))
-        return
-    for each in rules:
-        for line in rule_lines(each):
-            print_line(line)
-    if not rules:
-        print_line(f"no rules in {studies_dir}/: no study there has found what makes its trials fail")
-
-
-def _forget(studies_dir: Path, rule_id: str) -> None:
-    from autotune.errors import InputError
-    from autotune.tuning.failure_rules.rules import forget_rules, read_rules
-
-    gone = forget_rules(studies_dir, None if rule_id == "all" else {rule_id})
-    if not gone and rule_id != "all":
-        known = ", ".join(each.id for each in read_rules(studies_dir))
-        raise InputError(
-            f"--forget {rule_id}: no such rule in {studies_dir}/", tip=f"there are: {known}" if known else None
-        )
-    print_line(f"forgotten: {', '.join(each.id for each in gone) or 'nothing, there were no rules'}")
 
 
 @app.command()

@@ -15,6 +15,7 @@ from autotune.results.export import figures_of
 from autotune.results.result import StudyResult
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, exclusions, failures_by_reason
+from autotune.tuning.failure_rules import FailureRule
 from autotune.tuning.priors import Use
 from autotune.verification.comparison import Result
 from autotune.verification.verify import Verification
@@ -50,8 +51,8 @@ def document(manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
         "front": [_member(each, answer.objectives) for each in answer.front],
         "closest_miss": answer.closest_miss and _misses(answer.closest_miss),
         "excluded_by": dict(exclusions(answer.records)),
-        "rules": [each.model_dump(mode="json") for each in answer.learned.rules],
-        "rules_problem": answer.learned.problem,
+        "rules": [_failure_rule(each, manifest, answer) for each in answer.failure_rules],
+        "rules_problem": None,
         "priors": [_prior(each, answer) for each in answer.priors],
         "near_best_after": answer.near_best_after,
         "failures": dict(failures_by_reason(answer.records)),
@@ -59,6 +60,28 @@ def document(manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
         "traffic": traffic_document(answer),
         "hot_spots": answer.hot_spots and hot_spots_document(answer.hot_spots),
         "trials": [_trial(each) for each in answer.records],
+    }
+
+
+def _failure_rule(rule: FailureRule, manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
+    """`scope` and `created` are kept for those who read them: a rule holds in its own study alone."""
+    return {
+        "id": rule.id,
+        "pattern": rule.pattern,
+        "reason": rule.reason.value,
+        "stage": rule.stage.value,
+        "error": rule.error,
+        "scope": None,
+        "knobs": [knob.name for knob in manifest.space.knobs],
+        "evidence": {
+            "study": answer.study,
+            "failed": list(rule.failed),
+            "worked": [],
+            "proof": "counts",
+            "chance": None,
+            "trials_spent": 0,
+        },
+        "created": "",
     }
 
 

@@ -29,7 +29,7 @@ from autotune.study.slots import Slot
 from autotune.study.study import Study
 from autotune.tuned.cache_file import Artifact
 from autotune.tuning import priors
-from autotune.tuning.failure_rules.learner import RulesInForce, rules_in_force
+from autotune.tuning.failure_rules import FailureRule, find_failure_rules
 from autotune.workload.traffic import Traffic
 
 
@@ -60,8 +60,8 @@ class StudyResult:
     """Size of the space; None: too many configs to count."""
     early_stop: ExpectedGain | None = None
     """The forecast with which the search stopped before its budget was used; None if it did not."""
-    learned: RulesInForce = field(default_factory=lambda: RulesInForce([], None))
-    """The failure rules that apply to the study."""
+    failure_rules: list[FailureRule] = field(default_factory=list)
+    """Settings that the study does not try again."""
     priors: list[priors.Use] = field(default_factory=list)
     artifact: Artifact | None = None
     """The best config's compile cache, as it was exported last."""
@@ -141,7 +141,7 @@ def result_of(study: Study) -> StudyResult:
         front=front(sorted(measured, key=lambda each: manifest.space.num_changes(each.config)), manifest.values),
         stop_reason=study.stop_reason,
         num_configs=study.num_configs(),
-        learned=rules_in_force(study),
+        failure_rules=find_failure_rules(study.manifest.space, records),
         priors=priors.uses(study, records),
         near_best_after=priors.near_best_after(study, records),
         early_stop=study.early_stop,

@@ -172,14 +172,6 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path` for a moment; who else wants it waits. Raises StoreError if it cannot be made."""
-    with _opened(path) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
 def _opened(path: Path) -> Iterator[int]:
     """The lock file's descriptor; closing it frees the lock. Raises StoreError if the file cannot be made."""
     try:

@@ -10,8 +10,7 @@ from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
 from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
-from autotune.tuning.failure_rules.isolate import Question
-from autotune.tuning.failure_rules.rules import Rule
+from autotune.tuning.failure_rules import FailureRule
 from autotune.workload.traffic import Traffic
 
 
@@ -131,38 +130,11 @@ class SearchEnded:
 
 
 @dataclass(frozen=True)
-class RulesRecalled:
-    """What earlier studies found to fail is not tried: so many configs of so many (None: uncountably many).
-
-    `refuted` are taken off the file: this study has measured a config that they exclude.
-    """
-
-    rules: list[Rule]
-    refuted: list[Rule]
-    num_excluded: int | None
-    num_configs: int | None
-
-
-@dataclass(frozen=True)
 class RuleLearned:
-    """The settings that make trials fail are found; so many configs have them (None: uncountably many)."""
+    """Settings that make trials fail were found; so many configs have them (None: uncountably many)."""
 
-    rule: Rule
+    rule: FailureRule
     num_excluded: int | None
-
-
-@dataclass(frozen=True)
-class IsolationStarted:
-    """The next config is chosen to find out which settings made a trial fail."""
-
-    question: Question
-
-
-@dataclass(frozen=True)
-class RulesUnavailable:
-    """The file of rules cannot be read or written; the study goes on without it."""
-
-    why: str
 
 
 @dataclass(frozen=True)
@@ -197,10 +169,7 @@ Event = (
     | DriftChecked
     | ConfigProbed
     | SearchEnded
-    | RulesRecalled
     | RuleLearned
-    | IsolationStarted
-    | RulesUnavailable
     | ConfirmationStarted
     | BlockMeasured
 )

@@ -30,12 +30,13 @@ from autotune.tuning.events import (
     DriftChecked,
     ModelChecked,
     Notify,
+    RuleLearned,
     SearchEnded,
     SearchStarted,
     TrialEnded,
     TrialStarted,
 )
-from autotune.tuning.failure_rules.learner import RuleLearner
+from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.noise_floor import check_drift, measure_noise_floor
 from autotune.tuning.reuse import shelve, with_reuse
@@ -70,7 +71,7 @@ class Tuner:
         self._session = Session(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
         self._time = TimeBudget(self._session)
         self._quiet = BusyMachine(self._session)
-        self._failure_rules = RuleLearner(study, notify)
+        self._failure_rules = FailureRules(study, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded)))
         self._sources = sources
         self._breaker = CircuitBreaker(self._session)
 
@@ -129,7 +130,6 @@ class Tuner:
         require_same_function(self._study)
         if reason is not StopReason.TIME:
             self._check_noise_and_drift()
-        self._failure_rules.conclude()
         return reason
 
     def _wants_more(self) -> bool:
@@ -144,7 +144,7 @@ class Tuner:
             longest_s = self._time.next_trial_s()
             if longest_s is None:
                 return StopReason.TIME
-            self._failure_rules.apply()
+            self._failure_rules.update()
             if self._gain_is_negligible():
                 return StopReason.UNPROMISING
             asked = self._study.ask(longest_s=self._budget.limits.total)
@@ -161,7 +161,7 @@ class Tuner:
                     f"trial {asked.number} could not be run: {outcome.error}",
                     tip=f"full log: {outcome.evidence}",
                 )
-            self._breaker.check(self._failure_rules.without_questions(self._study.records()), record)
+            self._breaker.check(self._study.records(), record)
         return StopReason.TRIALS
 
     def _prune(self) -> None:

@@ -18,7 +18,7 @@ from autotune.tuning.circuit_breaker import (
     same_error_at_the_end,
     signature_of,
 )
-from autotune.tuning.events import ConfigProbed, IsolationStarted, RuleLearned, TrialEnded
+from autotune.tuning.events import ConfigProbed, TrialEnded
 from autotune.tuning.loop import Tuner
 from tests.conftest import QUICK_BUDGET
 
@@ -32,10 +32,6 @@ knobs:
 ALL_FAIL = SPACE + (
     "  behaviour: {doc: 'https://e.org', when: {execution: compile}, values: [compile_error], default: compile_error}\n"
     "  idle: {doc: 'https://e.org', when: {execution: compile}, values: [1, 2, 3, 4, 5, 6, 7, 8], default: 1}\n"
-)
-ONE_SETTING_FAILS = SPACE + (
-    "  behaviour: {doc: 'https://e.org', when: {execution: compile}, values: [right, compile_error], default: right}\n"
-    "  idle: {doc: 'https://e.org', when: {behaviour: compile_error}, values: [1, 2, 3, 4, 5], default: 1}\n"
 )
 EACH_VALUE_FAILS = SPACE + (
     "  idle: {doc: 'https://e.org', when: {execution: compile}, values: [1, 2, 3, 4, 5, 6], default: 1}\n"
@@ -200,17 +196,6 @@ class TestInAStudy:
         assert opened.confirmation == confirmation
         assert opened.num_recorded() == 12
         assert sum(isinstance(each, ConfigProbed) for each in events) <= 2
-
-    def test_trials_that_trace_a_failure_raise_no_suspicion(self, study):
-        """They fail alike because they are made to; once the setting is found, nothing with it is tried."""
-        opened = study(ONE_SETTING_FAILS)
-        confirmation, events = self.tune(opened)
-        assert opened.confirmation == confirmation
-        assert not any(isinstance(each, ConfigProbed) for each in events)
-        (learned,) = (each for each in events if isinstance(each, RuleLearned))
-        assert learned.rule.pattern == {"behaviour": "compile_error"}
-        assert sum(isinstance(each, IsolationStarted) for each in events) == 1
-        assert opened.num_recorded() == 4, "of seven: untuned, default, a failure, and one to be sure"
 
     def test_an_environment_that_breaks_in_the_middle(self, study, model_file, tmp_path):
         """Compiled configs fail from some moment on, the untuned model does not: three trials and a probe, and out."""

@@ -18,7 +18,7 @@ from autotune.tuning import priors
 from autotune.tuning.events import PriorsGiven, PriorsOffered
 from autotune.tuning.priors import MOST_CONFIGS, given, near_best_after, projection, read_prior, related
 from tests.conftest import REPOSITORY, with_latency
-from tests.tuning.test_isolate import SPACE, knob, load
+from tests.tuning.test_failure_rules import SPACE, knob, load
 
 
 @pytest.fixture

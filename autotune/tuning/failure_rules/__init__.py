@@ -1,1 +1,0 @@
-"""Which settings make trials fail: found from failures, kept for later studies."""
