@@ -9,7 +9,7 @@ import subprocess
 import sys
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from autotune.backends import registry
 from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import describe
@@ -291,7 +292,57 @@ def cli_command(*arguments: str) -> list[str]:
 
 def cli_environment() -> dict[str, str]:
     # A checkout must work without being installed, and a narrow terminal must not change what scripts see.
-    return {**os.environ, "PYTHONPATH": "", "COLUMNS": "200"}
+    return {**os.environ, "PYTHONPATH": os.environ.get(_PACKAGES, ""), "COLUMNS": "200"}
+
+
+_PACKAGES = "TEST_PACKAGES"
+"""Folders of packages that a test has installed: the PYTHONPATH of the command line."""
+
+
+@pytest.fixture
+def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str, str], None]]:
+    """Installs a package that adds a framework, here and in all child processes, as pip would leave it on disk.
+
+    Called with the framework's name, the name of the package's module, and the module's source, which has `ENTRY`.
+    """
+    folder = tmp_path / "site-packages"
+    modules: set[str] = set()
+
+    def install(framework: str, module: str, source: str) -> None:
+        info = folder / f"{module}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{framework} = {module}:ENTRY\n")
+        (folder / f"{module}.py").write_text(source)
+        modules.add(module)
+        forget_installed_backends()
+
+    def forget_installed_backends() -> None:
+        registry._installed_backends.cache_clear()
+        registry._loaded_entry.cache_clear()
+        for module in modules:
+            sys.modules.pop(module, None)
+
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(REPOSITORY)]))
+    monkeypatch.setenv(_PACKAGES, str(folder))
+    yield install
+    forget_installed_backends()
+
+
+SHAM = """
+import dataclasses
+from autotune.backends.registry import BACKENDS
+
+ENTRY = dataclasses.replace(BACKENDS["fake"], process_variables={"SHAM": "1"}, cache_is_exact=False)
+"""
+
+
+@pytest.fixture
+def sham_backend(install_backend: Callable[[str, str, str], None]) -> None:
+    """The fake framework under a second name, with a variable that tells its processes: for studies of two frameworks.
+    An installed package adds it."""
+    install_backend("sham", "autotune_sham", SHAM)
 
 
 @pytest.fixture

@@ -15,29 +15,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune.apply import shape_strategies
+from autotune.apply.config_parts import ConfigParts
 from autotune.apply.shape_strategies import Place, Step
-from autotune.backends.protocol import Backend, Versions
+from autotune.backends.capabilities import Versions, require
+from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
-from autotune.workload import regions
 from autotune.workload.build import MODEL_FILE, Apply, Variants
 from autotune.workload.shapes import Shapes
 from autotune.workload.variants import PREFIX
 
 Places = Mapping[str, str | None]
 """Variant -> `package.module:function` of the value that a config has, for people to read; None: it has no name."""
-
-
-def without_variants(config: Config) -> Config:
-    """What a backend is asked for: the numbers of a shape strategy are none of its knobs either."""
-    kept = {name: value for name, value in config.root.items() if name not in shape_strategies.NUMBERS}
-    return Config({name: value for name, value in kept.items() if not name.startswith(PREFIX)})
-
-
-def asked(config: Config) -> dict[str, str]:
-    """Variant -> its value in the config."""
-    return {name.removeprefix(PREFIX): str(value) for name, value in config.root.items() if name.startswith(PREFIX)}
 
 
 def compile_under(
@@ -55,36 +45,35 @@ def compile_under(
     shape strategy goes by. Raises InvalidConfigError.
     """
     rewritten, around = _rewritten(backend, model, config, variants)
-    step = around(backend.compile(rewritten, without_variants(config), changes))
-    return shape_strategies.around(Place(backend, model, step, changes, shapes), config)
+    step = around(backend.compile(rewritten, ConfigParts.of(config).settings, changes))
+    return shape_strategies.with_strategy(Place(backend, model, step, changes, shapes), config)
 
 
 def versions_under(
     backend: Backend, model: Any, config: Config, variants: Iterable[Apply], changes: UndoLog
 ) -> Versions | None:
-    """The same, to be compiled for one shape at a time: without a shape strategy. See `Backend.versions`."""
-    one_shape = Config({name: value for name, value in config.root.items() if name not in shape_strategies.KNOBS})
-    functions = list(variants)
-    if functions or regions.KNOB in config.root:
+    """The same, to be compiled for one shape at a time: without a shape strategy. See `PerShape`."""
+    parts = ConfigParts.of(config)
+    if backend.versions is None or list(variants) or parts.has_region:
         return None  # Compiled code that is kept apart by shape is called without what stands around a copy.
-    return backend.versions(model, without_variants(one_shape), changes)
+    return backend.versions(model, parts.of_one_shape, changes)
 
 
 def program(backend: Backend, model: Any, config: Config) -> str | None:
-    """`Backend.program` with the variants as asked for, which in what is not compiled do not show, and the knobs of a
-    shape strategy, which say what becomes of the calls that are still to come."""
-    digest = backend.program(model, without_variants(config))
-    unseen = {name: value for name, value in config.root.items() if name in shape_strategies.KNOBS}
-    parts = [digest, asked(config), *([unseen] if unseen else [])]
-    if digest is None or not any(parts[1:]):
+    """`Backend.program` with the config's variants, which do not show in what is not compiled, and the knobs of a
+    shape strategy, which decide about calls that are still to come. None where the backend gives no digest."""
+    parts = ConfigParts.of(config)
+    digest = None if backend.program is None else backend.program(model, parts.settings)
+    content = [digest, parts.variants, *([parts.new_shapes] if parts.new_shapes else [])]
+    if digest is None or not any(content[1:]):
         return digest
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def declared(config: Config, variants: Variants) -> list[Apply]:
     """The functions of a config, from what the model's author declared. Raises InvalidConfigError."""
     functions = []
-    for name, value in asked(config).items():
+    for name, value in ConfigParts.of(config).variants.items():
         if value not in variants.get(name, {}):
             raise InvalidConfigError(f"knob {PREFIX}{name}: the model declares no variant {value!r}")
         function = variants[name][value]
@@ -100,7 +89,7 @@ def recalled(config: Config, places: Places, given: Variants) -> list[Apply]:
     `places` has the variants that are not the model as it is. Raises MissingVariantError.
     """
     functions = []
-    for name, value in asked(config).items():
+    for name, value in ConfigParts.of(config).variants.items():
         if name not in places:
             continue
         function = given.get(name, {}).get(value)
@@ -131,9 +120,13 @@ def _rewritten(
 ) -> tuple[Any, Callable[[Step], Step]]:
     """What is compiled in place of the model, with its variants; and what has to stand around the compiled step."""
     functions = list(variants)
-    if not functions and not (backend.regions_rewrite and regions.KNOB in config.root):
+    has_region = ConfigParts.of(config).has_region
+    if not functions and not has_region:
         return model, lambda step: step
-    copy = backend.copy_modules(model)
+    regions = require(backend.regions, "knobs region and variant")
+    if not functions and not regions.rewrites:
+        return model, lambda step: step
+    copy = regions.copy_modules(model)
     for apply in functions:
         apply(copy.model)
     return copy.model, copy.around

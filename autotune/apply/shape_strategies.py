@@ -19,20 +19,16 @@ from itertools import pairwise
 from typing import Any
 
 from autotune.apply.buckets import best_buckets, next_bucket, size_at
+from autotune.apply.config_parts import SHAPES
+from autotune.backends.capabilities import ShapeStrategies, VaryingAxis, require
 from autotune.backends.outputs import flatten
-from autotune.backends.protocol import Backend, Varying
+from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
 from autotune.workload.arguments import Arguments
 from autotune.workload.shapes import Shapes
-
-KNOB = "shapes"
-NUMBERS = ("num_buckets", "num_compiled", "chunk_at")
-"""Knobs that only this file knows."""
-KNOBS = (KNOB, *NUMBERS, "recompile_limit")
-"""All that decides what becomes of a call of a shape that was not seen before."""
 
 Step = Callable[..., Any]
 
@@ -48,19 +44,24 @@ class Place:
     shapes: Shapes | None
 
     @property
+    def tensors(self) -> ShapeStrategies:
+        """What the backend does to tensors of many shapes. Raises InvalidConfigError where it does nothing."""
+        return require(self.backend.shapes, f"knob {SHAPES}")
+
+    @property
     def traffic(self) -> Shapes:
         """Raises InvalidConfigError where none is known."""
         if self.shapes is None:
-            raise InvalidConfigError(f"knob {KNOB}: goes by the traffic, and none is known", tip="tune with --shapes")
+            raise InvalidConfigError(f"knob {SHAPES}: goes by the traffic, and none is known", tip="tune with --shapes")
         return self.shapes
 
 
-def around(place: Place, config: Config) -> Step:
-    """The place's step with the config's shape strategy; itself where nothing stands around it.
+def with_strategy(place: Place, config: Config) -> Step:
+    """The place's step under the config's shape strategy; the step itself where the strategy needs nothing around it.
 
     Raises InvalidConfigError for a strategy that this traffic, or this model, does not allow.
     """
-    make = _AROUND.get(str(config.get(KNOB)))
+    make = _STRATEGIES.get(str(config.get(SHAPES)))
     return place.step if make is None else make(place, config)
 
 
@@ -87,8 +88,8 @@ def dimension_to_split(shapes: Shapes) -> str | None:
 
 
 class _Uncompiled:
-    """`Backend.uncompiled`, which holds for the process, for calls of several threads: entered by the first of them,
-    left by the last. What others call meanwhile is right, but not compiled either."""
+    """`ShapeStrategies.uncompiled`, which holds for the process, for calls of several threads: entered by the first of
+    them, left by the last. What others call meanwhile is right, but not compiled either."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,10 +97,10 @@ class _Uncompiled:
         self._entered = ExitStack()
 
     @contextmanager
-    def within(self, backend: Backend) -> Iterator[None]:
+    def within(self, tensors: ShapeStrategies) -> Iterator[None]:
         with self._lock:
             if self._num_inside == 0:
-                self._entered.enter_context(backend.uncompiled())
+                self._entered.enter_context(tensors.uncompiled())
             self._num_inside += 1
         try:
             yield
@@ -119,7 +120,8 @@ class _Strategy(ABC):
 
     def __init__(self, place: Place) -> None:
         self._backend = place.backend
-        self._step = place.backend.direct(place.step)
+        self._tensors = place.tensors
+        self._step = place.backend.proxies.direct(place.step)
         self._shapes = place.traffic
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +134,7 @@ class _Strategy(ABC):
         """A call of these sizes."""
 
     def _called_uncompiled(self, arguments: Arguments) -> Any:
-        with _UNCOMPILED[type(self._backend)].within(self._backend):
+        with _UNCOMPILED[type(self._backend)].within(self._tensors):
             return arguments.call(self._step)
 
     def _padded(self, arguments: Arguments, wanted: dict[str, int]) -> Any:
@@ -144,14 +146,14 @@ class _Strategy(ABC):
             if each.dimension in wanted:
                 tensor, fill = leaves[each.leaf], self._shapes.padding[each.dimension]
                 sizes[each.dimension] = int(tensor.shape[each.axis])
-                leaves[each.leaf] = self._backend.pad(tensor, each.axis, wanted[each.dimension], fill)
+                leaves[each.leaf] = self._tensors.pad(tensor, each.axis, wanted[each.dimension], fill)
         outputs = arguments.with_leaves(leaves).call(self._step)
         axes = [each for each in self._shapes.outputs if each.dimension in wanted]
 
         def cut(number: int, tensor: Any) -> Any:
             for each in axes:
                 if each.leaf == number:
-                    tensor = self._backend.cut(tensor, each.axis, 0, sizes[each.dimension])
+                    tensor = self._tensors.cut(tensor, each.axis, 0, sizes[each.dimension])
             return tensor
 
         return _changed(self._backend, outputs, cut)
@@ -168,13 +170,13 @@ class _Marked(_Strategy):
         traffic = self._shapes.traffic
         ranges = {name: tuple(traffic.sizes_of(name)) for name in traffic.dimensions}
         bounds = {name: (sizes[0], sizes[-1]) for name, sizes in ranges.items()}
-        self._bounds = bounds if config.matches({KNOB: "bounded"}) else {}
+        self._bounds = bounds if config.matches({SHAPES: "bounded"}) else {}
         varying = [
-            Varying(each.leaf, each.axis, *self._bounds.get(each.dimension, (None, None)))
+            VaryingAxis(each.leaf, each.axis, *self._bounds.get(each.dimension, (None, None)))
             for each in self._shapes.inputs
             if len(ranges[each.dimension]) > 1
         ]
-        self._mark = place.backend.marker(place.model, varying, place.changes)
+        self._mark = place.tensors.marker(place.model, varying, place.changes)
 
     def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
         if any(not low <= sizes[name] <= high for name, (low, high) in self._bounds.items() if name in sizes):
@@ -192,7 +194,7 @@ class _Bucketed(_Strategy):
         padded = [name for name in traffic.dimensions if name in self._shapes.padding]
         if not padded:
             raise InvalidConfigError(
-                f"knob {KNOB}: bucketed needs a dimension that may be padded, and the model declares none",
+                f"knob {SHAPES}: bucketed needs a dimension that may be padded, and the model declares none",
                 tip='declare it: "padding": {DIMENSION: VALUE}',
             )
         self._buckets = {name: best_buckets(traffic.sizes_of(name), num_buckets) for name in padded}
@@ -212,7 +214,7 @@ class _Chunked(_Strategy):
         dimension = dimension_to_split(self._shapes)
         if dimension is None:
             raise InvalidConfigError(
-                f"knob {KNOB}: chunked needs a dimension that is the first axis of the inputs, such as a batch"
+                f"knob {SHAPES}: chunked needs a dimension that is the first axis of the inputs, such as a batch"
             )
         self._dimension = dimension
         self._chunk = size_at(self._shapes.traffic.sizes_of(dimension), _share(config, "chunk_at"))
@@ -230,7 +232,7 @@ class _Chunked(_Strategy):
     def _from(self, arguments: Arguments, start: int, stop: int) -> Arguments:
         leaves = arguments.leaves()
         for leaf in self._leaves:
-            leaves[leaf] = self._backend.cut(leaves[leaf], 0, start, stop)
+            leaves[leaf] = self._tensors.cut(leaves[leaf], 0, start, stop)
         return arguments.with_leaves(leaves)
 
     def _part(self, part: Arguments, size: int) -> Any:
@@ -246,9 +248,10 @@ class _Chunked(_Strategy):
             pieces = [each[number] for each in tensors]
             if [each.shape[:1] for each in pieces] != [(size,) for size in sizes]:
                 raise InvalidConfigError(
-                    f"knob {KNOB}: chunked cannot join output {number + 1}: its first axis is not the {self._dimension}"
+                    f"knob {SHAPES}: chunked cannot join output {number + 1}: "
+                    f"its first axis is not the {self._dimension}"
                 )
-            return self._backend.join(pieces, 0)
+            return self._tensors.join(pieces, 0)
 
         return _changed(self._backend, parts[0], join)
 
@@ -269,7 +272,7 @@ class _EagerRare(_Strategy):
         return arguments.call(self._step) if sizes in self._compiled else self._called_uncompiled(arguments)
 
 
-_AROUND: dict[str, Callable[[Place, Config], Step]] = {
+_STRATEGIES: dict[str, Callable[[Place, Config], Step]] = {
     "marked": _Marked,
     "bounded": _Marked,
     "bucketed": _Bucketed,

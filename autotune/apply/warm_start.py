@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import environment
+from autotune.backends.capabilities import CompileCache
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_version
 from autotune.config import Config
@@ -31,6 +32,7 @@ class WarmStart:
     """An artifact that was made for this place and model, verified and unpacked."""
 
     backend: Backend
+    compile_cache: CompileCache
     artifact: CacheFile
     caches: Path
 
@@ -49,7 +51,7 @@ class WarmStart:
         unfit = why_unfit(made_for, here, shapes_matter=self.unchecked)
         if unfit is not None:
             raise InputError(f"{self.artifact.file} is not used: {unfit}")
-        return self.backend.compile_cache(self.caches, made_for.sha256)
+        return self.compile_cache.use(self.caches, made_for.sha256)
 
 
 def warm_start(
@@ -60,13 +62,15 @@ def warm_start(
     `unpack_to` None: a private folder that is removed when the process ends. Raises InputError for why it is not used:
     made for something else, missing, cut off, swapped.
     """
+    if backend.compile_cache is None:
+        raise InputError(f"{artifact.file} is not used: this framework's backend takes no compile caches")
     unfit = why_unfit(artifact.key, here, shapes_matter=False)
     if unfit is not None:
         raise InputError(f"{artifact.file} is not used: {unfit}")
     content = read_verified(home, artifact)
     caches = _private_folder() if unpack_to is None else unpack_to
     unpack(content, caches)
-    return WarmStart(backend, artifact, caches)
+    return WarmStart(backend, backend.compile_cache, artifact, caches)
 
 
 def key_here(
@@ -89,7 +93,7 @@ def key_here(
         num_cores=environment.num_usable_cores() if is_cpu else None,
         device=device,
         driver=None if is_cpu else environment.driver(),
-        tools=backend.build_tools(),
+        tools={} if backend.compile_cache is None else backend.compile_cache.build_tools(),
         variables=compiler_variables(left_out=backend.cache_variables("").keys()),
         structure_sha256=structure_sha256,
         inputs=specs_of(backend, leaves),

@@ -1,10 +1,19 @@
-"""Which frameworks there are, known without importing any."""
+"""Which frameworks there are, known without importing any: the bundled ones, and those of installed packages.
+
+A package adds one by an entry point of the group `autotune.backends`: its name is the framework's, its value a
+`BackendEntry`. Entry points are looked up when a framework is asked for, and loaded one by one.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
@@ -18,7 +27,7 @@ from autotune.measure.diagnosis import BreakKind
 
 @dataclass(frozen=True)
 class BackendEntry:
-    """A line of the table: everything that can be said of a framework without importing it."""
+    """Everything that can be said of a framework without importing it."""
 
     module: str
     class_name: str
@@ -43,13 +52,18 @@ class BackendEntry:
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
     capturable: tuple[BreakKind, ...] = ()
-    """Kinds of graph breaks that can be taken out by a setting: see `Backend.capture_despite`."""
+    """Kinds of graph breaks that can be taken out by a setting: see `BreakCapture`."""
     toolchain: str | None = None
     """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
     bundled_only_for_tests: bool = False
     holds_fresh: bool = True
     """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
+    search_space: Path | None = None
+    """Its space file; None: the bundled `search_spaces/<framework>.yaml`, or what is given with `--space`."""
 
+
+GROUP = "autotune.backends"
+"""Group of the entry points by which a package adds a framework."""
 
 BACKENDS: dict[str, BackendEntry] = {
     "torch": BackendEntry(
@@ -85,7 +99,7 @@ BACKENDS: dict[str, BackendEntry] = {
         reports="autotune.backends.mindspore.break_kinds",
     ),
     "fake": BackendEntry(
-        module="autotune.backends.fake",
+        module="autotune.backends.fake.backend",
         class_name="FakeBackend",
         distribution=None,
         oldest="0",
@@ -99,41 +113,64 @@ BACKENDS: dict[str, BackendEntry] = {
         bundled_only_for_tests=True,
         holds_fresh=False,
     ),
-    # The same once more under another name, with a variable to tell its processes by: for studies of two frameworks.
-    "sham": BackendEntry(
-        module="autotune.backends.fake",
-        class_name="FakeBackend",
-        distribution=None,
-        oldest="0",
-        install="",
-        process_variables={"SHAM": "1"},
-        cache_is_exact=False,
-        untuned={"execution": "eager"},
-        preload="numpy",
-        compiled={"execution": "compile"},
-        shares_compilations=True,
-        bundled_only_for_tests=True,
-        holds_fresh=False,
-    ),
 }
+"""The bundled ones."""
 
 MADE = "made"
 """Folder, in that of the process that makes a toolchain, which holds it in the end."""
 
 
-def framework_names() -> tuple[str, ...]:
-    """The frameworks that a user can choose."""
+def bundled_names() -> tuple[str, ...]:
+    """The bundled frameworks that a user can choose, and that are chosen from where none is named."""
     return tuple(name for name, entry in BACKENDS.items() if not entry.bundled_only_for_tests)
 
 
+def framework_names() -> tuple[str, ...]:
+    """All frameworks that a user can choose, the bundled ones first. Raises InputError where two have one name."""
+    return (*bundled_names(), *_installed_backends())
+
+
+def is_framework(name: str) -> bool:
+    """There is a framework of this name."""
+    return name in BACKENDS or name in _installed_backends()
+
+
 def entry_of(framework: str) -> BackendEntry:
-    """The table's line for a framework. Raises InputError for an unknown name."""
-    try:
+    """What is known of a framework. Raises InputError for an unknown name, and for a package that is broken."""
+    if framework in BACKENDS:
         return BACKENDS[framework]
-    except KeyError:
-        raise InputError(
-            f"--framework {framework}: unknown", tip=f"choose one of: {', '.join(framework_names())}"
-        ) from None
+    if framework in _installed_backends():
+        return _loaded_entry(framework)
+    raise InputError(f"--framework {framework}: unknown", tip=f"choose one of: {', '.join(framework_names())}")
+
+
+@cache
+def _installed_backends() -> Mapping[str, metadata.EntryPoint]:
+    """Framework -> the entry point of the package that adds it."""
+    found: dict[str, metadata.EntryPoint] = {}
+    for point in metadata.entry_points(group=GROUP):
+        taken = "autotune itself" if point.name in BACKENDS else found.get(point.name)
+        if taken is not None:
+            owners = " and ".join(each if isinstance(each, str) else _owner(each) for each in (taken, point))
+            raise InputError(f"two backends are called {point.name!r}: of {owners}", tip="uninstall one of the two")
+        found[point.name] = point
+    return found
+
+
+@cache
+def _loaded_entry(framework: str) -> BackendEntry:
+    point = _installed_backends()[framework]
+    try:
+        entry = point.load()
+    except Exception as error:
+        raise InputError(f"the backend {framework!r} of {_owner(point)} cannot be loaded: {error}") from error
+    if not isinstance(entry, BackendEntry):
+        raise InputError(f"the backend {framework!r} of {_owner(point)}: {point.value} is no BackendEntry")
+    return entry
+
+
+def _owner(point: metadata.EntryPoint) -> str:
+    return point.value if point.dist is None else point.dist.name
 
 
 def framework_version(framework: str) -> str:
@@ -163,8 +200,16 @@ def reports_of(framework: str) -> Reports | None:
 
 def framework_of(model: Any) -> str | None:
     """The framework of a job's model, among those that the job has imported; None for a model of none of them."""
-    imported = [name for name in framework_names() if BACKENDS[name].preload in sys.modules]
-    return next((name for name in imported if _can_compile(name, model)), None)
+    return next((name for name in _imported_frameworks() if _can_compile(name, model)), None)
+
+
+def _imported_frameworks() -> Iterator[str]:
+    """A broken package of somebody else's is passed over: it must not end a job that does not use it."""
+    yield from (name for name in bundled_names() if BACKENDS[name].preload in sys.modules)
+    with suppress(InputError):
+        for name in _installed_backends():
+            if _loaded_entry(name).preload in sys.modules:
+                yield name
 
 
 def load_backend(framework: str) -> Backend:

@@ -10,8 +10,10 @@ from typing import Any, Literal, get_args
 
 import psutil
 
-from autotune.apply.compile_model import compile_under, recalled, versions_under, without_variants
+from autotune.apply.compile_model import compile_under, recalled, versions_under
+from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
+from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of, framework_of, load_backend
 from autotune.backends.undo import UndoLog
@@ -108,7 +110,7 @@ class Application:
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()
         backend = self._backend = load_backend(tuned.framework)
-        self._model = backend.original(self._model)
+        self._model = backend.proxies.original(self._model)
         problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
         if problem is not None:
             raise MismatchError(f"this config was tuned for {tuned.tuned_for}; it was to be applied to {problem}")
@@ -117,7 +119,9 @@ class Application:
         return self._untouched() if tuned.is_untuned else self._compiled(tuned, backend)
 
     def _problem_of_recipe(self, backend: Backend) -> str | None:
-        return None if self._recipe is None else backend.check_optimizer(self._recipe.optimizer)
+        if self._recipe is None:
+            return None
+        return require(backend.training, "a training step").check_optimizer(self._recipe.optimizer)
 
     def _compiled(self, tuned: TunedConfig, backend: Backend) -> tuple[Any, Callable[[], None]]:
         if self._recipe is not None and tuned.workload.task != "train":
@@ -135,12 +139,12 @@ class Application:
         if adaptive is not None:
             return self._stand_in(backend, tuned, self._model, adaptive, fallback.release)
         step = self._step(backend, tuned.config, functions, self._changes)
-        call = step if self._recipe else backend.direct(step)
+        call = step if self._recipe else backend.proxies.direct(step)
         guard = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
         return self._stand_in(backend, tuned, step, guard, fallback.release)
 
     def _require_process_settings(self, tuned: TunedConfig, backend: Backend) -> None:
-        knobs = backend.process_settings(without_variants(tuned.config))
+        knobs = backend.process_settings(ConfigParts.of(tuned.config).settings)
         if knobs and not self._policy.process_settings:
             raise MismatchError(
                 f"{self._loaded.path} sets {', '.join(knobs)} for the whole process, other models in it included",
@@ -151,10 +155,10 @@ class Application:
         self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], end: Callable[[], None]
     ) -> tuple[Any, Callable[[], None]]:
         """What the job holds for a `call` that stands in front of the model."""
-        self._recorder.diagnose = partial(backend.diagnose, self._model, without_variants(tuned.config))
+        self._recorder.diagnose = partial(backend.diagnose, self._model, ConfigParts.of(tuned.config).settings)
         holding = UndoLog()
         monitored = self._monitored(call)
-        given = monitored if self._recipe else backend.stand_in(self._model, step, monitored, holding)
+        given = monitored if self._recipe else backend.proxies.proxy(self._model, step, monitored, holding)
 
         def release() -> None:
             holding.undo()
@@ -194,11 +198,12 @@ class Application:
         if self._recipe is None:
             shapes = None if self._loaded.answer is None else self._loaded.answer.shapes
             return compile_under(backend, self._model, config, variants, changes, shapes=shapes)
-        return backend.training_step(self._model, self._recipe.loss, self._recipe.optimizer, config, changes)
+        training = require(backend.training, "a training step")
+        return training.training_step(self._model, self._recipe.loss, self._recipe.optimizer, config, changes)
 
     def _untuned_call(self, backend: Backend, framework: str) -> Callable[..., Any]:
         if self._recipe is None:
-            return backend.direct(self._model)
+            return backend.proxies.direct(self._model)
         step: Callable[..., Any] = self._step(backend, Config(entry_of(framework).untuned), [], UndoLog())
         return step
 
@@ -257,8 +262,8 @@ class Application:
         if not self._policy.monitor or self._backend is None:
             return self._model, lambda: None
         holding = UndoLog()
-        call = self._monitored(self._backend.direct(self._model))
-        return self._backend.stand_in(self._model, self._model, call, holding), holding.undo
+        call = self._monitored(self._backend.proxies.direct(self._model))
+        return self._backend.proxies.proxy(self._model, self._model, call, holding), holding.undo
 
     def _untouched_step(self) -> Callable[..., Any]:
         framework = framework_of(self._model)

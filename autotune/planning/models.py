@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from autotune import models
-from autotune.backends.registry import BACKENDS
+from autotune.backends.registry import is_framework
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.models import hub
@@ -22,7 +22,7 @@ def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, 
     A bundled model exists under one name in several frameworks. A function of the user's gives one framework's model,
     so several frameworks need one each: `--model torch=FILE.py:FUNCTION --model mindspore=FILE.py:FUNCTION`.
     """
-    named = dict(text.split("=", 1) for text in texts if text.partition("=")[0] in BACKENDS)
+    named = dict(text.split("=", 1) for text in texts if "=" in text and is_framework(text.partition("=")[0]))
     if len(texts) == 1 and not named:
         if len(frameworks) > 1 and texts[0] not in models.names():
             raise InputError(

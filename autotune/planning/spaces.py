@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import autotune
-from autotune.backends.registry import entry_of, framework_names, framework_version
+from autotune.backends.registry import bundled_names, entry_of, framework_version
 from autotune.environment import num_usable_cores
 from autotune.errors import InputError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
@@ -30,6 +30,9 @@ def bundled_spaces() -> list[Path]:
 
 def bundled_space(framework: str) -> Path:
     """The space file of a framework. Raises InputError where there is none."""
+    own = entry_of(framework).search_space
+    if own is not None:
+        return own
     for path in bundled_spaces():
         if path.stem == framework:
             return path
@@ -82,7 +85,7 @@ def describe_spaces(device: str, framework: str | None = None, task: Task = "inf
     """
     if device not in get_args(Device):
         raise InputError(f"--device {device}: unknown", tip="choose cpu, gpu or ascend")
-    names = parse_frameworks(framework) if framework else tuple(sorted(filter(is_installed, framework_names())))
+    names = parse_frameworks(framework) if framework else tuple(sorted(filter(is_installed, bundled_names())))
     spaces = []
     for name in names:
         version = framework_version(name)

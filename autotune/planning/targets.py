@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from autotune.backends.registry import entry_of, framework_names, framework_version
+from autotune.backends.registry import bundled_names, entry_of, framework_version
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.trial.runner.probe import find_devices
 from autotune.workload.workload import Device
@@ -34,7 +34,7 @@ def choose_targets(framework: str | None, device: str) -> tuple[tuple[str, ...],
 
 def parse_frameworks(framework: str) -> tuple[str, ...]:
     """The frameworks that a value of `--framework` stands for."""
-    names = framework_names() if framework == BOTH else tuple(framework.split("+"))
+    names = bundled_names() if framework == BOTH else tuple(framework.split("+"))
     if len(set(names)) < len(names):
         raise InputError(f"--framework {framework}: names one twice")
     return names
@@ -67,7 +67,7 @@ def choose_target(framework: str | None, device: str) -> tuple[str, Device]:
 
 def _best_target(framework: str | None) -> tuple[str, Device]:
     """`auto`: a GPU if there is one, else an Ascend card, else the CPU."""
-    candidates = [framework] if framework else [name for name in framework_names() if is_installed(name)]
+    candidates = [framework] if framework else [name for name in bundled_names() if is_installed(name)]
     if not candidates:
         raise _no_framework()
     if framework and entry_of(framework).bundled_only_for_tests:
@@ -75,7 +75,7 @@ def _best_target(framework: str | None) -> tuple[str, Device]:
     found = _devices_of(candidates, named=framework is not None)
     accelerators: tuple[Device, ...] = ("gpu", "ascend")
     for device in accelerators:
-        for name in sorted(candidates, key=PREFERRED[device].index):
+        for name in candidates if framework else sorted(candidates, key=PREFERRED[device].index):
             if device in found[name]:
                 return name, device
     return next((name for name in candidates if found[name]), candidates[0]), "cpu"
@@ -116,7 +116,7 @@ def is_installed(framework: str) -> bool:
 
 
 def _no_framework() -> MissingFrameworkError:
-    commands = " or ".join(entry_of(name).install for name in framework_names())
+    commands = " or ".join(entry_of(name).install for name in bundled_names())
     return MissingFrameworkError("neither torch nor mindspore is installed in this Python", tip=f"run: {commands}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.apply.compile_model import asked
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
@@ -112,7 +112,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
         verdict=exported.verdict,
         config=config,
         untuned=plain(manifest.space.untuned(workload.framework)),
-        variants=_places(manifest.variants.get(workload.framework, {}), asked(config)),
+        variants=_places(manifest.variants.get(workload.framework, {}), ConfigParts.of(config).variants),
         baseline=None if workload == manifest.workload else _baseline(manifest, answer.untuned),
         workload=TunedWorkload(
             model=workload.model,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.apply import compile_model
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -44,12 +45,6 @@ def fails(model: Layer) -> None:
 DECLARED = {"activation": {"plain": None, "fused": make_fused}, "attention": {"sdpa": None, "math": fails}}
 
 
-def test_a_config_without_its_variants() -> None:
-    """A backend is asked for what the framework knows; the variants are the rest, by their own names."""
-    assert compile_model.without_variants(CONFIG) == Config({"execution": "compile", "program": "p"})
-    assert compile_model.asked(CONFIG) == {"activation": "fused", "attention": "math"}
-
-
 def test_the_functions_of_a_config() -> None:
     """Those of the values that it has, in its order; the model as it is needs none; an unknown value is invalid."""
     assert compile_model.declared(CONFIG, DECLARED) == [make_fused, fails]
@@ -79,7 +74,7 @@ def test_variants_tell_programs_apart() -> None:
     plain = Config({**CONFIG.root, "variant.activation": "plain"})
     digests = {compile_model.program(backend, Layer(), each) for each in (CONFIG, plain)}
     assert len(digests) == 2
-    assert compile_model.program(backend, Layer(), compile_model.without_variants(CONFIG)) == "p"
+    assert compile_model.program(backend, Layer(), ConfigParts.of(CONFIG).settings) == "p"
     assert compile_model.program(backend, Layer(), Config({"variant.activation": "plain"})) is None
 
 

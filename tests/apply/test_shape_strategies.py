@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from autotune.apply import compile_model
+from autotune.apply.config_parts import ConfigParts
 from autotune.apply.shape_strategies import dimension_to_split, sizes_in
-from autotune.backends.fake import FakeBackend
-from autotune.backends.protocol import Varying
+from autotune.backends.capabilities import VaryingAxis
+from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -210,7 +211,7 @@ def test_sizes_that_vary_are_marked() -> None:
         for batch, seq in SIZES:
             step(*call(batch, seq))
         varying = tuple(
-            Varying(leaf, axis, *bounds.get(dimension, (None, None)))
+            VaryingAxis(leaf, axis, *bounds.get(dimension, (None, None)))
             for dimension, leaf, axis in (("batch", 0, 0), ("seq", 0, 1), ("batch", 1, 0))
         )
         inside = [each for each in SIZES if not bounds or (each[0] <= 8 and 2 <= each[1] <= 5)]
@@ -222,7 +223,7 @@ def test_what_does_not_vary_is_not_marked() -> None:
     backend = FakeBackend()
     one = Traffic(loads=tuple(Load(sizes={"batch": 2, "seq": seq}, share=0.5) for seq in (1, 3)))
     stepped({"shapes": "marked"}, shapes().model_copy(update={"traffic": one}), backend)(*call(2, 3))
-    assert backend.marked == [(Varying(0, 1),)]
+    assert backend.marked == [(VaryingAxis(0, 1),)]
 
 
 @pytest.mark.parametrize("name", [None, "automatic", "static", "dynamic"])
@@ -281,7 +282,7 @@ def test_sizes_are_read_from_a_call() -> None:
 def test_a_backend_is_not_asked_for_a_strategys_numbers() -> None:
     """They are no knobs of a framework; which code it makes of the strategy itself is."""
     config = Config({"execution": "compile", "shapes": "bucketed", "num_buckets": 2})
-    assert compile_model.without_variants(config) == Config({"execution": "compile", "shapes": "bucketed"})
+    assert ConfigParts.of(config).settings == Config({"execution": "compile", "shapes": "bucketed"})
 
 
 def test_strategies_tell_programs_apart() -> None:

@@ -15,7 +15,7 @@ import yaml
 
 import autotune
 from autotune.apply.warm_start import key_here
-from autotune.backends.fake import FakeBackend
+from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InputError
@@ -216,7 +216,7 @@ def job(tmp_path, monkeypatch):
     structure = content["workload"]["signature"]["structure_sha256"]
     key = key_here("fake", backend, config, structure, [INPUT])
     (tmp_path / "made").mkdir()
-    with backend.compile_cache(tmp_path / "made", key.sha256):
+    with backend.compile_cache.use(tmp_path / "made", key.sha256):
         backend.compile(Model(), config, UndoLog())(INPUT)
     packed = pack(tmp_path / "made")
     home = tmp_path / "home"

@@ -16,9 +16,7 @@ from autotune.space.load import Circumstances, load_space
 from tests.conftest import REPOSITORY
 
 FRAMEWORKS = [
-    pytest.param(name, marks=() if name == "fake" else getattr(pytest.mark, name), id=name)
-    for name in BACKENDS
-    if name != "sham"  # The same backend as "fake".
+    pytest.param(name, marks=() if name == "fake" else getattr(pytest.mark, name), id=name) for name in BACKENDS
 ]
 
 EXPRESSIONS = {
@@ -49,7 +47,7 @@ import importlib, json, random, sys
 import numpy as np
 from pathlib import Path
 from autotune.backends.outputs import output_arrays
-from autotune.backends.registry import load_backend
+from autotune.backends.registry import framework_version, load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.planning.spaces import bundled_spaces
@@ -78,11 +76,11 @@ def widened(dtype):
         "error": float(np.abs(output - output_arrays(backend, outputs)[0]).max()),
     }
 def brought_to_a_size(matrix, integers):
-    padded = backend.pad(matrix, 1, 6, 7)
-    parts = [backend.cut(padded, 1, start, stop) for start, stop in ((0, 4), (4, 6))]
-    longer = backend.pad(integers, 0, 5, 0)
-    with backend.uncompiled():
-        joined = backend.join(parts, 1)
+    padded = backend.shapes.pad(matrix, 1, 6, 7)
+    parts = [backend.shapes.cut(padded, 1, start, stop) for start, stop in ((0, 4), (4, 6))]
+    longer = backend.shapes.pad(integers, 0, 5, 0)
+    with backend.shapes.uncompiled():
+        joined = backend.shapes.join(parts, 1)
     same = backend.spec(matrix).dtype == backend.spec(padded).dtype
     same &= backend.spec(integers).dtype == backend.spec(longer).dtype
     return [same, *(backend.to_array(each).tolist() for each in (*parts, joined, longer))]
@@ -92,7 +90,7 @@ inputs = tuple(backend.place(each) for each in inputs)
 spaces = {path.stem: path for path in bundled_spaces()}
 untuned = Config({"execution": "eager"})
 if framework in spaces:
-    version = __import__("autotune.backends.registry", fromlist=["x"]).framework_version(framework)
+    version = framework_version(framework)
     here = Circumstances(version=version, device="cpu")
     untuned = load_space(spaces[framework], framework=framework, circumstances=here).untuned()
 with backend.inference():
@@ -119,7 +117,7 @@ print(json.dumps({
     "device": backend.device_name(),
     "compiled": diagnosis.compiled,
     "num_graphs": diagnosis.num_graphs,
-    "compilations": backend.compilations(model, untuned).model_dump(),
+    "compilations": backend.shapes.compilations(model, untuned).model_dump(),
     "states_differ": [one != other for one, other in zip(states, states[1:])],
     "dropout": dropout(eval(expressions["training"])),
     "brought_to_a_size": brought_to_a_size(inputs[0], backend.place(eval(expressions["integers"]))),

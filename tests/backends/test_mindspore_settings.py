@@ -11,8 +11,9 @@ from dataclasses import asdict
 import pytest
 from packaging.version import Version
 
-from autotune.apply.compile_model import without_variants
-from autotune.backends.mindspore.knobs import OF_PROCESS, compile_arguments, process_knobs
+from autotune.apply.config_parts import STRATEGY_NUMBERS, ConfigParts
+from autotune.backends.mindspore.knob_rows import KNOBS
+from autotune.backends.mindspore.knobs import compile_arguments, process_knobs
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.spaces import bundled_spaces
@@ -92,7 +93,7 @@ def test_what_a_config_hands_to_mindspore(config, version, device, context, jit,
         (TRACE | {"fullgraph": True}, "2.10.0", "cpu", "means nothing"),
         (PYNATIVE | {"shapes": "static"}, "2.10.0", "cpu", "no code for a shape"),
         (GRAPH | {"shapes": "automatic"}, "2.10.0", "cpu", "a setting of ms.jit"),
-        (AST | {"shapes": "automatic"}, "2.5.0", "cpu", "knows dynamic since 2.6"),
+        (AST | {"shapes": "automatic"}, "2.5.0", "cpu", "'automatic' came with MindSpore 2.6"),
         (BYTECODE | {"shapes": "marked"}, "2.10.0", "cpu", "compiles for each shape"),
         (PYNATIVE | {"enable_graph_kernel": True}, "2.10.0", "cpu", "nothing to fuse"),
         (PYNATIVE | {"amp_level": "O1"}, "2.10.0", "cpu", "writes the model's class anew"),
@@ -102,7 +103,7 @@ def test_what_a_config_hands_to_mindspore(config, version, device, context, jit,
         (PYNATIVE | {"onednn_isa": "AVX10"}, "2.10.0", "cpu", "'AVX10' is none"),
         (GRAPH | {"launch_blocking": True}, "2.10.0", "cpu", "without PyNative's queue"),
         (AST | {"exec_order": "dfs"}, "2.10.0", "cpu", "on Ascend only"),
-        (AST | {"exec_order": "dfs"}, "2.5.0", "ascend", "since 2.6"),
+        (AST | {"exec_order": "dfs"}, "2.5.0", "ascend", "came with MindSpore 2.6"),
         (AST | {"kernel_launch": "capture"}, "2.6.0", "ascend", "came with MindSpore 2.7"),
         (AST | {"kernel_launch": "group-2-8"}, "2.5.0", "ascend", "came with MindSpore 2.6"),
         (AST | {"kernel_launch": "group-2-8"}, "2.10.0", "gpu", "on Ascend only"),
@@ -230,7 +231,7 @@ def test_every_strategy_on_offer_is_taken(version, device):
     """Under traffic, with all that can be known of it, there are shape strategies, and each means something."""
     space = space_of(version, device, known=frozenset({"traffic", "padding", "batch"}), preset="quick")
     taken = set()
-    for config in map(without_variants, space.configs()):
+    for config in (ConfigParts.of(each).settings for each in space.configs()):
         options = compile_arguments(config, version, device).jit or {}
         assert options.get("dynamic") == (1 if config.get("shapes") == "automatic" else None)
         taken.add(config.get("shapes"))
@@ -250,7 +251,7 @@ def test_what_holds_for_the_process():
 def test_the_space_marks_what_holds_for_the_process():
     """The knobs that a job gets only if it asks are those that the backend finds in a config."""
     marked = {name for name, entry in read_space_file(SPACE).knobs.items() if entry.process}
-    assert marked == OF_PROCESS
+    assert marked == {name for name, knob in KNOBS.items() if knob.is_of_process}
 
 
 @pytest.mark.fast_cases("2.10.0-cpu", "2.5.0-ascend")
@@ -313,3 +314,9 @@ def test_numerics_can_be_left_alone(device):
     assert {len(knob.values) for knob in strict.knobs if knob.name in precision - {"precision_mode"}} <= {1}
     assert strict.size(10**5) < wide.size(10**5)
     assert not {"O1", "O2", "O3", "auto"} & set(next(k for k in strict.knobs if k.name == "amp_level").values)
+
+
+def test_each_knob_of_the_space_has_one_row():
+    """The space and the backend's table name the same knobs; the numbers of a shape strategy are not the backend's."""
+    offered = {name for name in read_space_file(SPACE).knobs if name not in STRATEGY_NUMBERS}
+    assert offered == set(KNOBS)

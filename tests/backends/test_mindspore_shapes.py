@@ -18,6 +18,7 @@ SCRIPT = """
 import json, os, sys
 import numpy as np
 from autotune.apply import compile_model
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -59,7 +60,7 @@ for knobs in json.loads(sys.argv[1]):
         if all(got.shape == right.shape for got, right in zip(step(x), each, strict=True)) else -1.0
         for x, each in zip(inputs, expected, strict=True)
     ]
-    graphs = backend.diagnose(model_again, variants.without_variants(config)).num_graphs
+    graphs = backend.diagnose(model_again, ConfigParts.of(config).settings).num_graphs
     changes.undo()
     ms.graph.api.ms_compile_cache.clear()
     assert model_again.get_inputs() is None

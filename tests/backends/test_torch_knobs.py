@@ -380,7 +380,9 @@ def test_a_setting_that_another_release_has_is_refused(monkeypatch):
     from autotune.backends.torch import knobs
     from autotune.backends.torch.apply import apply
 
-    monkeypatch.setitem(knobs.OPTIONS, "cpp_wrapper", ("gone.with_the_release", False))
+    monkeypatch.setitem(
+        knobs.KNOBS, "cpp_wrapper", knobs.Knob(knobs.Goes.INDUCTOR, "gone.with_the_release", plain=False)
+    )
     threads = torch.get_num_threads()
     config = Config({**COMPILE, "cpp_wrapper": True, "threads": threads + 1})
     with pytest.raises(InvalidConfigError, match=r"has no setting torch\._inductor\.config\.gone\.with_the_release"):

@@ -10,6 +10,7 @@ import yaml
 import autotune
 from autotune import environment
 from autotune.apply import compile_model
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -80,7 +81,7 @@ def streamed():
                 assert got["rows"].is_contiguous()
                 torch.testing.assert_close(got["rows"], expected["rows"])
                 torch.testing.assert_close(got["more"][0], expected["more"][0])
-        return backend.diagnose(model, compile_model.without_variants(config))
+        return backend.diagnose(model, ConfigParts.of(config).settings)
 
     yield run
     changes.undo()

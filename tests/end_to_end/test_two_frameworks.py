@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +28,8 @@ from autotune.verification.comparison import measure, paired_run_of_trials
 from autotune.verification.verify import paired_run_of_configs, paired_run_with_untuned, verify
 from autotune.workload.workload import Workload
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedLive, ScriptedTrials, with_latency
+
+pytestmark = pytest.mark.usefixtures("sham_backend")
 
 SPACE = """
 schema: 1
@@ -143,8 +144,7 @@ def test_one_study_one_answer(tune_both, cli, tmp_path, budget_file):
     assert exported["baseline"]["framework"] == "fake"
     assert exported["baseline"]["config"] == {"execution": "eager", "latency_ms": 60}
     job = subprocess.run(
-        [sys.executable, "-c", JOB], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-c", JOB], cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert job.stdout.split() == ["2", "sham"]
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import autotune
-from autotune.backends.fake import FakeBackend
+from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
 from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Expected, Ledger

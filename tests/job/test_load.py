@@ -14,7 +14,7 @@ import yaml
 
 import autotune
 from autotune import environment
-from autotune.backends.fake import FakeBackend
+from autotune.backends.fake.backend import FakeBackend
 from autotune.errors import AutotuneError, InputError
 from autotune.job.fallback import MismatchError
 from autotune.job.guard import NUM_TIMED

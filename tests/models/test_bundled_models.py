@@ -649,11 +649,11 @@ def test_what_may_be_appended_changes_nothing(case: str, framework: str) -> None
     assert set(built["padding"]) == ({"batch", "seq"} if "masked" in case else {"batch"})
     backend = load_backend(framework)
     # Shorter than the positions that the model has: what is appended must not be what is left of them.
-    inputs = [backend.cut(each, 1, 0, 11) if name == "bert_small" else each for each in built["inputs"]]
+    inputs = [backend.shapes.cut(each, 1, 0, 11) if name == "bert_small" else each for each in built["inputs"]]
     outputs = call(framework, built["model"], tuple(inputs))
     for dimension, fill in built["padding"].items():
         axis = AXES[dimension]
-        longer = tuple(backend.pad(each, axis, each.shape[axis] + 3, fill) for each in inputs)
+        longer = tuple(backend.shapes.pad(each, axis, each.shape[axis] + 3, fill) for each in inputs)
         for got, expected in zip(call(framework, built["model"], longer), outputs, strict=True):
             cut = got[tuple(slice(size) for size in expected.shape)]
             assert relative_difference([cut], [expected]) < 1e-5, dimension

@@ -251,6 +251,7 @@ class TestWish:
         with pytest.raises(InputError, match=r"fake\.yaml is for fake too"):
             spaces_of((one, one), ("fake", "sham"))
 
+    @pytest.mark.usefixtures("sham_backend")
     def test_frameworks(self):
         """Several are joined by a plus, the base first; a device must be there for all of them."""
         assert choose_targets("sham+fake", "cpu") == (("sham", "fake"), "cpu")

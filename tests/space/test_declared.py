@@ -11,7 +11,7 @@ import yaml
 
 import autotune
 from autotune import models
-from autotune.apply.compile_model import asked
+from autotune.apply.config_parts import ConfigParts
 from autotune.errors import InputError, MissingVariantError
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import make_workload
@@ -79,9 +79,9 @@ class TestKnobs:
         joined = join([with_declared(space, declared, COMPILED, found_too=True), other])
         own = joined.default()
         assert (own["fake.region"], own["fake.variant.wait"]) == ("whole", "long")
-        assert asked(plain(own)) == {"wait": "long"}
+        assert ConfigParts.of(plain(own)).variants == {"wait": "long"}
         assert "variant.wait=long" in str(own)
-        assert asked(plain(joined.default("sham"))) == {}
+        assert ConfigParts.of(plain(joined.default("sham"))).variants == {}
 
     def test_a_name_that_is_taken(self, space):
         """The space file and the model declare the same knob: someone must give way."""

@@ -12,7 +12,8 @@ import mindspore as ms
 
 from autotune.backends.mindspore.compiled_cell import CompiledCell
 from autotune.backends.mindspore.fingerprint import effective_isa, has_queue
-from autotune.backends.mindspore.knobs import TARGETS, THREADS, CompileArguments, compile_arguments, process_knobs
+from autotune.backends.mindspore.knob_rows import THREADS
+from autotune.backends.mindspore.knobs import TARGETS, CompileArguments, compile_arguments, process_knobs
 from autotune.backends.mindspore.regions import cells_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config

@@ -1,20 +1,16 @@
-"""MindSpore: PyNative, graph mode or ms.jit. Only the files `mindspore_*` import it (the bundled models apart).
+"""MindSpore: PyNative, graph mode or ms.jit. Supported: mindspore >= 2.3.
 
-`mindspore_settings` knows what a config means, `mindspore_apply` hands it over to the Cells that `mindspore_regions`
-finds (`mindspore_training` to a training step), `mindspore_diagnosis` and `mindspore_program` tell what became of it.
-"Measured" in a comment means: on MindSpore
-2.10.0, CPU, Linux x86-64.
-Supported: mindspore >= 2.3.
+What a config means is in `knobs` (pure), how it is handed to the Cells that `regions` finds in `apply` (to a training
+step in `training`), what the compiler did in `counters`, and what came of it in `fingerprint`. "Measured" in a comment
+means: on MindSpore 2.10.0, CPU, Linux x86-64.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +18,33 @@ import mindspore as ms
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.mindspore import regions, shapes, training
+from autotune.backends.capabilities import Versions
 from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
-from autotune.backends.mindspore.cell_copy import CellCopy
-from autotune.backends.mindspore.compile_cache import compile_cache
-from autotune.backends.mindspore.compiled_cell import CompiledCell, compiled_of, one_at_a_time
-from autotune.backends.mindspore.counters import compilations, diagnose
+from autotune.backends.mindspore.capabilities import (
+    MindSporeCompileCache,
+    MindSporeProxies,
+    MindSporeRegions,
+    MindSporeShapes,
+    MindSporeTraining,
+    compiled_cell,
+)
+from autotune.backends.mindspore.counters import diagnose
 from autotune.backends.mindspore.fingerprint import program
 from autotune.backends.mindspore.kernel_dump import dump_variables
 from autotune.backends.mindspore.knobs import TARGETS
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.per_shape import versions
 from autotune.backends.mindspore.profile import profile
-from autotune.backends.mindspore.proxy import original, twin
-from autotune.backends.protocol import Found, ModelCopy, Varying, Versions, python_random_state, variables_set
+from autotune.backends.mindspore.tensors import array_of
+from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis
+from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.workload.arguments import Arguments
-from autotune.workload.regions import Region
 from autotune.workload.workload import Device
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
@@ -67,18 +66,21 @@ _DROPOUTS = tuple(
 _INSTALL = "https://www.mindspore.cn/install/en"
 
 
-class MindSporeBackend:
+class MindSporeBackend(Backend):
     """See `Backend`."""
 
     warmup_calls = 20
     """The runtime tries other threading strategies during calls 4 to 14 (measured)."""
-    regions_rewrite = False
-    """What is compiled is a copy in any case (`mindspore_compiled`)."""
     evaluation_call = "model.set_train(False)"
+    training = MindSporeTraining()
+    shapes = MindSporeShapes()
+    regions = MindSporeRegions()
+    compile_cache = MindSporeCompileCache()
+    proxies = MindSporeProxies()
 
-    def find(self) -> Found:
+    def find(self) -> DeviceReport:
         names = {device: _device_label(device) for device in TARGETS}
-        return Found(
+        return DeviceReport(
             version=ms.__version__,
             devices={device: name for device, name in names.items() if name is not None},
             compilers=_compilers(),
@@ -104,12 +106,6 @@ class MindSporeBackend:
             return f"a {type(model).__name__}; the mindspore backend needs a mindspore.nn.Cell"
         return already_compiled(model)
 
-    def modules(self, model: Any) -> Mapping[str, Any]:
-        return regions.modules(model)
-
-    def check_region(self, model: Any, region: str) -> None:
-        regions.cells_of(model, Region.parse(region))
-
     def place(self, value: Any) -> Any:
         """Nothing to do: MindSpore moves tensors itself to the device that `prepare` selected for the process."""
         return value
@@ -120,77 +116,18 @@ class MindSporeBackend:
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_settings(config)
 
-    def copy_modules(self, model: Any) -> ModelCopy:
-        return CellCopy(model)
-
-    def original(self, model: Any) -> Any:
-        return original(model)
-
     def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
         return versions(model, config, changes)
-
-    def capture_despite(self, ailment: BreakKind, changes: UndoLog) -> None:
-        """MindSpore has no such setting."""
-
-    def marker(self, model: Any, varying: Sequence[Varying], changes: UndoLog) -> Callable[[Arguments], None]:
-        return shapes.Marker(compiled_of(model) or model, varying)
-
-    def uncompiled(self) -> AbstractContextManager[Any]:
-        """MindSpore looks at the variable at each call of what it compiled (measured)."""
-        return variables_set({"MS_JIT": "0"})
-
-    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
-        return shapes.pad(tensor, axis, size, fill)
-
-    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
-        return ms.ops.narrow(tensor, axis, start, stop - start)
-
-    def join(self, tensors: Sequence[Any], axis: int) -> Any:
-        return ms.ops.cat(tuple(tensors), axis)
-
-    def direct(self, step: Any) -> Callable[..., Any]:
-        return partial(one_at_a_time, partial(type(step).__call__, step))
-
-    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
-        """Another Cell that shares all that the model holds. See `twin`."""
-        return twin(model, call)
 
     def inference(self) -> AbstractContextManager[Any]:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
         return nullcontext()
 
-    def check_optimizer(self, optimizer: Any) -> str | None:
-        if isinstance(optimizer, ms.nn.Optimizer):
-            return None
-        return f"a {type(optimizer).__name__}; the mindspore backend needs a mindspore.nn.Optimizer"
-
-    def set_training(self, model: Any) -> None:
-        if not model.training:
-            model.set_train()
-
-    def training_step(
-        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
-    ) -> Callable[..., Any]:
-        return training.training_step(model, loss, optimizer, config, changes)
-
-    def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        return training.kept(model, optimizer)
-
-    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
-        return [self._array(each).copy() for each in optimizer.parameters]
-
-    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
-        return training.moments(optimizer, self._array)
-
     def synchronise(self) -> None:
         _SYNCHRONISE()
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
-        return self._array(value) if isinstance(value, ms.Tensor) else None
-
-    def _array(self, value: Any) -> NDArray[Any]:
-        array: NDArray[Any] = (value.astype(ms.float32) if value.dtype == ms.bfloat16 else value).asnumpy()
-        return array
+        return array_of(value) if isinstance(value, ms.Tensor) else None
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
         return ms.Tensor(np.ascontiguousarray(array), dtype=original.dtype)
@@ -233,14 +170,6 @@ class MindSporeBackend:
         compiler's last graphs are dumped beside it."""
         return {"MS_COMPILER_CACHE_PATH": folder, **dump_variables(folder, ms.__version__)}
 
-    def compile_cache(self, folder: Path, key: str) -> AbstractContextManager[Any]:
-        return compile_cache(folder, key)
-
-    def build_tools(self) -> dict[str, str]:
-        """None on a CPU: the compiler is in the wheel."""
-        cann = os.environ.get("ASCEND_TOOLKIT_HOME")
-        return {} if cann is None else {"CANN": str(Path(cann).resolve())}
-
     def classify(self, error: BaseException) -> Reason | None:
         # MindSpore raises RuntimeError for all that its C++ side throws; only the text tells that memory ran out.
         text = str(error).lower()
@@ -251,22 +180,14 @@ class MindSporeBackend:
         return profile(call, num_calls, trace, selected_device())
 
     def program(self, model: Any, config: Config) -> str | None:
-        return program(_compiled_cell(model), config)
+        return program(compiled_cell(model), config)
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
-        return diagnose(_compiled_cell(model), config)
-
-    def compilations(self, model: Any, config: Config) -> Compilations | None:
-        return compilations(_compiled_cell(model), config)
+        return diagnose(compiled_cell(model), config)
 
 
 _MEMORY_SIGNS = ("allocate memory failed", "memory isn't enough", "out of memory", "std::bad_alloc")
 """The first one measured on CPU, the second from MindSpore's sources, the others what drivers and C++ say."""
-
-
-def _compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:
-    compiled = compiled_of(model)
-    return model if compiled is None else compiled.cell if isinstance(compiled, CompiledCell) else compiled
 
 
 def _tensors_of(model: Any) -> list[tuple[str, Any]]:

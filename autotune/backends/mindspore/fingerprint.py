@@ -18,39 +18,13 @@ import mindspore as ms
 
 from autotune.backends.mindspore.counters import graph_text, phases, way_of
 from autotune.backends.mindspore.kernel_dump import kernel_graphs
+from autotune.backends.mindspore.knob_rows import KNOBS, Shows
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.regions import compiled_paths
 from autotune.config import Config
 from autotune.workload.regions import KNOB, WHOLE, Region
 
 _RUNTIME = first("mindspore._c_expression:RuntimeConf")
-_READ_BACK = frozenset({"onednn_isa", "launch_blocking", "kernel_threads", "dispatch_threads", "memory_optimize_level"})
-_SHOWN_BY_KERNELS = frozenset(
-    {
-        "enable_graph_kernel",
-        "graph_kernel_opt_level",
-        "graph_kernel_limit",
-        "graph_kernel_expand",
-        "graph_kernel_transpose",
-    }
-)
-"""Which operators are fused is all that these change, and the graph of each fused kernel is seen."""
-_OF_GRAPHS = _SHOWN_BY_KERNELS | {
-    "jit_level",
-    "fullgraph",
-    "graph_pipeline",
-    "step_pipeline",
-    "scope",
-    "graph_kernel_parallel",
-    "graph_kernel_stitch",
-    "graph_kernel_matmul",
-    "exec_order",
-    "kernel_launch",
-    "format_transform",
-    "dispatch_threads",
-    "memory_optimize_level",
-}
-"""Nothing of these reaches operators that PyNative runs one by one."""
 
 
 def program(model: Any, config: Config) -> str | None:
@@ -90,8 +64,9 @@ def _plain(text: str) -> str:
 
 def _settings(config: Config, way: str, *, shows_kernels: bool) -> dict[str, Any]:
     compiled = way != "pynative"
-    left_out = {"execution", "capture", KNOB, *_READ_BACK} | (_SHOWN_BY_KERNELS if shows_kernels else set())
-    left_out |= set() if compiled else _OF_GRAPHS
+    shown = {Shows.READ_BACK, *([Shows.IN_KERNELS] if shows_kernels else [])}
+    shown |= set() if compiled else {Shows.IN_KERNELS, Shows.IN_GRAPHS_ONLY}
+    left_out = {"execution", "capture", KNOB, *(name for name, knob in KNOBS.items() if knob.shows in shown)}
     asked = {knob: value for knob, value in config.root.items() if knob not in left_out}
     if compiled:
         # graph_pipeline holds for whole graphs only: without fullgraph both of its values are the same.

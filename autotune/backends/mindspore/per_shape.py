@@ -19,7 +19,7 @@ from autotune.config import Config
 
 
 def versions(model: ms.nn.Cell, config: Config, changes: UndoLog) -> CellVersions | None:
-    """See `Backend.versions`. Only for the whole Cell under `ms.jit` in its own precision: Cells compiled alone serve
+    """See `PerShape`. Only for the whole Cell under `ms.jit` in its own precision: Cells compiled alone serve
     all calls, and without a compilation mixed precision does."""
     if config.get("execution") != "jit" or "region" in config.root or config.get("amp_level") not in (None, "O0"):
         return None
@@ -27,7 +27,7 @@ def versions(model: ms.nn.Cell, config: Config, changes: UndoLog) -> CellVersion
 
 
 class CellVersions:
-    """See `backends.Versions`."""
+    """See `Versions`."""
 
     gives_back = False
     """A graph outlives the `ms.jit` that made it (measured on MindSpore 2.10)."""

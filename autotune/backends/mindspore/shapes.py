@@ -7,8 +7,8 @@ from typing import Any
 
 import mindspore as ms
 
+from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.mindspore.compiled_cell import CompiledCell
-from autotune.backends.protocol import Varying
 from autotune.errors import InvalidConfigError
 from autotune.workload.arguments import Arguments
 
@@ -19,7 +19,7 @@ class Marker:
     `set_inputs` wants the types and ranks of all inputs, which only a call shows.
     """
 
-    def __init__(self, cell: CompiledCell | ms.nn.Cell, varying: Sequence[Varying]) -> None:
+    def __init__(self, cell: CompiledCell | ms.nn.Cell, varying: Sequence[VaryingAxis]) -> None:
         self._cell = cell
         self._varying = varying
         self._is_done = False
@@ -37,7 +37,7 @@ class Marker:
         self._is_done = True
 
 
-def _open(tensor: ms.Tensor, varying: list[Varying]) -> ms.Tensor:
+def _open(tensor: ms.Tensor, varying: list[VaryingAxis]) -> ms.Tensor:
     shape: list[Any] = list(tensor.shape)
     for each in varying:
         shape[each.axis] = None if each.smallest is None else ms.Symbol(min=each.smallest, max=each.largest)
@@ -45,6 +45,6 @@ def _open(tensor: ms.Tensor, varying: list[Varying]) -> ms.Tensor:
 
 
 def pad(tensor: ms.Tensor, axis: int, size: int, fill: float) -> ms.Tensor:
-    """See `Backend.pad`."""
+    """See `ShapeStrategies.pad`."""
     shape = tuple(size - length if number == axis else length for number, length in enumerate(tensor.shape))
     return ms.ops.cat((tensor, ms.ops.full(shape, fill, dtype=tensor.dtype)), axis)

@@ -23,7 +23,7 @@ from autotune.errors import InvalidConfigError, UnsuitableCallError
 def training_step(
     model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer, config: Config, changes: UndoLog
 ) -> Callable[..., Any]:
-    """See `Backend.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
+    """See `Training.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
     source, and finds no lambda inside an expression."""
     arguments = prepare(model, config, "train", changes)
     if arguments.mixed_precision is not None:
@@ -92,7 +92,7 @@ class WithLoss(ms.nn.Cell):  # type: ignore[misc]
 
 
 def kept(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None]:
-    """See `Backend.keep`: parameters, moments and counters.
+    """See `Training.snapshot`: parameters, moments and counters.
 
     They are assigned in place: what `set_data` gives a Parameter, a graph compiled before does not see (measured).
     """

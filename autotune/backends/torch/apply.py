@@ -45,24 +45,24 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog) -> Any:
     """
     settings = settings_of(config)
     regions.check(model, settings.region)
-    kit = prepare(model, settings, changes)
+    setup = prepare(model, settings, changes)
     step: Any = adapted(model, settings)
-    if kit.compile is not None:
-        step = regions.compile_region(model, step, settings.region, kit.compile)
-    return kit.around(step)
+    if setup.compile is not None:
+        step = regions.compile_region(model, step, settings.region, setup.compile)
+    return setup.wrap(step)
 
 
 @dataclass(frozen=True)
-class Kit:
-    """What a config's settings come to for one model."""
+class ModelSetup:
+    """What a config's settings mean for one model."""
 
     compile: Compile | None
     """None: the config compiles nothing."""
-    around: Callable[[Any], Any]
-    """What stands around each compiled step."""
+    wrap: Callable[[Any], Any]
+    """Puts what the settings need around a compiled step."""
 
 
-def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one_shape: bool = False) -> Kit:
+def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one_shape: bool = False) -> ModelSetup:
     """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
 
     `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others.
@@ -74,12 +74,12 @@ def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one
     compile_ = None if arguments is None else _compiler(model, settings, arguments, weights)
     _set_in_process(settings, changes)
 
-    def around(step: Any) -> Any:
+    def wrap(step: Any) -> Any:
         if weights is not None:
             step = FrozenStep(model, step, weights)
         return ClonedOutputs(step) if _captures_graphs(model, settings) else step
 
-    return Kit(compile_, around)
+    return ModelSetup(compile_, wrap)
 
 
 def _compiler(
@@ -101,7 +101,7 @@ def _captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
 
 
 def capture_despite(ailment: BreakKind, changes: UndoLog) -> None:
-    """See `Backend.capture_despite`: dynamo's own switches, so far as this release has them."""
+    """See `BreakCapture`: dynamo's own switches, so far as this release has them."""
     dynamo = importlib.import_module(_DYNAMO)
     for name in _CAPTURES.get(ailment, ()):
         if hasattr(dynamo, name):
@@ -123,7 +123,7 @@ _IGNORED = "ignore_logger_methods"
 _LOGS = ("debug", "info", "warning", "error", "critical", "exception")
 
 
-class Around(torch.nn.Module):
+class ModelWrapper(torch.nn.Module):
     """A model with something done around its calls; parameters, modes and attributes are those of the model."""
 
     def __init__(self, model: Any) -> None:
@@ -139,7 +139,7 @@ class Around(torch.nn.Module):
             return getattr(super().__getattr__("model"), name)
 
 
-class Autocast(Around):
+class Autocast(ModelWrapper):
     """A model whose calls are under autocast. Outputs stay in the type in which the model gives them.
 
     It is compiled together with the model: entering autocast then costs nothing at a call (0.19 ms in place of 0.21 for

@@ -1,19 +1,16 @@
 """PyTorch: eager or torch.compile. Supported: torch >= 2.6; checked against 2.13.
 
-Beside the bundled models, torch is imported here and in the modules named `torch_*`: what a config means
-(`torch_settings`, pure), how it is applied (`torch_apply`, `torch_compiler`, `torch_copy`, `torch_frozen`,
-`torch_regions`, `torch_training`), what the compiler did (`torch_books`) and what came of it (`torch_program`).
+What a config means is in `knobs` (pure), how it is applied in `apply`, `compiler`, `model_copy`, `frozen`, `regions`
+and `training`, what the compiler did in `counters`, and what came of it in `fingerprint`.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import random
 import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,25 +19,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.protocol import Found, Varying, Versions, python_random_state, variables_set
-from autotune.backends.torch import counters, regions, shapes, training
+from autotune.backends.capabilities import Versions
+from autotune.backends.protocol import Backend, DeviceReport, python_random_state
+from autotune.backends.torch import counters
 from autotune.backends.torch.apply import apply, capture_despite, device_of
+from autotune.backends.torch.capabilities import (
+    TorchCompileCache,
+    TorchProxies,
+    TorchRegions,
+    TorchShapes,
+    TorchTraining,
+    cache_variables,
+)
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.knobs import process_knobs, settings_of
-from autotune.backends.torch.model_copy import ModelCopy
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
-from autotune.backends.torch.proxy import original, twin
+from autotune.backends.torch.tensors import array_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.environment import package_version
 from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
-from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis
+from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.workload.arguments import Arguments
-from autotune.workload.regions import Region
 from autotune.workload.workload import Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
@@ -48,19 +50,24 @@ _INSTALL = "https://pytorch.org/get-started/locally/"
 _INSTALL_NPU = "https://gitcode.com/ascend/pytorch"
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """See `Backend`."""
 
     warmup_calls = 3
     """Convolution and attention models are steady from the second call on, tiny ones take some more: the warm-up
     goes on until the samples are steady anyway."""
-    regions_rewrite = True
     evaluation_call = "model.eval()"
+
+    training = TorchTraining()
+    shapes = TorchShapes()
+    regions = TorchRegions()
+    compile_cache = TorchCompileCache()
+    proxies = TorchProxies()
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
 
-    def find(self) -> Found:
+    def find(self) -> DeviceReport:
         devices: dict[Device, str] = {"cpu": "cpu"}
         notes = []
         if torch.cuda.is_available():
@@ -73,7 +80,7 @@ class TorchBackend:
             devices["ascend"] = torch.get_device_module("npu").get_device_name(0)
         else:
             notes.append(f"ascend: torch needs torch_npu and a card for it; see {_INSTALL_NPU}")
-        return Found(version=str(torch.__version__), devices=devices, compilers=_compilers(), notes=tuple(notes))
+        return DeviceReport(version=str(torch.__version__), devices=devices, compilers=_compilers(), notes=tuple(notes))
 
     def prepare(self, device: Device, seed: int) -> None:
         name = _TORCH_DEVICE[device]
@@ -98,12 +105,6 @@ class TorchBackend:
             return None
         return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module"
 
-    def modules(self, model: Any) -> Mapping[str, Any]:
-        return regions.modules(model)
-
-    def check_region(self, model: Any, region: str) -> None:
-        regions.check(model, Region.parse(region))
-
     def place(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
 
@@ -114,66 +115,14 @@ class TorchBackend:
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_knobs(config)
 
-    def copy_modules(self, model: Any) -> ModelCopy:
-        return ModelCopy(model)
-
-    def original(self, model: Any) -> Any:
-        return original(model)
-
     def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
         return versions(model, config, changes)
 
-    def capture_despite(self, ailment: BreakKind, changes: UndoLog) -> None:
-        capture_despite(ailment, changes)
-
-    def marker(self, model: Any, varying: Sequence[Varying], changes: UndoLog) -> Callable[[Arguments], None]:
-        return shapes.marker(varying)
-
-    def uncompiled(self) -> AbstractContextManager[Any]:
-        eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-        return eager
-
-    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
-        return shapes.pad(tensor, axis, size, fill)
-
-    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
-        return shapes.cut(tensor, axis, start, stop)
-
-    def join(self, tensors: Sequence[Any], axis: int) -> Any:
-        return torch.cat(list(tensors), axis)
-
-    def direct(self, step: Any) -> Callable[..., Any]:
-        called: Callable[..., Any] = step
-        return called
-
-    def stand_in(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
-        return twin(model, call)
+    def capture_despite(self, kind: BreakKind, changes: UndoLog) -> None:
+        capture_despite(kind, changes)
 
     def inference(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
-
-    def check_optimizer(self, optimizer: Any) -> str | None:
-        if isinstance(optimizer, torch.optim.Optimizer):
-            return None
-        return f"a {type(optimizer).__name__}; the torch backend needs a torch.optim.Optimizer"
-
-    def set_training(self, model: Any) -> None:
-        if not model.training:
-            model.train()
-
-    def training_step(
-        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
-    ) -> Callable[..., Any]:
-        return training.training_step(model, loss, optimizer, config, changes)
-
-    def keep(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        return training.kept(model, optimizer)
-
-    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
-        return [self._array(each).copy() for each in training.trained(optimizer)]
-
-    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
-        return training.gradients(optimizer, self._array)
 
     def synchronise(self) -> None:
         # On a CPU a call returns with its result; torch.cuda.synchronize() there would be an error.
@@ -181,13 +130,7 @@ class TorchBackend:
             self._module().synchronize()
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
-        return self._array(value) if isinstance(value, torch.Tensor) else None
-
-    def _array(self, value: torch.Tensor) -> NDArray[Any]:
-        dense = value.detach().to_dense() if value.layout is not torch.strided else value.detach()
-        dense = dense.resolve_conj().resolve_neg().cpu()
-        array: NDArray[Any] = (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()
-        return array
+        return array_of(value) if isinstance(value, torch.Tensor) else None
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
         return torch.from_numpy(np.ascontiguousarray(array)).to(dtype=original.dtype, device=original.device)
@@ -224,19 +167,7 @@ class TorchBackend:
         return None if self._device.type == "cpu" else int(self._module().max_memory_allocated())
 
     def cache_variables(self, folder: str) -> dict[str, str]:
-        """Inductor keeps its AOTAutograd and FX graph caches under its own folder; Triton has one of its own."""
-        home = Path(folder)
-        return {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"), "TRITON_CACHE_DIR": str(home / "triton")}
-
-    def compile_cache(self, folder: Path, key: str) -> AbstractContextManager[Any]:
-        """The whole folder, not what `torch.compiler.save_cache_artifacts` gives: that leaves the compiled C++ out, and
-        nothing at all remains of frozen code (docs/decisions/0013-cache-artifact.md)."""
-        return variables_set(self.cache_variables(str(folder)))
-
-    def build_tools(self) -> dict[str, str]:
-        versions = {name: package_version(name) for name in ("triton", "torch-npu", "torchair")}
-        tools = {"C++ compiler": _cpp_compiler(), "CUDA": torch.version.cuda, "ROCm": torch.version.hip, **versions}
-        return {name: version for name, version in tools.items() if version is not None}
+        return cache_variables(folder)
 
     def classify(self, error: BaseException) -> Reason | None:
         chain = _causes(error)
@@ -254,11 +185,6 @@ class TorchBackend:
         said = counters.diagnosis()
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
         return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
-
-    def compilations(self, model: Any, config: Config) -> Compilations | None:
-        if not settings_of(config).compiles_anything:
-            return Compilations(num_graphs=0, num_given_up=0)
-        return counters.compilations()
 
     def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
         return profile(call, num_calls, trace, self._device.type)
@@ -300,15 +226,6 @@ def _compilers() -> dict[str, str]:
     if importlib.util.find_spec("triton") is not None:
         found["triton"] = str(importlib.import_module("triton").__version__)
     return found
-
-
-def _cpp_compiler() -> str | None:
-    """What the compiler that inductor would call says of itself."""
-    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
-        with suppress(OSError, subprocess.SubprocessError):
-            told = subprocess.run([name, "--version"], capture_output=True, text=True, timeout=30, check=True)
-            return told.stdout.partition("\n")[0]
-    return None
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -1,8 +1,9 @@
 """What each knob of PyTorch comes to: a pure mapping from a config to `Settings`. No torch in here.
 
 A knob is handed over in the way that works, found by what inductor emits and not by what it accepts
-(docs/knobs.md has the pairs). Most of inductor's go through `torch.compile(options=...)`, which keeps them to this
-model. Freezing and dynamo's own settings do not: they are set while this model is compiled (`torch_compiler`).
+(docs/knobs.md has the pairs). `KNOBS` has one row for each. Most of inductor's go through `torch.compile(options=...)`,
+which keeps them to this model. Freezing and dynamo's own settings do not: they are set while this model is compiled
+(`compiler`).
 
 What changes the job's weights is no knob: casting them, and channels-last. Frozen code under autocast is as fast
 (docs/decisions/0018-results-first.md).
@@ -11,40 +12,12 @@ What changes the job's weights is no knob: casting them, and channels-last. Froz
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
 from autotune.workload.regions import KNOB, WHOLE, Region
-
-COMPILE_KNOBS = ("backend", "mode", "dynamic", "fullgraph")
-"""Arguments of torch.compile under their own names."""
-
-OPTIONS: dict[str, tuple[str, Scalar]] = {
-    "cpp_wrapper": ("cpp_wrapper", False),
-    "max_autotune_gemm": ("max_autotune_gemm", False),
-    "max_autotune_gemm_backends": ("max_autotune_gemm_backends", None),
-    "epilogue_fusion": ("epilogue_fusion", True),
-    "shape_padding": ("shape_padding", True),
-    "layout_optimization": ("layout_optimization", True),
-    "coordinate_descent_tuning": ("coordinate_descent_tuning", False),
-    "cudagraph_trees": ("triton.cudagraph_trees", True),
-    "weight_prepack": ("cpp.weight_prepack", True),
-    "decompose_tanh": ("cpp.use_decompose_tanh", False),
-}
-"""Knob -> entry of torch._inductor.config, given with `options=`; and the value that leaves it as it is."""
-
-COMPILER_OPTIONS: dict[str, tuple[str, Scalar]] = {"freezing": ("freezing", False)}
-"""The same, for entries of torch._inductor.config that dynamo reads: set while this model is compiled."""
-
-DYNAMO_OPTIONS: dict[str, tuple[str, Scalar]] = {
-    "allow_rnn": ("allow_rnn", False),
-    "recompile_limit": ("recompile_limit", 8),
-}
-"""The same, for entries of torch._dynamo.config."""
-
-FUNCTORCH_OPTIONS: dict[str, tuple[str, Scalar]] = {"activation_memory_budget": ("activation_memory_budget", 1.0)}
-"""The same, for entries of torch._functorch.config: what AOTAutograd goes by."""
 
 SHAPES = "shapes"
 """The knob that says what is done about calls of many shapes; it stands in for `dynamic`."""
@@ -63,33 +36,87 @@ DYNAMIC: dict[str, bool | None] = {
 
 AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 """Value of the knob `precision` -> torch's name of the element type."""
-"""Value of the knob `precision` -> torch's name of the element type."""
-
-PROCESS_KNOBS = ("matmul_precision", "threads", "allocator")
-"""What these set holds for the whole process, other models included: a job has to ask for them."""
 
 _LIMITS: dict[str, Scalar] = {"bucketed": 64, "eager_rare": 64}
 """Value of the knob `shapes` -> the limit of compilations that it needs: they mean to compile so often."""
 
-_CHOICES: dict[str, tuple[Scalar, ...]] = {
-    SHAPES: tuple(DYNAMIC),
-    "recompile_limit": (8, 64),
-    "precision": (None, *AUTOCASTS),
-    "matmul_precision": (None, "highest", "high", "medium"),
-    "max_autotune_gemm_backends": (None, "CPP", "TRITON", "ATEN,TRITON,CUTLASS"),
-    "fullgraph": (False, True),
-    "dynamic": (None, False, True),
-    **{name: (False, True) for name, (_, plain) in OPTIONS.items() if isinstance(plain, bool)},
-    "freezing": (False, True),
-    "allow_rnn": (False, True),
-    "allocator": (None, "keep"),
-    "memory_format": (None,),
-    "inference_mode": (False,),
-    "scope": ("model", "loss"),
-    "optimizer_impl": (None, "foreach", "fused"),
-    "optimizer_compiled": (False, True),
+
+class Goes(Enum):
+    """Into what a knob goes."""
+
+    ARGUMENT = "arguments of torch.compile"
+    INDUCTOR = "torch._inductor.config, as options= of torch.compile"
+    COMPILER = "torch._inductor.config, set while this model is compiled: dynamo reads it"
+    DYNAMO = "torch._dynamo.config, set while this model is compiled"
+    FUNCTORCH = "torch._functorch.config, set while this model is compiled: AOTAutograd reads it"
+    PROCESS = "a setting of the process"
+    OTHER = "something that is made for this model"
+
+
+_SWITCH: tuple[Scalar, ...] = (False, True)
+_OF_THE_COMPILER = (Goes.ARGUMENT, Goes.INDUCTOR, Goes.COMPILER, Goes.DYNAMO, Goes.FUNCTORCH)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A row of the table: all that this backend knows of a knob."""
+
+    goes: Goes
+    name: str = ""
+    """The setting's name, where it is not the knob's own."""
+    plain: Scalar = None
+    """The value that leaves the setting as it is, where the setting is an entry of a `config` module."""
+    values: tuple[Scalar, ...] | None = None
+    """What it takes; None: whatever PyTorch takes."""
+    compile_only: bool = False
+    """It means nothing to an eager model. All settings of the compiler are so without it."""
+    inductor_only: bool = False
+    """It means nothing to other backends of torch.compile. All entries of inductor's config are so without it."""
+
+    @property
+    def needs_compile(self) -> bool:
+        return self.compile_only or self.goes in _OF_THE_COMPILER
+
+    @property
+    def needs_inductor(self) -> bool:
+        return self.inductor_only or self.goes in (Goes.INDUCTOR, Goes.COMPILER)
+
+
+KNOBS: dict[str, Knob] = {
+    "execution": Knob(Goes.OTHER),
+    KNOB: Knob(Goes.OTHER, compile_only=True),
+    SHAPES: Knob(Goes.ARGUMENT, "dynamic", values=tuple(DYNAMIC)),
+    "backend": Knob(Goes.ARGUMENT),
+    "mode": Knob(Goes.ARGUMENT, inductor_only=True),
+    "dynamic": Knob(Goes.ARGUMENT, values=(None, False, True)),
+    "fullgraph": Knob(Goes.ARGUMENT, values=_SWITCH),
+    "torchair_mode": Knob(Goes.OTHER, compile_only=True),
+    "scope": Knob(Goes.OTHER, values=("model", "loss"), compile_only=True),
+    "cpp_wrapper": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
+    "max_autotune_gemm": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
+    "max_autotune_gemm_backends": Knob(Goes.INDUCTOR, values=(None, "CPP", "TRITON", "ATEN,TRITON,CUTLASS")),
+    "epilogue_fusion": Knob(Goes.INDUCTOR, plain=True, values=_SWITCH),
+    "shape_padding": Knob(Goes.INDUCTOR, plain=True, values=_SWITCH),
+    "layout_optimization": Knob(Goes.INDUCTOR, plain=True, values=_SWITCH),
+    "coordinate_descent_tuning": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
+    "cudagraph_trees": Knob(Goes.INDUCTOR, "triton.cudagraph_trees", plain=True, values=_SWITCH),
+    "weight_prepack": Knob(Goes.INDUCTOR, "cpp.weight_prepack", plain=True, values=_SWITCH),
+    "decompose_tanh": Knob(Goes.INDUCTOR, "cpp.use_decompose_tanh", plain=False, values=_SWITCH),
+    "freezing": Knob(Goes.COMPILER, plain=False, values=_SWITCH),
+    "allow_rnn": Knob(Goes.DYNAMO, plain=False, values=_SWITCH),
+    "recompile_limit": Knob(Goes.DYNAMO, plain=8, values=(8, 64)),
+    "activation_memory_budget": Knob(Goes.FUNCTORCH, plain=1.0),
+    "precision": Knob(Goes.OTHER, values=(None, *AUTOCASTS)),
+    "matmul_precision": Knob(Goes.PROCESS, values=(None, "highest", "high", "medium")),
+    "threads": Knob(Goes.PROCESS),
+    "allocator": Knob(Goes.PROCESS, values=(None, "keep")),
+    "optimizer_impl": Knob(Goes.OTHER, values=(None, "foreach", "fused")),
+    "optimizer_compiled": Knob(Goes.OTHER, values=_SWITCH),
+    # Of earlier releases: taken where they ask for nothing, see `_GIVEN_UP`.
+    "memory_format": Knob(Goes.OTHER, values=(None,)),
+    "inference_mode": Knob(Goes.OTHER, values=(False,)),
 }
-"""Knobs with a fixed choice, and what they take; `threads` takes a number or null."""
+"""Knob -> its row."""
 
 _GIVEN_UP: dict[str, tuple[Scalar, ...]] = {
     "precision": ("bf16_cast", "fp16_cast"),
@@ -97,11 +124,6 @@ _GIVEN_UP: dict[str, tuple[Scalar, ...]] = {
     "inference_mode": (True,),
 }
 """Knob -> values that earlier releases offered."""
-
-_OF_THE_COMPILER = (
-    KNOB, SHAPES, *COMPILE_KNOBS, *OPTIONS, *COMPILER_OPTIONS, *DYNAMO_OPTIONS, *FUNCTORCH_OPTIONS, "torchair_mode",
-    "scope",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -157,15 +179,15 @@ def settings_of(config: Config) -> Settings:
         compiled=execution == "compile",
         region=_region(config),
         **_compile_knobs(config),
-        options=_entries(config, OPTIONS),
-        compiler_options=_entries(config, COMPILER_OPTIONS),
-        dynamo_options={**_limit(config), **_entries(config, DYNAMO_OPTIONS)},
+        options=_entries(config, Goes.INDUCTOR),
+        compiler_options=_entries(config, Goes.COMPILER),
+        dynamo_options={**_limit(config), **_entries(config, Goes.DYNAMO)},
         torchair_mode=_text(config, "torchair_mode"),
         autocast=AUTOCASTS.get(str(precision)),
         matmul_precision=_text(config, "matmul_precision"),
         num_threads=_num_threads(config.get("threads")),
         keeps_memory=config.get("allocator") == "keep",
-        functorch_options=_entries(config, FUNCTORCH_OPTIONS),
+        functorch_options=_entries(config, Goes.FUNCTORCH),
         scope=str(config.get("scope", "model")),
         optimizer_impl=_text(config, "optimizer_impl"),
         optimizer_compiled=bool(config.get("optimizer_compiled")),
@@ -197,7 +219,7 @@ def compile_arguments(settings: Settings, mode_options: dict[str, Any]) -> dict[
 
 def process_knobs(config: Config) -> tuple[str, ...]:
     """The knobs of a config that set something for the whole process."""
-    return tuple(name for name in PROCESS_KNOBS if config.get(name) is not None)
+    return tuple(name for name, knob in KNOBS.items() if knob.goes is Goes.PROCESS and config.get(name) is not None)
 
 
 def _refuse_given_up(config: Config) -> None:
@@ -212,22 +234,20 @@ def _refuse_given_up(config: Config) -> None:
 
 
 def _refuse_unknown(config: Config, *, compiled: bool) -> None:
-    known = {"execution", "threads", *_CHOICES, *_OF_THE_COMPILER}
     for name in config.knobs():
-        if name not in known:
+        if name not in KNOBS:
             raise InvalidConfigError(f"knob {name}: unknown to the torch backend")
-        if name in _OF_THE_COMPILER and not compiled:
+        if KNOBS[name].needs_compile and not compiled:
             raise InvalidConfigError(f"knob {name}: is for execution=compile only")
-    for name, choices in _CHOICES.items():
-        if not any(config.matches({name: each}) for each in choices) and name in config.root:
-            raise InvalidConfigError(f"knob {name}: {config[name]!r} is none of {', '.join(map(str, choices))}")
+        values = KNOBS[name].values
+        if values is not None and not config.matches({name: values}):
+            raise InvalidConfigError(f"knob {name}: {config[name]!r} is none of {', '.join(map(str, values))}")
     backend = config.get("backend", "inductor")
     if backend != "torchair" and "torchair_mode" in config.root:
         raise InvalidConfigError("knob torchair_mode: is for backend=torchair only")
-    if backend != "inductor":
-        for name in ("mode", *OPTIONS, *COMPILER_OPTIONS):
-            if name in config.root:
-                raise InvalidConfigError(f"knob {name}: is for backend=inductor only")
+    for name in config.knobs():
+        if backend != "inductor" and KNOBS[name].needs_inductor:
+            raise InvalidConfigError(f"knob {name}: is for backend=inductor only")
 
 
 def _region(config: Config) -> Region:
@@ -240,7 +260,7 @@ def _region(config: Config) -> Region:
 
 
 def _compile_knobs(config: Config) -> dict[str, Any]:
-    knobs = {name: config[name] for name in COMPILE_KNOBS if name in config.root}
+    knobs = {name: config[name] for name in config.knobs() if KNOBS[name].goes is Goes.ARGUMENT and name != SHAPES}
     if SHAPES not in config.root:
         return knobs
     if "dynamic" in knobs:
@@ -250,15 +270,15 @@ def _compile_knobs(config: Config) -> dict[str, Any]:
 
 def _limit(config: Config) -> dict[str, Scalar]:
     limit = _LIMITS.get(str(config.get(SHAPES)))
-    return {} if limit is None else {DYNAMO_OPTIONS["recompile_limit"][0]: limit}
+    return {} if limit is None else {"recompile_limit": limit}
 
 
-def _entries(config: Config, names: dict[str, tuple[str, Scalar]]) -> dict[str, Scalar]:
-    """Entries by their own names, those that change something."""
+def _entries(config: Config, goes: Goes) -> dict[str, Scalar]:
+    """Entries of a `config` module by their own names, those that change something."""
     return {
-        entry: config[knob]
-        for knob, (entry, plain) in names.items()
-        if knob in config.root and not config.matches({knob: plain})
+        knob.name or name: config[name]
+        for name, knob in KNOBS.items()
+        if knob.goes is goes and name in config.root and not config.matches({name: knob.plain})
     }
 
 

@@ -43,7 +43,7 @@ class _Pair:
 
 
 class ModelCopy:
-    """See `backends.ModelCopy`."""
+    """See `ModelCopy`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._lock = threading.Lock()

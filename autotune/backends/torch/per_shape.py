@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch.apply import Kit, adapted, device_of, prepare
+from autotune.backends.torch.apply import ModelSetup, adapted, device_of, prepare
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -27,28 +27,28 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 def versions(model: torch.nn.Module, config: Config, changes: UndoLog) -> TorchVersions | None:
-    """See `Backend.versions`. None where parts of the model are compiled or left, each for whatever calls it."""
+    """See `PerShape`. None where parts of the model are compiled or left, each for whatever calls it."""
     settings = settings_of(config)
     if not settings.compiled or settings.region != Region():
         return None
     # A version sees one shape alone: what would be made dynamic by itself never is.
-    kit = prepare(model, settings, changes, one_shape=True)
-    return TorchVersions(model, adapted(model, settings), kit, warms=settings.backend == "inductor")
+    setup = prepare(model, settings, changes, one_shape=True)
+    return TorchVersions(model, adapted(model, settings), setup, warms=settings.backend == "inductor")
 
 
 class TorchVersions:
-    """See `backends.Versions`."""
+    """See `Versions`."""
 
     gives_back = True
     """Guards and graphs go; inductor's modules stay loaded, with the constants of frozen ones (measured, 2.13)."""
 
-    def __init__(self, model: torch.nn.Module, step: torch.nn.Module, kit: Kit, *, warms: bool) -> None:
+    def __init__(self, model: torch.nn.Module, step: torch.nn.Module, setup: ModelSetup, *, warms: bool) -> None:
         """`step` is the model or stands around it. `warms`: the compiler does something once in a process."""
-        assert kit.compile is not None
+        assert setup.compile is not None
         self._model = model
         self._step = step
-        self._compile = kit.compile
-        self._around = kit.around
+        self._compile = setup.compile
+        self._wrap = setup.wrap
         self._codes: dict[Callable[..., Any], CodeType] = {}
         self._dropped: CodeType | None = None
         self._is_warm = not warms
@@ -68,7 +68,7 @@ class TorchVersions:
 
     def new(self) -> Callable[..., Any]:
         function = _function_of_its_own(self._step)
-        version: Callable[..., Any] = self._around(self._compile(function))
+        version: Callable[..., Any] = self._wrap(self._compile(function))
         self._codes[version] = function.__code__
         return version
 

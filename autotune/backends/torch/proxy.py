@@ -1,7 +1,7 @@
 """A second object for the same module: what a job holds while its calls go through the compiled code.
 
 `torch.compile` wraps a module, and a wrapper puts `_orig_mod.` before each name in a checkpoint and is of another
-class. A twin is of a subclass of the model's own class and shares its `__dict__`: parameters, buffers, modes, hooks'
+class. A proxy is of a subclass of the model's own class and shares its `__dict__`: parameters, buffers, modes, hooks'
 registers and attributes are the model's own, and only its calls go elsewhere.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 
-def twin(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Module:
+def make_proxy(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Module:
     """A module that is `model` in all but its calls, which go to `call`.
 
     Copied or pickled it becomes the model itself, uncompiled.
@@ -39,7 +39,7 @@ def twin(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Module:
 
 
 def original(model: torch.nn.Module) -> torch.nn.Module:
-    """The module that a twin was made of; the very same object for any other."""
+    """The module that a proxy was made of; the very same object for any other."""
     found = getattr(type(model), _ORIGINAL, None)
     return model if found is None else found()
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from autotune.backends.protocol import Varying
+from autotune.backends.capabilities import VaryingAxis
 from autotune.workload.arguments import Arguments
 
 _SMALLEST_OPEN = 2
 """Dynamo takes 0 and 1 as fixed, whatever it is told, and raises where they are marked with bounds (measured)."""
 
 
-def marker(varying: Sequence[Varying]) -> Callable[[Arguments], None]:
+def marker(varying: Sequence[VaryingAxis]) -> Callable[[Arguments], None]:
     """Marks the tensors of a call. A new tensor has no marks, so that each call needs it: 0.4 us for each axis, with
     bounds 1.3 us (measured)."""
     from torch import _dynamo as dynamo
@@ -33,14 +33,14 @@ def marker(varying: Sequence[Varying]) -> Callable[[Arguments], None]:
 
 
 def pad(tensor: torch.Tensor, axis: int, size: int, fill: float) -> torch.Tensor:
-    """See `Backend.pad`."""
+    """See `ShapeStrategies.pad`."""
     shape = [size - length if number == axis else length for number, length in enumerate(tensor.shape)]
     appended: Any = tensor.new_full(shape, fill)
     return torch.cat([tensor, appended], axis)
 
 
 def cut(tensor: torch.Tensor, axis: int, start: int, stop: int) -> torch.Tensor:
-    """See `Backend.cut`. Along the first axis a view is as dense as the tensor; elsewhere it would have gaps, and a job
-    that calls `view` on its outputs would fail."""
+    """See `ShapeStrategies`. Along the first axis a view is as dense as the tensor; elsewhere it would have gaps, and
+    a job that calls `view` on its outputs would fail."""
     part = tensor.narrow(axis, start, stop - start)
     return part if axis == 0 else part.clone(memory_format=torch.preserve_format)

@@ -32,14 +32,14 @@ def training_step(
     config: Config,
     changes: UndoLog,
 ) -> Callable[..., torch.Tensor]:
-    """See `Backend.training_step`. Gradients are cleared before they are computed, so they can be read afterwards."""
+    """See `Training.training_step`. Gradients are cleared before they are computed, so they can be read afterwards."""
     settings = settings_of(config)
     require_for_training(settings)
     _require_implementation(optimizer, settings)
-    kit = prepare(model, settings, changes)
+    setup = prepare(model, settings, changes)
     if settings.optimizer_impl is not None:
         _choose_implementation(optimizer, settings.optimizer_impl, changes)
-    forward: Callable[..., torch.Tensor] = kit.around(_forward(model, loss, settings, kit.compile))
+    forward: Callable[..., torch.Tensor] = setup.wrap(_forward(model, loss, settings, setup.compile))
     update: Callable[[], object] = torch.compile(optimizer.step) if settings.optimizer_compiled else optimizer.step
 
     def step(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -52,17 +52,17 @@ def training_step(
     return step
 
 
-def kept(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """See `Backend.keep`. What the optimizer holds is left as it is: its gradients can be read without."""
+def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """See `Training.snapshot`. What the optimizer holds is left as it is: its gradients can be read without."""
     tensors = [*dict.fromkeys([*model.parameters(), *model.buffers(), *trained(optimizer)])]
     copies = [each.detach().clone() for each in tensors]
 
-    def put_back() -> None:
+    def restore() -> None:
         with torch.no_grad():
             for tensor, copy in zip(tensors, copies, strict=True):
                 tensor.copy_(copy)
 
-    return put_back
+    return restore
 
 
 def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -14,8 +14,9 @@ from typing import Any
 
 import psutil
 
+from autotune.backends.capabilities import Versions
 from autotune.backends.outputs import compared
-from autotune.backends.protocol import Backend, Versions
+from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Account, Ledger
 from autotune.job.adaptive.stats import AdaptiveStats

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.apply.compile_model import place_of
-from autotune.backends.protocol import Found
+from autotune.backends.protocol import DeviceReport
 from autotune.backends.registry import entry_of, framework_version, load_backend
 from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.space.declared import Declaration
@@ -29,13 +29,13 @@ from autotune.workload.workload import Workload
 TIMEOUT_S = 180.0
 
 
-def find_devices(framework: str) -> Found:
+def find_devices(framework: str) -> DeviceReport:
     """The devices that `framework` finds. Raises MissingFrameworkError, or HarnessError if it cannot be imported."""
     framework_version(framework)
     try:
         child = _ask(framework, {}, "devices", framework)
         content = _last_line(child)
-        return Found(**{**content, "notes": tuple(content["notes"])})
+        return DeviceReport(**{**content, "notes": tuple(content["notes"])})
     except subprocess.TimeoutExpired:
         raise HarnessError(f"{framework} did not answer within {TIMEOUT_S:.0f} s when asked for devices") from None
     except (ValueError, KeyError, TypeError, IndexError):
@@ -105,14 +105,17 @@ def _declared(workload: Workload) -> dict[str, Any]:
     built = build(workload)
     if backend.check_model(built.model) is not None:
         return {}
+    regions = backend.regions
+    if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.
+        return Declaration(padding=tuple(built.padding), tiers=dict(built.tiers)).model_dump(mode="json")
     for region in built.regions or ():
         try:
-            backend.check_region(built.model, region)
+            regions.check_region(built.model, region)
         except InvalidConfigError as error:
             return {"problem": (str(error), error.tip)}
     declaration = Declaration(
         regions=built.regions,
-        repeated=repeated_blocks(backend.modules(built.model), backend.parameters),
+        repeated=repeated_blocks(regions.modules(built.model), backend.parameters),
         variants={
             name: {value: place_of(function) for value, function in choices.items()}
             for name, choices in built.variants.items()

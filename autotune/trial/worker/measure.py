@@ -12,11 +12,14 @@ import numpy as np
 
 from autotune import environment
 from autotune.apply import compile_model
+from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import key_here, warm_start
+from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement, Replay, Samples, Stage
+from autotune.measure.profile import Profile
 from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
@@ -47,8 +50,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         start = time.perf_counter()
         changes = UndoLog()
         for kind in request.without:
-            backend.capture_despite(kind, changes)
-        config = compile_model.without_variants(request.config)
+            require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
+        config = ConfigParts.of(request.config).settings
         replay = outputs = None
         with _caches_of_the_first_call(request, subject, backend):
             step = task.compile(request.config, changes)
@@ -114,7 +117,11 @@ def _compile_s(first_call_s: float, replay: Replay | None, samples: Samples) -> 
 def _profile(call: Callable[[], None], folder: TrialFolder, backend: Backend) -> None:
     """Profile after all timing, since a profiler slows the model down."""
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write_profile(backend.profile(call, PROFILED_CALLS, folder.trace_file))
+    if backend.profile is None:
+        profile = Profile.of({}, PROFILED_CALLS, "this framework's backend has no profiler")
+    else:
+        profile = backend.profile(call, PROFILED_CALLS, folder.trace_file)
+    folder.write_profile(profile)
 
 
 def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: Backend) -> AbstractContextManager[Any]:
@@ -132,7 +139,7 @@ def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: 
     caches = kept / KEPT_CACHES
     caches.mkdir(parents=True, exist_ok=True)
     write_whole(kept / KEY_FILE, here.model_dump_json(indent=2))
-    return backend.compile_cache(caches, here.sha256)
+    return require(backend.compile_cache, "a shipped compile cache").use(caches, here.sha256)
 
 
 def _take(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.apply.compile_model import without_variants
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.errors import HarnessError, InputError
@@ -79,7 +79,7 @@ def _observed(
         wide = widen_subject(subject, backend, dtype)
         task = task_for(request.workload, wide, backend)
         with task.recording():
-            step = task.compile(without_variants(request.config), UndoLog())
+            step = task.compile(ConfigParts.of(request.config).settings, UndoLog())
             return task, task.observe(step, wide.inputs[0].call(step))
     except Exception as error:
         # Out of memory too: the message says that this reference cannot be made, and what to do.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError
 from autotune.measure import accuracy
@@ -53,10 +54,11 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         raise AutotuneError(f"{workload.model} returned as the model {problem}")
     model = backend.place(built.model)
     if built.recipe is not None:
-        problem = backend.check_optimizer(built.recipe.optimizer)
+        training = require(backend.training, "--task train")
+        problem = training.check_optimizer(built.recipe.optimizer)
         if problem is not None:
             raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
-        backend.set_training(model)
+        training.set_training(model)
     given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
     specs = tuple(spec for leaf in given[0].leaves() if (spec := backend.spec(leaf)) is not None)
     if not specs:

@@ -40,7 +40,7 @@ def first_pass(
     assert subject.shapes is not None
 
     def read() -> Compilations | None:
-        return backend.compilations(subject.model, config)
+        return None if backend.shapes is None else backend.shapes.compilations(subject.model, config)
 
     read()  # The first reading may set up counters, which is not part of the first call.
     cold_s, compilations = take_cold_pass(calls_of_a_pass(subject, step, backend), read)

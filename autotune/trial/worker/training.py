@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.backends.capabilities import require
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
@@ -51,8 +52,9 @@ class Training:
         self._subject = subject
         self._recipe = subject.recipe
         self._backend = backend
-        self._start = backend.weights(self._recipe.optimizer)
-        self._rewind: Callable[[], None] | None = backend.keep(subject.model, self._recipe.optimizer)
+        self._training = require(backend.training, "--task train")
+        self._start = self._training.weights(self._recipe.optimizer)
+        self._rewind: Callable[[], None] | None = self._training.snapshot(subject.model, self._recipe.optimizer)
         self._gate = StepGate(workload.model)
         self.gate: Gate = self._gate
 
@@ -61,7 +63,7 @@ class Training:
         return nullcontext()
 
     def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
-        return self._backend.training_step(
+        return self._training.training_step(
             self._subject.model, self._recipe.loss, self._recipe.optimizer, config, changes
         )
 
@@ -70,14 +72,14 @@ class Training:
         assert self._rewind is not None
         example, *others = self._subject.inputs[:-1]
         losses = [self._loss(first)]
-        gradients = self._backend.gradients(self._recipe.optimizer)
+        gradients = self._training.gradients(self._recipe.optimizer)
         random_state = self._backend.random_state()
         for batch in islice(cycle([*others, example]), NUM_STEPS - 1):
             losses.append(self._loss(batch.call(step)))
         ways = self._ways()
         self._rewind()
         losses.append(self._loss(example.call(step)))
-        again = self._backend.gradients(self._recipe.optimizer)
+        again = self._training.gradients(self._recipe.optimizer)
         self._gate.cause = self._why_unrepeatable(random_state)
         self._rewind, self._start = None, []
         return [[np.array(losses)], gradients, again, [ways]]
@@ -101,7 +103,7 @@ class Training:
 
     def _ways(self) -> Array:
         """Root mean square of what each weight changed by since the beginning."""
-        now = self._backend.weights(self._recipe.optimizer)
+        now = self._training.weights(self._recipe.optimizer)
         return np.array([_rms(y.astype(np.float64) - x) for x, y in zip(self._start, now, strict=True)])
 
     def _why_unrepeatable(self, random_state: bytes) -> str | None:

@@ -1,0 +1,61 @@
+"""`ConfigParts`: a config split into what the framework, the model's variants and the shape strategy are given.
+
+The only place that tells the parts of a config apart by the names of knobs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.config import Config, Scalar
+from autotune.workload.regions import KNOB as REGION
+from autotune.workload.variants import PREFIX
+
+SHAPES = "shapes"
+"""The knob that chooses a shape strategy: the strategy goes by it, and so does the framework's compiler."""
+STRATEGY_NUMBERS = ("num_buckets", "num_compiled", "chunk_at")
+"""Knobs that only a shape strategy goes by."""
+NEW_SHAPE_KNOBS = (SHAPES, *STRATEGY_NUMBERS, "recompile_limit")
+"""All that decides what becomes of a call of a shape that was not seen before."""
+
+
+@dataclass(frozen=True)
+class ConfigParts:
+    """The parts of a config; each knob is in one of `settings`, `variants` and `strategy_numbers`."""
+
+    settings: Config
+    """What a backend is given."""
+    variants: dict[str, str]
+    """Variant -> its value."""
+    strategy_numbers: dict[str, Scalar]
+
+    @classmethod
+    def of(cls, config: Config) -> ConfigParts:
+        """Of a config of one framework; `space.combined.plain` makes one of a config of a joined space."""
+        settings: dict[str, Scalar] = {}
+        variants: dict[str, str] = {}
+        numbers: dict[str, Scalar] = {}
+        for name, value in config.root.items():
+            if name.startswith(PREFIX):
+                variants[name.removeprefix(PREFIX)] = str(value)
+            elif name in STRATEGY_NUMBERS:
+                numbers[name] = value
+            else:
+                settings[name] = value
+        return cls(Config(settings), variants, numbers)
+
+    @property
+    def has_region(self) -> bool:
+        """The config says which modules are compiled."""
+        return REGION in self.settings.root
+
+    @property
+    def new_shapes(self) -> dict[str, Scalar]:
+        """What decides about calls of a shape that was not seen before."""
+        known = {**self.settings.root, **self.strategy_numbers}
+        return {name: known[name] for name in NEW_SHAPE_KNOBS if name in known}
+
+    @property
+    def of_one_shape(self) -> Config:
+        """`settings` without those about new shapes."""
+        return Config({name: value for name, value in self.settings.root.items() if name not in NEW_SHAPE_KNOBS})

@@ -1,0 +1,229 @@
+"""What a framework may offer beyond `Backend`: small protocols, each an attribute of the backend.
+
+A backend that lacks one leaves the attribute at its default. The knobs that need it are then not searched, and a config
+that sets one of them is invalid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+from autotune.errors import InvalidConfigError
+from autotune.measure.diagnosis import BreakKind, Compilations
+from autotune.measure.profile import Profile
+from autotune.workload.arguments import Arguments
+
+Capability = TypeVar("Capability")
+
+
+def require(capability: Capability | None, what: str) -> Capability:
+    """The capability. Raises InvalidConfigError for a backend without it; `what` is what it was needed for."""
+    if capability is None:
+        raise InvalidConfigError(f"{what}: this framework's backend does not offer it")
+    return capability
+
+
+class Training(Protocol):
+    """Training steps: task `train`."""
+
+    def check_optimizer(self, optimizer: Any) -> str | None:
+        """A sentence if `optimizer` is none of this framework's, else None."""
+
+    def set_training(self, model: Any) -> None:
+        """Put a model that is in evaluation mode as a whole into training mode; one that is not is left as it is."""
+
+    def training_step(
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
+    ) -> Callable[..., Any]:
+        """A function that takes one training step under `config` and returns the loss, a scalar tensor.
+
+        It is called with what `loss` takes after the model: it computes `loss(model, ...)` and its gradients, and lets
+        the optimizer change the weights. What a config sets is noted as in `Backend.compile`, which raises the same.
+        """
+
+    def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
+        """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what restores it all."""
+
+    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
+        """Copies of what the optimizer trains, in its order."""
+
+    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
+        """Copies of the gradients of the last step; where a framework does not keep them, of what the optimizer made of
+        them, such as its moments. Their number and order are those of the optimizer, whatever the config."""
+
+
+@dataclass(frozen=True)
+class VaryingAxis:
+    """An axis of an argument whose size differs from call to call. None: any size."""
+
+    leaf: int
+    """Which of `Arguments.leaves`."""
+    axis: int
+    smallest: int | None = None
+    largest: int | None = None
+
+
+class ShapeStrategies(Protocol):
+    """Calls of many shapes: knob `shapes`."""
+
+    def marker(self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog) -> Callable[[Arguments], None]:
+        """What is called before each call of what `compile` gave for `model`: from the first one on the compiler takes
+        these sizes as open. A size that it cannot take so, such as a 1, it may still take as fixed."""
+
+    def uncompiled(self) -> AbstractContextManager[Any]:
+        """Within: what `compile` gave runs as it is written, in its precision and formats, and nothing is compiled."""
+
+    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
+        """A tensor that is longer along an axis, with `fill` appended, in the same type and on the same device."""
+
+    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
+        """The part from `start` to `stop` along an axis."""
+
+    def join(self, tensors: Sequence[Any], axis: int) -> Any:
+        """One tensor of several, one after the other along an axis."""
+
+    def compilations(self, model: Any, config: Config) -> Compilations | None:
+        """How often the compiler was at work so far, cheaply; asked after `compile` and after each call of a stream of
+        shapes. None: it does not tell."""
+
+
+class ModelCopy(Protocol):
+    """Copies of a model's modules, for what has to rewrite modules: the job's own stay as they are."""
+
+    @property
+    def model(self) -> Any:
+        """The copy. It has the weights of the original: the same tensors, not equal ones."""
+
+    def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """`step`, which calls the rewritten copy. What a call sets in the copy's attributes is brought back to the
+        original's. Raises UnsuitableCallError for a call in which the copy is not what the original has become."""
+
+
+class Regions(Protocol):
+    """The modules of a model, compiled or replaced one by one: knobs `region` and `variant.*`."""
+
+    rewrites: bool
+    """`compile` rewrites modules for a config with a region: it has to be given a copy of them."""
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        """Every module of a model by its dotted path, in the framework's order; the model itself by the empty one."""
+
+    def check_region(self, model: Any, region: str) -> None:
+        """Raises InvalidConfigError for a region (see `workload.regions`) that cannot be compiled in this model."""
+
+    def copy_modules(self, model: Any) -> ModelCopy:
+        """What variants, and `compile` where `rewrites` is set, may rewrite in place of `model`."""
+
+
+class Versions(Protocol):
+    """A model under a config, to be compiled for one shape at a time."""
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        """The model under all that the config sets, but not compiled."""
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether `drop` frees anything."""
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+        """Equal for calls that one version serves: shapes and types of tensors, and whatever else compiled code is
+        specialised to. Quick: it is asked at each call."""
+
+    def new(self) -> Callable[..., Any]:
+        """A version: compiled at its first call, for calls of one key."""
+
+    def warm(self) -> None:
+        """Do what the framework does once in a process before it compiles, if it was not done yet."""
+
+    def drop(self, version: Callable[..., Any]) -> None:
+        """Free what was compiled, so far as the framework lets go of it. The version is never called again."""
+
+    def memory_bytes(self) -> int | None:
+        """What the device's allocator has handed out; None where there is none (CPU)."""
+
+
+class PerShape(Protocol):
+    """Code for each shape that is kept apart from the code for others: adaptive jobs."""
+
+    def __call__(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
+        """None where this config's compiled code cannot be kept apart: nothing was set then."""
+
+
+class CompileCache(Protocol):
+    """Compile caches that can be shipped with a tuned config."""
+
+    def use(self, folder: Path, key: str) -> AbstractContextManager[Any]:
+        """Within: what is compiled is taken from the caches in `folder`, or else added to them; then all is as before.
+
+        `key` is a text for all that the compiled code depends on. The folder must stay for as long as the code is used.
+        """
+
+    def build_tools(self) -> dict[str, str]:
+        """Compilers and packages besides the framework that decide what the compiled code is -> their versions."""
+
+
+class Profiler(Protocol):
+    """The framework's profiler: `--profile`."""
+
+    def __call__(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
+        """Make `num_calls` calls under the profiler, and leave its Chrome trace in the file `trace`.
+
+        Where this release or device has no profiler that can be read, a note says so, no operators are listed and there
+        is no trace. Called last: a profiler may leave the process slower than it was.
+        """
+
+
+class Fingerprint(Protocol):
+    """A digest of the compiled program: configs that come to the same program are measured once."""
+
+    def __call__(self, model: Any, config: Config) -> str | None:
+        """A digest of the emitted code, and of the settings under which it runs as read back in the process.
+
+        Called after the first calls, in the folder of `cache_variables`. Equal digests must mean equal speed, so what
+        cannot be read back goes in as it was asked for; None where the emitted code cannot be had.
+        """
+
+
+class BreakCapture(Protocol):
+    """Settings that take graph breaks out: fixes of the doctor."""
+
+    def __call__(self, kind: BreakKind, changes: UndoLog) -> None:
+        """Before `compile`: let the compiler capture code of this kind, which it breaks at by default. Nothing happens
+        where the framework has no safe way (`BackendEntry.capturable` lists the kinds that have one)."""
+
+
+class ModelProxies(Protocol):
+    """What a job holds in place of its model."""
+
+    def proxy(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
+        """A model of the same class, with the same parameters under the same names, whose calls go to `call`. `step` is
+        what `compile` gave for the model, or the model."""
+
+    def original(self, model: Any) -> Any:
+        """The model behind its proxy; the very same object for any other."""
+
+    def direct(self, step: Any) -> Callable[..., Any]:
+        """Calls what `compile` gave, or the model, also once a job's calls of it go to a proxy."""
+
+
+class PlainCalls:
+    """See `ModelProxies`. For a framework whose models are plain callables: the job holds the function itself."""
+
+    def proxy(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
+        return call
+
+    def original(self, model: Any) -> Any:
+        return model
+
+    def direct(self, step: Any) -> Callable[..., Any]:
+        called: Callable[..., Any] = step
+        return called

@@ -1,0 +1,1 @@
+"""A framework that compiles nothing: it serves the tests."""

@@ -1,0 +1,183 @@
+"""What the fake framework offers beyond the core of a backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.backends.capabilities import VaryingAxis
+from autotune.backends.protocol import variables_set
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+from autotune.measure.diagnosis import Compilations
+from autotune.workload.arguments import Arguments
+from autotune.workload.regions import Region, fitting
+
+if TYPE_CHECKING:
+    from autotune.backends.fake.backend import FakeBackend
+
+
+class FakeTraining:
+    """See `Training`."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+
+    def check_optimizer(self, optimizer: Any) -> str | None:
+        return None if hasattr(optimizer, "weights") else f"a {type(optimizer).__name__}, which has no weights"
+
+    def set_training(self, model: Any) -> None:
+        model.training = True
+
+    def training_step(
+        self, model: Any, loss: Callable[..., Any], optimizer: Any, config: Config, changes: UndoLog
+    ) -> Callable[..., Any]:
+        """The optimizer has `weights`, a list of arrays; `gradients_of(loss)`, a list too, of any way of computing the
+        loss anew; `gradients`, the last ones; and `step()`."""
+        run = self._backend.compile(lambda value: value, config, changes)
+        behaviour = str(config.get("behaviour", "right"))
+
+        def step(*batch: Any) -> Any:
+            value = run(np.asarray(loss(model, *batch)))
+            optimizer.gradients = optimizer.gradients_of(lambda: float(loss(model, *batch)))
+            if behaviour == "wrong_gradients":
+                optimizer.gradients = [-each for each in optimizer.gradients]
+            if behaviour != "frozen":
+                optimizer.step()
+            return value
+
+        return step
+
+    def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
+        copies = [each.copy() for each in optimizer.weights]
+
+        def restore() -> None:
+            for weight, copy in zip(optimizer.weights, copies, strict=True):
+                weight[...] = copy
+
+        return restore
+
+    def weights(self, optimizer: Any) -> list[NDArray[Any]]:
+        return [each.copy() for each in optimizer.weights]
+
+    def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
+        return [each.copy() for each in optimizer.gradients]
+
+
+class FakeShapes:
+    """See `ShapeStrategies`."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+
+    def marker(self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog) -> Callable[[Arguments], None]:
+        """Notes what it is told, so that a test can see it."""
+
+        def mark(arguments: Arguments) -> None:
+            self._backend.marked.append(tuple(varying))
+
+        return mark
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        self._backend.is_compiling = False
+        try:
+            yield
+        finally:
+            self._backend.is_compiling = True
+
+    def pad(self, tensor: Any, axis: int, size: int, fill: float) -> Any:
+        widths = [(0, size - tensor.shape[axis] if each == axis else 0) for each in range(tensor.ndim)]
+        return np.pad(tensor, widths, constant_values=fill)
+
+    def cut(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
+        return tensor.take(range(start, stop), axis)
+
+    def join(self, tensors: Sequence[Any], axis: int) -> Any:
+        return np.concatenate(tensors, axis)
+
+    def compilations(self, model: Any, config: Config) -> Compilations | None:
+        if config.get("execution") == "eager":
+            return Compilations(num_graphs=0, num_given_up=0)
+        return Compilations(num_graphs=len(self._backend.compiled_for), num_given_up=int(self._backend.has_given_up))
+
+
+class FakeRegions:
+    """See `Regions`. A model may have `parts`, modules by their path."""
+
+    rewrites = False
+
+    def modules(self, model: Any) -> Mapping[str, Any]:
+        return {"": model, **getattr(model, "parts", {})}
+
+    def check_region(self, model: Any, region: str) -> None:
+        wanted = Region.parse(region)
+        fitting((*wanted.compiled, *wanted.left), self.modules(model))
+
+    def copy_modules(self, model: Any) -> FakeCopy:
+        return FakeCopy(deepcopy(model))
+
+
+@dataclass(frozen=True)
+class FakeCopy:
+    """See `ModelCopy`."""
+
+    model: Any
+
+    def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        return step
+
+
+class FakeCache:
+    """See `CompileCache`."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+
+    def use(self, folder: Path, key: str) -> AbstractContextManager[Any]:
+        return variables_set(self._backend.cache_variables(str(folder)))
+
+    def build_tools(self) -> dict[str, str]:
+        return {}
+
+
+class FakeVersions:
+    """See `Versions`. An eager call takes `eager_ms`."""
+
+    gives_back = True
+
+    def __init__(self, backend: FakeBackend, model: Any, config: Config) -> None:
+        self._backend = backend
+        self._model = model
+        self._config = config
+        self._versions: list[Callable[..., Any]] = []
+
+    def eager(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(float(self._config.get("eager_ms") or 0) / 1e3)
+        return self._model(*args, **kwargs)
+
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+        return tuple((each.shape, str(each.dtype)) for each in (*args, *kwargs.values()))
+
+    def new(self) -> Callable[..., Any]:
+        version = self._backend.compile(self._model, self._config, UndoLog())
+        self._versions.append(version)
+        return version
+
+    def warm(self) -> None:
+        pass
+
+    def drop(self, version: Callable[..., Any]) -> None:
+        self._versions.remove(version)
+
+    def memory_bytes(self) -> int | None:
+        """So many for each version as `version_bytes` says."""
+        return len(self._versions) * int(self._config.get("version_bytes") or 0)
