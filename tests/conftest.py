@@ -262,7 +262,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)
-            result = CliRunner().invoke(app, arguments, env={"PYTHONPATH": "", "COLUMNS": "200"}, prog_name="cli.py")
+            result = CliRunner().invoke(
+                app, arguments, env={"PYTHONPATH": os.environ.get(_PACKAGES, ""), "COLUMNS": "200"}, prog_name="cli.py"
+            )
         for number, handler in handlers.items():
             signal.signal(number, handler)
         stderr = result.stderr

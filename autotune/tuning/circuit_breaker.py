@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from autotune.config import Config
@@ -11,15 +10,13 @@ from autotune.measure.measurement import Failure, Measurement
 from autotune.study.records import TrialRecord
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.events import ConfigProbed
+from autotune.tuning.failure_rules import signature_of
 from autotune.tuning.session import Session, trial_request
 
 ERRORS_IN_A_ROW = 3
 """After this many trials with the same error a config that worked before is run again."""
 ERRORS_WITHOUT_SUCCESS = 5
 """After this many the environment is blamed if no compiled config ever worked."""
-
-_CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-"""Addresses, paths and numbers: what differs between two reports of one error."""
 
 
 class CircuitBreaker:
@@ -61,11 +58,6 @@ class CircuitBreaker:
             folder, trial_request(session.study, worked.number, worked.config, folder, session.budget)
         )
         return isinstance(outcome, Failure) and signature_of(outcome) == signature
-
-
-def signature_of(failure: Failure) -> str:
-    """Equal for two failures with the same reason, stage, and error text apart from numbers and paths."""
-    return f"{failure.reason}|{failure.stage}|{_CHANGING.sub('#', failure.error)}"
 
 
 def same_error_at_the_end(records: Sequence[TrialRecord]) -> list[TrialRecord]:

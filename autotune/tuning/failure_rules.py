@@ -19,7 +19,9 @@ from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.space.space import SearchSpace
 from autotune.study.records import TrialRecord
 from autotune.study.study import Study
-from autotune.tuning.circuit_breaker import signature_of
+
+_CHANGING = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+-]+)+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+"""Addresses, paths and numbers: what differs between two reports of one error."""
 
 FAILURES_NEEDED = 3
 """So many trials must have failed alike with a setting before it is blamed."""
@@ -140,3 +142,8 @@ def _kind_of(failure: Failure) -> str:
 
 def _settings(config: Config) -> Settings:
     return frozenset((name, json.dumps(value)) for name, value in config.root.items())
+
+
+def signature_of(failure: Failure) -> str:
+    """Equal for two failures with the same reason, stage, and error text apart from numbers and paths."""
+    return f"{failure.reason}|{failure.stage}|{_CHANGING.sub('#', failure.error)}"

@@ -12,13 +12,9 @@ from autotune.measure.measurement import Failure, Measurement
 from autotune.space.load import Circumstances, load_space
 from autotune.study.records import TrialRecord
 from autotune.trial.runner.runner import Runner
-from autotune.tuning.circuit_breaker import (
-    ERRORS_WITHOUT_SUCCESS,
-    last_that_worked,
-    same_error_at_the_end,
-    signature_of,
-)
+from autotune.tuning.circuit_breaker import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_error_at_the_end
 from autotune.tuning.events import ConfigProbed, TrialEnded
+from autotune.tuning.failure_rules import signature_of
 from autotune.tuning.loop import Tuner
 from tests.conftest import QUICK_BUDGET
 
