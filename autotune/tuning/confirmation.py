@@ -201,7 +201,10 @@ class _Contenders:
 
     def _without_comparison(self, **reason: object) -> Confirmation:
         """Nothing could be compared: undecided, unless only one of the candidates keeps what was asked for. The best of
-        the search is named all the same."""
+        the search is named all the same, if one is left."""
+        if not self.candidates:
+            verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
+            return self._confirmation(verdict, "; ".join([*self.notes, "no candidate is left"]), **reason)
         best = min(self.candidates, key=self._value)
         gain = self._value(self.untuned) / self._value(best)
         named = f"the best of the search, unconfirmed, is trial {best.number} ({gain:.2f}x the untuned model)"

@@ -356,6 +356,14 @@ class TestConfirmation:
         assert f"undecided: {confirmation.why}" in shown(study)
         assert tune({UNTUNED: 10, DEFAULT: 5}).verdict is Verdict.FASTER
 
+    def test_the_untuned_model_and_every_candidate_failing(self, study, tune):
+        """Nothing is left to name: undecided, and the note says so."""
+        failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
+        confirmation = tune({UNTUNED: 10, DEFAULT: 5}, {UNTUNED: failure, DEFAULT: failure}, trials=2)
+        assert confirmation.verdict is Verdict.UNDECIDED
+        assert "no candidate is left" in confirmation.note
+        assert tuned_config(study).is_untuned
+
     def test_an_untuned_model_lost_after_the_first_look_keeps_the_verdict(self, study, tune):
         """What four blocks did not prove six may: the blocks before the failure are judged, and confirmed again."""
         failure = Failure(reason="run_error", stage="run", error="RuntimeError: no device")
