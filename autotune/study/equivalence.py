@@ -34,7 +34,8 @@ def equivalence_classes(records: Iterable[TrialRecord]) -> list[list[TrialRecord
 def simplest(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:
     """The name to call a class by: the untuned model, or the fewest knobs away from the framework's default, then the
     cheapest to compile."""
-    return min(names, key=lambda each: (each.config != space.untuned(), *simplicity(each, space)))
+    untuned = space.untuned()
+    return min(names, key=lambda each: (each.config != untuned, *simplicity(each, space)))
 
 
 def representative_of(names: Sequence[TrialRecord], space: SearchSpace) -> TrialRecord:

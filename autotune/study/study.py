@@ -280,7 +280,7 @@ class Study:
     def _is_excluded(self, config: Config) -> bool:
         if self._given_up and config in self._given_up:
             return True
-        return config != self.manifest.space.untuned() and any(excludes(config) for excludes in self._exclusions)
+        return any(excludes(config) for excludes in self._exclusions) and config != self.manifest.space.untuned()
 
     def _was_disturbed(self, trial: FrozenTrial) -> bool:
         """Something disturbed its timing, and a time is minimised."""

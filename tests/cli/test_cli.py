@@ -98,10 +98,10 @@ class TestTheMainJob:
         subprocess.run(command, shell=True, check=True, cwd=tmp_path)
         assert cli("show", "s", "--json").stdout == before
 
-    def test_run_shows_the_trials_output_and_its_failure(self, tuned, cli):
+    def test_run_shows_the_trials_output_and_its_failure(self, tuned, cli_process):
         """Running a failed trial again shows the child's own traceback and exits 1."""
         failed = next(each for each in json.loads(tuned.stdout)["trials"] if each["state"] == "failed")
-        result = cli("run", "s", str(failed["number"]))
+        result = cli_process("run", "s", str(failed["number"]))
         assert result.returncode == 1
         assert failed["outcome"]["reason"] in result.stdout
         assert "Traceback" in result.stderr  # The child's, shown on purpose.
@@ -405,6 +405,7 @@ class TestInterrupted:
         assert not psutil.wait_procs(family, timeout=60)[1]
         assert "running" not in self.states(cli)
 
+    @pytest.mark.slow
     def test_kill_9_then_resume(self, tmp_path, model_file, space_file, cli):
         """Nothing recorded is lost, nothing of the dead run is alive, and the study completes."""
         process, family = self.start(tmp_path, model_file, space_file)

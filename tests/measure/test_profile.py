@@ -152,6 +152,7 @@ def test_a_trial_under_the_frameworks_profiler(tmp_path, make_request, framework
             assert any("dur" in each for each in (trace["traceEvents"] if isinstance(trace, dict) else trace))
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tune_fake, cli, tmp_path):
     """`run --profile` leaves profile and trace with the trial; `show`, `explain` and their documents then have them."""
     told = json.loads(tune_fake("--trials", "8", "--json").stdout)

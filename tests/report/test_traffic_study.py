@@ -64,6 +64,7 @@ def by_limit(document):
     }
 
 
+@pytest.mark.slow
 def test_a_study_of_shapes(tune_shapes, cli, tmp_path, budget_file):
     """Every config replays the same stream; compilations and fallbacks are counted, the whole job decides, and what is
     exported, verified and run again is under the same traffic."""
