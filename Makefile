@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= torch,mindspore,dashboard,dev
 
-.PHONY: help setup tune test test-slow test-all lint bench clean
+.PHONY: help setup tune test test-slow test-soak test-all lint bench clean
 
 help:
 	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
@@ -29,10 +29,13 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow"
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow and not soak"
 
 test-slow: setup
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m slow
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "slow and not soak"
+
+test-soak: setup
+	$(BIN)/pytest -m soak
 
 test-all: test test-slow
 

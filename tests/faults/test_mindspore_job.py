@@ -619,7 +619,7 @@ def test_no_call_is_torn(some_calls, fails):
     require_whole(some_calls, fails, 900)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("fails", FAILS)
 def test_no_call_of_many_is_torn(many_calls, fails):
     """The same with 10,000 calls, for each kind of config."""

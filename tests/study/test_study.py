@@ -432,7 +432,7 @@ def test_a_study_that_was_begun_anew_is_not_written_by_its_old_owner(make_study,
     """Two starts at once on a study without evidence: the one that comes second is told, and loses nothing."""
     old = make_study()
     open_or_create(tmp_path / "studies", make_manifest(tolerance=0.5))
-    with pytest.raises(StoreError, match="begun anew by another process"), old.writing():
+    with pytest.raises(StoreError, match="was replaced by another process"), old.writing():
         pass
 
 
