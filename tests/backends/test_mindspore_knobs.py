@@ -213,6 +213,7 @@ def test_every_value_is_run_here():
 
 
 @pytest.mark.parametrize("config", ALONE, ids=str)
+@pytest.mark.slow
 def test_a_knob_leaves_the_result_right(one, config):
     """Whatever is set, the outputs are PyNative's: to rounding, or to that of half precision; and in float32."""
     expected, said = one(PYNATIVE), one(config)
@@ -236,6 +237,7 @@ def test_a_knob_reads_back(one):
     assert one(PIPELINED)["read"]["pipeline"] is None
 
 
+@pytest.mark.slow
 def test_a_program_is_the_same_in_another_process(one, run):
     """One config, two processes: one digest. And asking twice changes nothing."""
     for config in (PYNATIVE, AST):
@@ -245,6 +247,7 @@ def test_a_program_is_the_same_in_another_process(one, run):
     assert run(*FUSIONS.values())["said"][0]["program"] == one(default, attempt=1)["program"]
 
 
+@pytest.mark.slow
 def test_programs_that_differ_have_other_digests(one):
     """Each way to run, and each setting in force, shows."""
     programs = [one(config)["program"] for config in ALONE if config != NO_PIPELINE]
@@ -252,11 +255,13 @@ def test_programs_that_differ_have_other_digests(one):
     assert len(set(programs)) == len(programs)
 
 
+@pytest.mark.slow
 def test_a_whole_graph_without_its_pipeline_is_the_graph(one):
     """fullgraph only asks for more than was needed, and the pipeline that it switches on is off: the same program."""
     assert one(NO_PIPELINE)["program"] == one(AST)["program"]
 
 
+@pytest.mark.slow
 def test_capture_bytecode_that_gives_up_is_pynative(one):
     """The same class as PyNative under the same settings, so it never counts as jit."""
     gave_up = one(BYTECODE, cell="Indexing")
@@ -265,6 +270,7 @@ def test_capture_bytecode_that_gives_up_is_pynative(one):
     assert gave_up["program"] == one(PYNATIVE, cell="Indexing")["program"]
 
 
+@pytest.mark.slow
 def test_kernels_are_counted(one, fusions):
     """A graph without fusion launches a kernel for each operator; fusion launches fewer, and says how many less."""
     plain, fused = one(AST)["diagnosis"], fusions["default"]["diagnosis"]
@@ -276,6 +282,7 @@ def test_kernels_are_counted(one, fusions):
     assert one(PYNATIVE)["diagnosis"]["num_kernels"] is None
 
 
+@pytest.mark.slow
 def test_each_part_of_fusion_takes_effect(fusions):
     """Other kernels than by default, and the right results all the same."""
     expected = np.array(fusions["none"]["output"])
@@ -288,6 +295,7 @@ def test_each_part_of_fusion_takes_effect(fusions):
     assert fusions["limit 3"]["diagnosis"]["num_kernels"] > fusions["default"]["diagnosis"]["num_kernels"]
 
 
+@pytest.mark.slow
 def test_half_precision_leaves_the_model_alone(one):
     """It is given to another Cell with the same Parameters: the model can be tuned again."""
     for config in (HALF_EAGER, HALF):
@@ -329,6 +337,7 @@ __import__("os")._exit(0)
 
 
 @pytest.mark.parametrize("config", [BLOCKING, PIPELINED, HALF], ids=str)
+@pytest.mark.slow
 def test_a_job_gets_what_the_trial_had(one, tmp_path, config):
     """`apply` in a fresh job sets in the process what the trial measured: same read-backs, same outputs."""
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())

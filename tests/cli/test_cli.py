@@ -106,6 +106,7 @@ class TestTheMainJob:
         assert failed["outcome"]["reason"] in result.stdout
         assert "Traceback" in result.stderr  # The child's, shown on purpose.
 
+    @pytest.mark.slow
     def test_same_name_goes_on(self, tuned, tune_fake, cli):
         """The same command with more trials adds to the study; `resume` needs the name alone."""
         assert len(document_of(tune_fake("--trials", "9", "--json"))["trials"]) == 9
@@ -120,6 +121,7 @@ class TestTheMainJob:
         assert result.stdout.startswith("faster: ")
 
 
+@pytest.mark.slow
 def test_rules_and_priors(tune_fake, cli, tmp_path):
     """The best configs of a prior study come first; the flags for rules of other studies are accepted and do nothing,
     and a file of rules that an older release wrote is no error, whatever is in it."""
@@ -425,6 +427,7 @@ class TestInterrupted:
         assert sum(each["config"] == lost[0]["config"] for each in after) == 2
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_sentence_and_loses_nothing(tune_fake, cli, tmp_path):
     """When the database cannot grow, the run stops with what to do; afterwards it goes on."""
     assert tune_fake("--trials", "2").returncode == 0

@@ -46,6 +46,7 @@ def test_every_planted_break_of_the_planner_is_named(cli):
     assert told["num_graphs"] > 1
 
 
+@pytest.mark.slow
 def test_the_cured_planner_is_one_graph_with_the_same_outputs(cli):
     """After the printed cures nothing breaks, for either sign of the input, and the outputs are what they were."""
     torch = pytest.importorskip("torch")
@@ -67,6 +68,7 @@ def test_the_cured_planner_is_one_graph_with_the_same_outputs(cli):
     ("name", "ailment", "code"),
     [("NumPy", "numpy", "return y + Tensor(np.sort"), ("Try", "exception", "try:")],
 )
+@pytest.mark.fast_cases("Try")
 def test_mindspore_is_asked_for_its_reports(cli, name, ailment, code):
     """What it leaves to the interpreter, and a model that it refuses: both are findings, and the exit status is 0."""
     pytest.importorskip("mindspore")

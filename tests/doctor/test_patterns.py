@@ -78,6 +78,7 @@ def assert_same_outputs(one: list, other: list) -> None:
 
 
 @pytest.mark.parametrize("name", table("torch"))
+@pytest.mark.slow
 def test_torch_breaks_are_found_named_and_cured(torch_told, name):
     """Found at its line, by the right name; none left after the cure, and the outputs are the same."""
     expected = table("torch")[name]
@@ -96,6 +97,7 @@ def test_torch_breaks_are_found_named_and_cured(torch_told, name):
 
 
 @pytest.mark.parametrize(("capture", "name"), table("mindspore"))
+@pytest.mark.slow
 def test_mindspore_breaks_are_found_named_and_cured(mindspore_told, capture, name):
     """The same from MindSpore's reports on stderr, and from the error of a model that it refuses."""
     told, stderr = mindspore_told[capture]

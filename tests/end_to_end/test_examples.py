@@ -147,6 +147,7 @@ def learned(said: str) -> bool:
 
 
 @pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.slow
 def test_training_with_a_tuned_model(ran_tuned, name):
     """The two lines compile the model, and it learns."""
     said = ran_tuned(name).said
@@ -156,6 +157,7 @@ def test_training_with_a_tuned_model(ran_tuned, name):
 
 
 @pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.slow
 def test_training_before_anything_was_tuned(tmp_path, name):
     """Without the file the same job runs and learns, compiles nothing, and says so in one line."""
     said = run(name, tmp_path, "nowhere.yaml")
@@ -168,6 +170,7 @@ def test_training_before_anything_was_tuned(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [example("torch_training")])
+@pytest.mark.slow
 def test_a_checkpoint_of_a_tuned_loop(ran_tuned, name):
     """Model and optimizer are saved under the model's own names, and load into the plain model."""
     import torch
@@ -181,6 +184,7 @@ def test_a_checkpoint_of_a_tuned_loop(ran_tuned, name):
 
 
 @pytest.mark.parametrize("name", [example("hf_trainer")])
+@pytest.mark.slow
 def test_a_model_that_a_tuned_trainer_saved(ran_tuned, name):
     """`from_pretrained` finds the class and every weight."""
     import torch
@@ -195,6 +199,7 @@ def test_a_model_that_a_tuned_trainer_saved(ran_tuned, name):
 
 
 @pytest.mark.parametrize("name", [example("lightning_training")])
+@pytest.mark.slow
 def test_a_checkpoint_of_tuned_lightning(ran_tuned, name):
     """Keys in Lightning's checkpoint are those of the network as it was written."""
     import torch
@@ -206,6 +211,7 @@ def test_a_checkpoint_of_tuned_lightning(ran_tuned, name):
 
 
 @pytest.mark.parametrize("name", [example("mindspore_training")])
+@pytest.mark.slow
 def test_a_checkpoint_of_a_tuned_cell(ran_tuned, name):
     """Every parameter is found again by its name in the plain Cell."""
     import mindspore as ms
@@ -236,6 +242,7 @@ def accuracy(scores: Any, labels: Any) -> float:
 
 
 @pytest.mark.parametrize("name", [example("deadlines")])
+@pytest.mark.slow
 def test_deadlines_with_tiers(tmp_path, name):
     """Every tier is compiled before the first tick, and every tick is answered by one of them."""
     made = {"full": {}, "half_depth": {"depth": 8}, "one_layer": {"depth": 1}}
@@ -308,6 +315,7 @@ def post(address: str, body: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", SERVING)
+@pytest.mark.slow
 def test_serving_a_tuned_model(server, tmp_path, name):
     """Requests of any number of points, from the server's own threads, get the plain model's answers."""
     import torch

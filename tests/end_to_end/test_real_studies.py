@@ -53,6 +53,7 @@ knobs:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_planner_on_torch(cli, tmp_path):
     """Graph breaks come with reason and line, `fullgraph` fails as a compile error, and the study finishes."""
     pytest.importorskip("torch")
@@ -125,6 +126,7 @@ SMALL_SPACES = {
 
 @pytest.mark.torch
 @pytest.mark.mindspore
+@pytest.mark.slow
 def test_a_study_of_both_frameworks_ends_in_a_job(cli, tmp_path):
     """PyNative is the base, both frameworks are searched and compared with it, and torch, far faster here, wins."""
     if not {"torch", "mindspore"} <= installed_packages().keys():
@@ -159,6 +161,7 @@ print(json.dumps({"error": error, "framework": tuned.answer.framework}))
 
 
 @pytest.mark.mindspore
+@pytest.mark.slow
 def test_a_mindspore_study_ends_in_a_job(cli, tmp_path):
     """PyNative and compiled configs are measured side by side, and the exported answer holds in a fresh job."""
     if "mindspore" not in installed_packages():

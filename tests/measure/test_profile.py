@@ -125,6 +125,7 @@ def test_names_are_the_same_in_every_process(key, name):
         ),
     ],
 )
+@pytest.mark.fast_cases("torch")
 def test_a_trial_under_the_frameworks_profiler(tmp_path, make_request, framework, untuned, compiled, operator):
     """Untuned and compiled, the operator that does the work is found with a time, and a Chrome trace is left."""
     pytest.importorskip(framework)

@@ -73,6 +73,7 @@ def test_arguments_set_the_model_and_its_inputs(build, name, arguments, shapes):
 
 
 @each_example
+@pytest.mark.slow
 def test_a_model_type_is_tiny_and_ready_to_be_called(build, name):
     """By configuration alone, a model is small enough for a trial of seconds, and in evaluation mode."""
     model, _ = build(name)
@@ -97,6 +98,7 @@ def test_the_seed_determines_weights_and_inputs(build, name):
 
 
 @each_example
+@pytest.mark.slow
 def test_the_compiler_captures_the_whole_model(build, name):
     """Dynamo takes each example of a model type as one graph: masks, caches and outputs are no reason to break it."""
     model, inputs = build(name)
@@ -224,6 +226,7 @@ def test_another_release_of_transformers_is_another_model(monkeypatch):
     assert hub.reference("hf:vit", "torch")[1] != here
 
 
+@pytest.mark.slow
 def test_a_trial_of_a_model_by_name(make_request, tmp_path):
     """In trials the compiled config is one graph, and its outputs agree with the untuned model's."""
     model = make_workload("hf:llama", {"head": "causal", "seq": 8}, "torch", "cpu", 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from autotune.measure.measurement import Measurement
 from autotune.study.open import create_study, open_study
 from benchmarks import large_study
@@ -47,6 +49,7 @@ def test_an_empty_study_stays_empty(tmp_path):
     study.close()
 
 
+@pytest.mark.slow
 def test_figures_are_taken_of_real_studies(monkeypatch):
     """Every figure of a small one is there; the report judges the largest."""
     monkeypatch.setitem(large_study.SPACES, "tiny", SPACE)

@@ -157,6 +157,7 @@ class TestSeveralObjectives:
         with pytest.raises(StoreError, match="objective: latency, memory -> latency"):
             open_or_create(tmp_path / "studies", other)
 
+    @pytest.mark.slow
     def test_a_large_space_is_sampled(self, tmp_path, make_manifest, measurement):
         """What TPE repeats is answered from the record with both values."""
         knobs = "".join(f"\n  k{i}: {{doc: 'https://e.org/x', values: [a, b, c, d], default: a}}" for i in range(7))
@@ -255,6 +256,7 @@ def test_one_tuner_at_a_time(make_study, tmp_path):
     assert "is being tuned by another process (pid" in child.stderr
 
 
+@pytest.mark.slow
 def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_manifest, measurement, space_file):
     """Beyond the limit of listing, configs are drawn: none is run twice, and none that the space forbids."""
     knobs = "".join(f"\n  k{i}: {{doc: 'https://example.org/x', values: [a, b, c, d], default: a}}" for i in range(7))

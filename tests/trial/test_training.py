@@ -396,6 +396,7 @@ def parts(p=0.0, kind="Adam"):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_torch_steps_in_every_way_agree_with_eager(run_steps):
     """Model or loss compiled, optimizer compiled or fused, activations recomputed: right steps, and counted graphs."""
     compiled = {"execution": "compile", "backend": "inductor"}
@@ -413,6 +414,7 @@ def test_torch_steps_in_every_way_agree_with_eager(run_steps):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_torch_dropout_is_named_and_what_an_optimizer_lacks_is_invalid(run_steps):
     """Dropout that is on in training is refused by name; an implementation that an optimizer has not is invalid."""
     (dropping,) = run_steps(TORCH, framework="torch", untuned={"execution": "eager"}, arguments={"p": 0.5})
@@ -484,6 +486,7 @@ def parts():
 
 
 @pytest.mark.mindspore
+@pytest.mark.slow
 def test_mindspore_steps_in_every_way_agree_with_pynative(run_steps):
     """Whole steps under ms.jit, the gradients or the model alone, and TrainOneStepCell in graph mode are right; capture
     trace, which froze the loss, is not."""
@@ -506,6 +509,7 @@ def test_mindspore_steps_in_every_way_agree_with_pynative(run_steps):
 
 
 @pytest.mark.mindspore
+@pytest.mark.slow
 def test_fusion_with_transpositions_is_caught(tmp_path, make_request):
     """Graph-kernel fusion gives right gradients as it is applied to a training step, and wrong ones with Transpose in
     its clusters: the gate tells them apart on a small ViT."""
