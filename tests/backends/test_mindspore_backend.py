@@ -253,6 +253,7 @@ def test_pynative_leaves_the_model_alone(run):
 
 
 @pytest.mark.parametrize("config", [AST | FUSION, GRAPH | FUSION, TRACE | FUSION], ids=["ast", "graph", "trace"])
+@pytest.mark.slow
 def test_fusion_works_on_cpu(run, config):
     """With graph-kernel fusion on, kernels are generated, and the result stays right but for their tanh."""
     pytest.importorskip("decorator")
@@ -262,6 +263,7 @@ def test_fusion_works_on_cpu(run, config):
     assert said["kernels"] > 0
 
 
+@pytest.mark.slow
 def test_fusion_of_a_long_chain_ends(run):
     """The size of fused kernels is limited on CPU: unlimited, this one compiles for minutes."""
     pytest.importorskip("decorator")
@@ -403,6 +405,7 @@ def test_layers_that_drop_are_known():
     assert MindSporeBackend().active_dropout(model.set_train(False)) == []
 
 
+@pytest.mark.slow
 def test_a_float64_reference_gives_pynative_an_error(run_untuned):
     """Where all operators take float64, the untuned model's own error is measured."""
     outcome = run_untuned("mlp", reference_precision="float64")
@@ -410,6 +413,7 @@ def test_a_float64_reference_gives_pynative_an_error(run_untuned):
     assert outcome.output_errors == (outcome.relative_error,)
 
 
+@pytest.mark.slow
 def test_an_operator_without_float64_is_said_so(run_untuned):
     """Convolution takes no float64 on CPU: a sentence with MindSpore's own words and the way out."""
     outcome = run_untuned("convolution", reference_precision="float64")

@@ -138,6 +138,7 @@ def test_inductor_compiles_and_agrees(run_torch):
     assert compiled.environment.packages["torch"] == torch.__version__
 
 
+@pytest.mark.slow
 def test_a_graph_break_names_the_users_line(run_torch):
     """Reason and file:line of the user's own code, both branches counted as graphs, and right on either branch."""
     run, path = run_torch
@@ -149,6 +150,7 @@ def test_a_graph_break_names_the_users_line(run_torch):
     assert outcome.diagnosis.num_graphs >= 3
 
 
+@pytest.mark.slow
 def test_fullgraph_of_a_breaking_model_is_a_compile_error(run_torch):
     """`fullgraph` fails on a break, with dynamo's own words."""
     run, _ = run_torch
@@ -158,6 +160,7 @@ def test_fullgraph_of_a_breaking_model_is_a_compile_error(run_torch):
     assert "Data-dependent branching" in outcome.error
 
 
+@pytest.mark.slow
 def test_inputs_may_be_keywords(run_torch):
     """A dict of inputs is passed by keyword."""
     run, _ = run_torch
@@ -165,6 +168,7 @@ def test_inputs_may_be_keywords(run_torch):
     assert isinstance(outcome, Measurement)
 
 
+@pytest.mark.slow
 def test_exhausted_memory_is_recognised(run_torch):
     """The CPU allocator's error is `out_of_memory`, in a fresh process as in a forked one."""
     run, _ = run_torch
@@ -181,6 +185,7 @@ UNREPEATABLE = [
 
 
 @pytest.mark.parametrize(("function", "words"), UNREPEATABLE)
+@pytest.mark.slow
 def test_an_unrepeatable_model_is_named(run_torch, function, words):
     """Dropout left on by its place in the model, random numbers by the generator's state, a written input as such."""
     run, _ = run_torch
@@ -192,6 +197,7 @@ def test_an_unrepeatable_model_is_named(run_torch, function, words):
 @pytest.mark.parametrize(
     ("function", "precision", "largest"), [("convolution", "float64", 1e-5), ("half", "float32", 3e-2)]
 )
+@pytest.mark.slow
 def test_a_wider_reference_gives_the_untuned_model_an_error(run_torch, function, precision, largest):
     """Eager's own error and a config's are both measured against the wider model."""
     run, _ = run_torch
@@ -200,6 +206,7 @@ def test_a_wider_reference_gives_the_untuned_model_an_error(run_torch, function,
     assert 0 < compiled.relative_error < largest
 
 
+@pytest.mark.slow
 def test_a_model_that_is_bound_to_its_type_has_no_wider_reference(run_torch):
     """What cannot run in float64 says so in torch's own words, with the way out."""
     run, _ = run_torch

@@ -67,6 +67,7 @@ class TestTheMainJob:
         assert len(document["trials"][0]["outcome"]["samples"]["latency_s"]) >= 5
         assert sum(document["failures"].values()) == sum(each["state"] == "failed" for each in document["trials"])
 
+    @pytest.mark.slow
     def test_a_wider_reference(self, tune_fake, cli, model_file):
         """`--reference` gives the untuned model an error of its own, and is part of the study's question."""
         model_file.write_text(model_file.read_text().replace(".normal(size=(", ".random(dtype=np.float32, size=("))
@@ -98,6 +99,7 @@ class TestTheMainJob:
         subprocess.run(command, shell=True, check=True, cwd=tmp_path)
         assert cli("show", "s", "--json").stdout == before
 
+    @pytest.mark.slow
     def test_run_shows_the_trials_output_and_its_failure(self, tuned, cli_process):
         """Running a failed trial again shows the child's own traceback and exits 1."""
         failed = next(each for each in json.loads(tuned.stdout)["trials"] if each["state"] == "failed")
@@ -113,6 +115,7 @@ class TestTheMainJob:
         assert len(document_of(cli("resume", "s", "--trials", "10", "--json"))["trials"]) == 10
         assert len(document_of(cli("resume", "s", "--json"))["trials"]) == 10
 
+    @pytest.mark.slow
     def test_quiet_when_not_on_a_terminal(self, tuned, tune_fake):
         """Nothing but the summary: no spinner, no progress, no colour codes."""
         result = tune_fake("--trials", "8")
@@ -148,6 +151,7 @@ def test_a_bad_prior_is_refused_before_anything_is_made(tune_fake, tmp_path, pri
     assert not (tmp_path / "studies").exists()
 
 
+@pytest.mark.slow
 def test_a_changed_model_is_refused(tune_fake, model_file):
     """The same name with another model file: the reason and the two ways out."""
     assert tune_fake("--trials", "2").returncode == 0
@@ -226,6 +230,7 @@ def test_the_largest_timeouts_work(tune_fake):
     assert tune_fake("--trials", "1", "--compile-timeout", "1e6", "--trial-timeout", "1e6").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_space_file_may_move(tune_fake, space_file, tmp_path):
     """The space is known by its content: the same file at another place asks the same question."""
     assert tune_fake("--trials", "1").returncode == 0
@@ -233,6 +238,7 @@ def test_a_space_file_may_move(tune_fake, space_file, tmp_path):
     assert tune_fake("--trials", "2", "--space", str(moved)).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_model_file_of_any_name(cli, space_file, tmp_path):
     """Spaces and accents in a path end in a study whose name is a folder's."""
     path = tmp_path / "mon modèle.py"
@@ -244,6 +250,7 @@ def test_a_model_file_of_any_name(cli, space_file, tmp_path):
     assert document_of(result)["study"] == "mon-mod-le-f-fake-cpu"
 
 
+@pytest.mark.slow
 def test_a_moved_study_runs_again(tune_fake, cli, tmp_path):
     """A study can be copied to another place as it is."""
     assert tune_fake("--trials", "2").returncode == 0
@@ -253,6 +260,7 @@ def test_a_moved_study_runs_again(tune_fake, cli, tmp_path):
     assert "--studies-dir 'moved to'" in cli("show", "s", "--studies-dir", "moved to").stdout
 
 
+@pytest.mark.slow
 def test_stdout_may_be_closed(tune_fake, cli, tmp_path):
     """Started with stdout closed, a command does its work and ends well."""
     assert tune_fake("--trials", "1").returncode == 0
@@ -295,6 +303,7 @@ def test_a_mistake_in_a_space_file_names_file_and_key(tune_fake, space_file, con
         ("import numpy as np\ndef tiny():\n    return (lambda x: x @ 0), np.ones(2)\n", "run_error", 1),
     ],
 )
+@pytest.mark.slow
 def test_a_model_that_does_not_work_stops_at_once(tune_fake, model_file, content, words, code):
     """The child's own error comes first, with the file that holds the whole story; exit 2 for a broken file."""
     model_file.write_text(content)
@@ -330,6 +339,7 @@ def test_several_objectives(tune_fake, cli):
     refused(tune_fake("--trials", "3"), "objective: latency, memory -> latency")
 
 
+@pytest.mark.slow
 def test_infeasible_is_a_verdict_and_exit_status_1(tune_fake, cli):
     """No config keeps the constraint: verdict, closest miss, exit 1; and nothing to export."""
     result = tune_fake("--trials", "3", "--constraint", "latency <= 1us", "--json")

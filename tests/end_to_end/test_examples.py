@@ -265,6 +265,7 @@ def test_deadlines_with_tiers(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [example("deadlines")])
+@pytest.mark.slow
 def test_deadlines_before_anything_was_tuned(tmp_path, name):
     """Without the file the controller runs on what its calls show."""
     said = run(name, tmp_path, "nowhere.yaml", "--tiers")

@@ -88,6 +88,7 @@ print(json.dumps({"error": error, "config": tuned.answer.config.root}))
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_torch_study_ends_in_a_job(cli, tmp_path):
     """The exported answer, whatever it is, gives the untuned model's outputs in a fresh job."""
     pytest.importorskip("torch")

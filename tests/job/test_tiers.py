@@ -256,6 +256,7 @@ class TestTheConfirmedPercentile:
         assert made.study.read_attribute("tail") is None
 
 
+@pytest.mark.slow
 def test_the_whole_way(cli, tmp_path, space_file, budget_file):
     """Each tier is tuned and confirmed, all are written, the same command goes on, and a job takes what fits."""
     (tmp_path / "net.py").write_text(MODEL.replace('"exact": {"arguments": {}, "tolerance": 1e-6}, ', ""))
@@ -490,6 +491,7 @@ SMALL = {"length": 8, "dim": 32, "heads": 2, "hidden": 48}
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_with_torch(tmp_path):
     """Encoders of two depths, both captured: each call's result is that of the tier that was taken."""
     torch = pytest.importorskip("torch")

@@ -173,6 +173,7 @@ def test_on_the_command_line(tune_fake, cli, tmp_path):
         assert "where the time of a call goes" in cli(command, "s").stdout
 
 
+@pytest.mark.slow
 def test_without_the_flag_nothing_is_profiled(tune_fake, cli, tmp_path):
     """`run` alone leaves no profile."""
     tune_fake("--trials", "8", "--json")

@@ -166,6 +166,7 @@ def test_where_repeated_blocks_are_tried_unasked(framework, preset, tried):
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_strategies_that_are_tried_under_traffic():
     """A bundled model is asked what may be padded, since its arguments decide; the batch is known by its name."""
     pytest.importorskip("torch")

@@ -110,6 +110,7 @@ def test_resumed_it_stops_again_at_once(study, tune, tmp_path):
     assert (again.num_recorded(), again.confirmation) == (recorded, verdict)
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_is_told_to(study, tune):
     """Without early stop the budget is used up, and the record no longer says that the search stopped."""
     tune(study, flat, num_trials=40)

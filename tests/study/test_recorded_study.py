@@ -92,6 +92,7 @@ def test_it_is_shown_on_the_command_line(cli, moved):
     assert "faster: " in result.stdout
 
 
+@pytest.mark.slow
 def test_it_resumes(cli, moved):
     """Further trials are added to those of then, and a new verdict is made."""
     opened = open_study(moved, STUDY)

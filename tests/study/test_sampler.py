@@ -228,6 +228,7 @@ def test_excluded_configs_are_not_proposed():
     assert not any(config.get("mode") == "max" for config in search.asked[8:])
 
 
+@pytest.mark.slow
 def test_a_space_too_large_to_list_is_searched_all_the_same(monkeypatch):
     """Beyond the limit configs are drawn for each choice: none comes twice, and a good one among many is found."""
     monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 500)
@@ -242,6 +243,7 @@ def test_a_space_too_large_to_list_is_searched_all_the_same(monkeypatch):
     assert found <= values[len(values) // 200], "among the best 0.5 %"
 
 
+@pytest.mark.slow
 def test_a_drawn_space_keeps_its_rules(monkeypatch):
     """A config that the space forbids is not drawn, nor one that is excluded."""
     monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 10)
@@ -305,6 +307,7 @@ def test_a_late_winner_is_waited_for():
         search.run(1)
 
 
+@pytest.mark.slow
 def test_a_winner_that_takes_two_knobs_at_once_is_waited_for():
     """Neither knob alone does anything: the search goes on until it met them together."""
 

@@ -54,6 +54,7 @@ def test_untuned_then_default_then_every_other_config_once(make_study, measureme
     assert study.ask(longest_s=60) is None
 
 
+@pytest.mark.slow
 def test_the_order_is_the_seeds_and_survives_a_restart(make_study, measurement, tmp_path):
     """Stopped after five trials and opened anew, a study goes on exactly as it would have."""
     straight = ask_all(make_study("straight"), lambda _: measurement)

@@ -324,6 +324,7 @@ class TestFailuresByChance:
 class TestLimits:
     """Waiting is nothing that a live process could be blamed for; working is."""
 
+    @pytest.mark.slow
     def test_waiting_is_free(self, runner, tmp_path, make_request):
         """A process that waits for longer than all its limits is neither stopped nor blamed."""
         limits = Limits(compile=20, check=20, run=3, total=5)
@@ -355,6 +356,7 @@ class TestLimits:
         assert used_s() > before_s
         assert isinstance(live.finish(), Measurement)
 
+    @pytest.mark.slow
     def test_a_turn_that_hangs_is_stopped_and_the_others_go_on(self, contest, tmp_path, model_file):
         """The limit of the stage `run` holds in each turn; a hanging contestant is out."""
         flag = tmp_path / "hang"

@@ -137,6 +137,7 @@ def test_what_cannot_be_cut_is_refused(shaped: Shaped, words: str) -> None:
         pytest.param("mindspore", "mixed_attention", "batch=1,3", {(0, 0), (1, 0)}, marks=pytest.mark.mindspore),
     ],
 )
+@pytest.mark.slow
 def test_the_bundled_networks_see_real_traffic(framework: str, model: str, shapes: str, axes: set) -> None:
     """Agents come and go, signals have lengths, a history has as many rows as there are requests: each shape runs."""
     pytest.importorskip(framework)

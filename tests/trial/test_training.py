@@ -430,6 +430,7 @@ def test_torch_dropout_is_named_and_what_an_optimizer_lacks_is_invalid(run_steps
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_float64_reference_gives_untuned_steps_an_error(run_steps):
     """With `--reference float64` the untuned step is compared with itself in float64."""
     (outcome,) = run_steps(TORCH, framework="torch", untuned={"execution": "eager"}, reference_precision="float64")

@@ -117,6 +117,7 @@ def test_nothing_is_a_configs_fault_before_it_is_applied(tmp_path, make_request,
 
 
 @pytest.mark.parametrize("variables", [{"LC_CTYPE": "C"}, {"PYTHONPATH": "/somewhere"}])
+@pytest.mark.slow
 def test_variables_that_python_changes_itself_do_no_harm(tmp_path, make_request, variables):
     """A worker starts anew once at the most, and always imports this very package."""
     with Runner("fake", variables, preload=True, log=tmp_path / "log") as runner:

@@ -155,6 +155,7 @@ class TestInAStudy:
         assert not any(isinstance(each, ConfigProbed) for each in events), "there is no config to run again"
         assert opened.confirmation is None
 
+    @pytest.mark.slow
     def test_where_nothing_was_mended_one_trial_shows_it(self, study):
         """The streak is on record: run again, the study stops at the next trial that ends in the same error."""
         opened = study(ALL_FAIL)
@@ -183,6 +184,7 @@ class TestInAStudy:
         assert (opened.folder / "again" / "probe" / "outcome.json").exists()
         assert sum(isinstance(each.outcome, Failure) for each in opened.records()) == 5
 
+    @pytest.mark.slow
     def test_each_error_is_excused_by_itself(self, study, model_file):
         """A knob that gives two kinds of errors is probed once for each at the most."""
         error = "[ValueError, KeyError][idle % 2]('no such idleness')"

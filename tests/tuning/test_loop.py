@@ -91,6 +91,7 @@ def test_equal_configs_are_a_tie_or_keep_untuned_and_never_faster(make_study, tm
     assert tuned_config(study).is_untuned
 
 
+@pytest.mark.slow
 def test_among_equals_the_simplest_is_confirmed(make_study, tmp_path):
     """A config that is not faster than the default does not replace it."""
     knobs = (
@@ -153,6 +154,7 @@ def test_no_feasible_config_is_a_verdict_with_the_closest_miss(make_study):
         tuned_config(study)
 
 
+@pytest.mark.slow
 def test_an_untuned_model_that_breaks_a_constraint_is_not_recommended(make_study, tmp_path):
     """Something keeps the constraint that the untuned model breaks: that is the answer, faster or not."""
     knobs = EXECUTION + (
@@ -182,6 +184,7 @@ def test_a_lone_slower_candidate_is_the_answer_where_the_untuned_model_is_out_of
     assert "untuned     breaks a constraint: graph_breaks 1 instead of 0" in text
 
 
+@pytest.mark.slow
 def test_a_model_that_computes_something_else_now_is_refused(make_study, model_file):
     """What the model imports is no part of its file: a changed model is found before any config is blamed."""
     (model_file.parent / "sibling.py").write_text("SCALE = 1.0\n")
@@ -262,6 +265,7 @@ def test_events_tell_what_the_child_does(make_study):
     assert isinstance(events[start + 1], StageEntered)
 
 
+@pytest.mark.slow
 def test_caches_and_scratch_are_gone_and_the_evidence_stays(make_study):
     """A study does not grow by compile caches; request, outcome and output of each trial stay."""
     study = make_study()
@@ -292,6 +296,7 @@ def kinds(events, *wanted):
 class TestTheMachineIsWatched:
     """The noise floor once, a sentinel every few trials."""
 
+    @pytest.mark.slow
     def test_the_noise_floor_is_measured_once_and_kept(self, make_study, tmp_path):
         """Right after the untuned model, before any config: two live processes, two blocks, on record for good."""
         study = make_study()
@@ -342,6 +347,7 @@ class TestTheMachineIsWatched:
         assert study.num_recorded() == 1
         assert study.noise_floor is None
 
+    @pytest.mark.slow
     def test_a_sentinel_is_read_after_every_four_trials(self, make_study):
         """The untuned model is timed again after trial 4 and after trial 8; the readings are on record."""
         study = make_study()
@@ -354,6 +360,7 @@ class TestTheMachineIsWatched:
         assert [n for n, each in enumerate(ended) if isinstance(each, DriftChecked)] == [5, 10]
         assert study.num_recorded() == 10, "a sentinel is no trial"
 
+    @pytest.mark.slow
     def test_sentinels_go_on_where_a_study_goes_on(self, make_study, tmp_path):
         """A run that goes on begins with a reading, and counts from the last one on record."""
         study = make_study()
@@ -384,6 +391,7 @@ class TestTheMachineIsWatched:
         untuned_s, tuned_s = answer.confirmation.values
         assert min(untuned_s, tuned_s) > 0.04, "both sides of the comparison were measured on today's machine"
 
+    @pytest.mark.slow
     def test_a_quiet_machine_is_not_reported(self, make_study, tmp_path):
         """A drift below 5 % is on record and no warning."""
         study = make_study()
@@ -392,6 +400,7 @@ class TestTheMachineIsWatched:
         assert answer.drift is not None
         assert ("latency changed by" in summary_of(study)) is (answer.drift > DRIFTING)
 
+    @pytest.mark.slow
     def test_a_sentinel_that_fails_does_no_harm(self, make_study, model_file):
         """No reading, no verdict on any config: the study goes on, and tries again after the next trial."""
         model_file.write_text(
@@ -407,6 +416,7 @@ class TestTheMachineIsWatched:
 class TestEarlyStop:
     """A clearly slower config is not sampled to the end."""
 
+    @pytest.mark.slow
     def test_it_is_recorded_and_never_wins(self, make_study):
         """What was sampled until then is a measurement like any other, above the best trial's by the documented bar."""
         study = make_study()
@@ -439,6 +449,7 @@ class TestEarlyStop:
         assert all(each.sampling.clearly_slower >= 0.1 for each in requests)
 
 
+@pytest.mark.slow
 def test_the_default_compile_is_confirmed_beside_the_winner(make_study):
     """The framework's default (6 ms) takes part in each block, though the winner (2 ms) is far from it."""
     study = make_study()

@@ -167,6 +167,7 @@ class TestProjection:
 class TestSeveral:
     """More than one prior."""
 
+    @pytest.mark.slow
     def test_they_take_turns(self, make_study, space, search, earlier, measurement, studies_dir):
         """The best of each first, four in all."""
         other = search(make_study("other", space=space), 24, lambda c, m: with_latency(m, 1.5 - latency_s(c) / 2))
@@ -302,6 +303,7 @@ class TestWhatItSaved:
         assert near_best_after(study, study.records()[:2]) == 2
         assert near_best_after(study, []) is None
 
+    @pytest.mark.slow
     def test_the_report(self, make_study, space, search, earlier, studies_dir):
         """Which trials came from it, whether the best did, and how soon the search arrived, here and there."""
         study = make_study(space=space)
@@ -318,6 +320,7 @@ class TestWhatItSaved:
         assert gave.endswith("gave trials 2, 3, 4, 5; the best is one of them")
         assert arrived == f"search      within 2 % of its best after 3 trials; earlier was after {there}"
 
+    @pytest.mark.slow
     def test_a_prior_that_was_no_use_is_told_as_such(self, make_study, space, search, earlier, studies_dir):
         """Here other settings are fast: the best did not come from the prior."""
         study = make_study(space=space)
@@ -326,6 +329,7 @@ class TestWhatItSaved:
         assert "the best is none of them" in priors_summary(answer)[0]
         assert document(study.manifest, answer)["priors"][0]["gave_best"] is False
 
+    @pytest.mark.slow
     def test_a_config_that_was_tried_before_is_not_its_merit(self, make_study, space, search, earlier, studies_dir):
         """Given to a study that goes on, it takes no credit for earlier trials."""
         study = search(make_study(space=space), 24)

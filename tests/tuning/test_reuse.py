@@ -202,6 +202,7 @@ class TestAClassIsSampledOnce:
         search(again)
         assert {again.record(number).reused_from for number in range(2, 6)} == {0, 1}
 
+    @pytest.mark.slow
     def test_where_the_evidence_is_gone_it_is_sampled_anew(self, study_of):
         """And serves those that come after."""
         study = study_of(ALIASES)
@@ -339,6 +340,7 @@ class TestWhoseSamplesServe:
 class TestCaches:
     """A compile that was paid once is not paid again, and cold figures stay cold."""
 
+    @pytest.mark.slow
     def test_the_confirmation_starts_from_the_trial_s_cache(self, study_of):
         """The first block is warm already, the search's own figure is the cold one, and no cache is left at the end."""
         study = study_of(RUNTIME.replace("[1, 2, 4]", "[1]"))
@@ -414,6 +416,7 @@ class TestCaches:
         assert not (study.folder / "caches").exists()
         assert not (study.folder / "confirm" / "cache").exists()
 
+    @pytest.mark.slow
     def test_few_are_kept_while_it_runs(self, study_of):
         """Those of the likely finalists alone where no knob is a runtime knob: here one trial is far the fastest."""
         latencies = RUNTIME.replace("values: [16, 1]", "values: [16, 1, 4, 8]").replace("default: 1}", "default: 4}")
@@ -430,6 +433,7 @@ class TestCaches:
         fastest = next(each.number for each in study.records() if each.config.get("latency_ms") == 1)
         assert kept == sorted(f"{number:04d}.whole" for number in {1, fastest})
 
+    @pytest.mark.slow
     def test_donors_are_bounded(self, study_of):
         """Space with many programs and runtime knobs does not fill the disk."""
         many = ", ".join(str(1 + n) for n in range(MAX_DONORS + 6))
@@ -446,6 +450,7 @@ class TestCaches:
         # The likely finalists are kept besides: three, and the default.
         assert MAX_DONORS <= max(most) <= MAX_DONORS + 4
 
+    @pytest.mark.slow
     def test_a_killed_run_s_cache_is_not_used(self, study_of, tmp_path, model_file):
         """Killed with -9 while it compiles: half a cache is left. The next run clears it, and compiles from nothing."""
         space = tmp_path / "killed.yaml"
