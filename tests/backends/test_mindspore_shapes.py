@@ -54,7 +54,7 @@ for knobs in json.loads(sys.argv[1]):
     changes, model_again = UndoLog(), Rows().set_train(False)
     ms.load_param_into_net(model_again, model.parameters_dict())
     config = Config(knobs)
-    step = variants.compile_under(backend, model_again, config, [], changes, shapes=shapes)
+    step = compile_model.compile_under(backend, model_again, config, [], changes, shapes=shapes)
     errors = [
         max(float(np.abs(got.asnumpy() - right).max()) for got, right in zip(step(x), each, strict=True))
         if all(got.shape == right.shape for got, right in zip(step(x), each, strict=True)) else -1.0

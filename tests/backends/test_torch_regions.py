@@ -52,7 +52,7 @@ def run(depth=3, **settings):
     config = Config({"execution": "compile", **settings})
     with torch.no_grad():
         expected = net(x)
-        step = variants.compile_under(backend, net, config, [], changes)
+        step = compile_model.compile_under(backend, net, config, [], changes)
         assert torch.allclose(step(x), expected, atol=1e-5)
         said, program = backend.diagnose(net, config), backend.program(net, config)
         assert torch.equal(net(x), expected), "the model is as it was"
@@ -170,7 +170,7 @@ config = Config({
 functions, changes = variants.declared(config, built["variants"]), UndoLog()
 with torch.no_grad():
     expected = model(*inputs)
-    step = variants.compile_under(backend, model, config, functions, changes)
+    step = compile_model.compile_under(backend, model, config, functions, changes)
     assert torch.allclose(step(*inputs), expected, atol=1e-5)
 from autotune.backends.torch.emitted_code import emitted_code
 (code,) = emitted_code()
