@@ -8,8 +8,8 @@ EXTRAS ?= torch,mindspore,dashboard,dev
 
 help:
 	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
-	@echo "make test   set up, then lint, type-check and run the fast tests (at most 12 minutes on 2 cores)"
-	@echo "make test-all  the same and the slow tests (at most 45 minutes on 2 cores)"
+	@echo "make test   set up, then lint, type-check and run the fast tests"
+	@echo "make test-all  the same and the slow tests"
 	@echo "make bench  set up, then run all benchmarks (about three hours; the machine must be idle)"
 	@echo "make clean  remove the environment and caches; studies stay"
 

@@ -317,6 +317,6 @@ class TestEscapeSequences:
         """Commands print with `print_line`, `say` and the plain console, which all make text safe."""
         for path in sorted((PACKAGE / "cli").glob("*.py")) + sorted((PACKAGE / "report").glob("*.py")):
             source = path.read_text()
-            assert "typer.echo(" not in source or path.name == "application.py", path
+            assert "typer.echo(" not in source or path.name == "app.py", path
             assert " Console(" not in source, path
             assert "from_markup" not in source, path

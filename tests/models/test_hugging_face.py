@@ -20,7 +20,7 @@ from autotune.models import hub
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
-from autotune.workload import workload
+from autotune.workload.build import build as build_workload
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # Read when it is imported, by this process and by those that it starts.
 
@@ -182,7 +182,7 @@ def test_a_name_becomes_a_workload():
     """The type stands among the arguments, so that two studies of two types ask two questions."""
     made = make_workload("hf:bert", {"seq": 8}, "torch", "cpu", 3)
     assert made.arguments == {"seq": 8, "name": "bert"}
-    built = workload.build(made)
+    built = build_workload(made)
     assert type(built.model).__name__ == "BertModel"
     assert built.inputs.keyword["input_ids"].shape == (1, 8)
 
