@@ -64,6 +64,22 @@ knobs:
   latency_ms: {doc: "https://example.org/x", values: [8, 6, 2], default: 6, untuned: 8}
 """
 
+PARENT = """
+import sys
+from pathlib import Path
+from autotune.trial.runner.runner import Runner
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
+home = Path(sys.argv[1])
+request = TrialRequest.model_validate_json((home / "request.json").read_text())
+def tell(stage):
+    if stage == "compile":
+        print(stage, flush=True)
+with Runner("fake", {}, preload=True, log=home / "log") as runner:
+    runner.run(TrialFolder(home / "trial"), request, on_stage=tell)
+"""
+"""A program that runs the request in a folder as a trial, and prints when it compiles: a parent to be killed."""
+
 QUICK = SamplingPlan(
     max_warmup_s=0.2, min_samples=5, max_samples=20, min_sampling_s=0.02, max_sampling_s=0.2, turn_s=0.02
 )

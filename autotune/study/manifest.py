@@ -51,7 +51,7 @@ class Manifest(Record):
     """The first is what the verdict is about."""
     constraints: tuple[Constraint, ...]
     tolerance: Annotated[PositiveFloat, Field(allow_inf_nan=False)] | None
-    """None: by the precision of the model (`numerics.DEFAULT_TOLERANCES`)."""
+    """None: by the precision of the model (`accuracy.DEFAULT_TOLERANCES`)."""
     reference_precision: ReferencePrecision = "model"
     variables: dict[str, str]
     variants: dict[str, dict[str, dict[str, str | None]]] = {}

@@ -17,7 +17,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from autotune.trial.toolchain import install_toolchain, is_complete
-from tests.conftest import REPOSITORY
+from tests.conftest import PARENT, REPOSITORY
 
 MAKER = """
 import os, sys, time
@@ -136,8 +136,8 @@ class TestTemporaryFiles:
         """`kill -9` in the middle of a compile: the supervisor removes the folder, since nobody else can."""
         folder = tmp_path / ("d" * 100)
         folder.mkdir()
-        (folder / "r.json").write_text(make_request({"behaviour": "hang"}).model_dump_json(by_alias=True))
-        parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(folder)], cwd=REPOSITORY, stdout=subprocess.PIPE)
+        (folder / "request.json").write_text(make_request({"behaviour": "hang"}).model_dump_json(by_alias=True))
+        parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], cwd=REPOSITORY, stdout=subprocess.PIPE)
         assert parent.stdout.readline() == b"compile\n"
         family = psutil.Process(parent.pid).children(recursive=True)
         assert Path(seen.read_text()).exists()
@@ -226,19 +226,3 @@ def test_a_config_that_hangs_is_blamed_with_a_toolchain_too(run, maker, make_req
     (outcome,) = run(make_request({"behaviour": "hang"}, limits=Limits(compile=1)))
     assert isinstance(outcome, Failure)
     assert outcome.reason is Reason.TIMEOUT
-
-
-_PARENT = """
-import sys
-from pathlib import Path
-from autotune.trial.runner.runner import Runner
-from autotune.trial.folder import TrialFolder
-from autotune.trial.request import TrialRequest
-home = Path(sys.argv[1])
-request = TrialRequest.model_validate_json((home / "r.json").read_text())
-def tell(stage):
-    if stage == "compile":
-        print(stage, flush=True)
-with Runner("fake", {}, preload=True, log=home / "log") as runner:
-    runner.run(TrialFolder(home / "trial"), request, on_stage=tell)
-"""

@@ -17,7 +17,7 @@ from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner, repeat_command
-from tests.conftest import QUICK_BUDGET, REPOSITORY
+from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY
 
 ENDINGS = [
     ("wrong", Reason.WRONG_RESULT, Stage.CHECK, "relative error"),
@@ -210,7 +210,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path, make_request, number):
     make_request_file.write_text(
         make_request({"behaviour": "hang"}, limits=QUICK_BUDGET.limits).model_dump_json(by_alias=True)
     )
-    parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], cwd=REPOSITORY, stdout=subprocess.PIPE)
     assert parent.stdout.readline() == b"compile\n"
     family = psutil.Process(parent.pid).children(recursive=True)
     assert len(family) >= 2
@@ -220,22 +220,6 @@ def test_nothing_outlives_a_killed_parent(tmp_path, make_request, number):
     _, alive = psutil.wait_procs([*family, *helpers], timeout=20)
     assert not alive
     assert not _sleeping_helpers()
-
-
-_PARENT = """
-import sys
-from pathlib import Path
-from autotune.trial.runner.runner import Runner
-from autotune.trial.folder import TrialFolder
-from autotune.trial.request import TrialRequest
-home = Path(sys.argv[1])
-request = TrialRequest.model_validate_json((home / "request.json").read_text())
-def tell(stage):
-    if stage == "compile":
-        print(stage, flush=True)
-with Runner("fake", {}, preload=True, log=home / "log") as runner:
-    runner.run(TrialFolder(home / "trial"), request, on_stage=tell)
-"""
 
 
 def _sleeping_helpers() -> list[psutil.Process]:

@@ -14,7 +14,7 @@ from autotune.errors import UnsuitableCallError
 
 
 class CellCopy:
-    """See `backends.ModelCopy`.
+    """See `capabilities.ModelCopy`.
 
     A variant is written for the model as it was when it was applied: calls in another mode, or with other attributes or
     parts, are refused. New weights are seen, since the Parameters are the job's own, wherever their data lie.

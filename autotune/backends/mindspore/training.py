@@ -52,7 +52,7 @@ def training_step(
 
 
 class SameState:
-    """A compiled step of Cells that have to stay as they were at the first step: see `mindspore_state`.
+    """A compiled step of Cells that have to stay as they were at the first step: see `mindspore.state`.
 
     It is not compiled again for another state, as a model's call is: steps take long to compile, and a learning rate
     that is given by `set_data` would be another state each time.

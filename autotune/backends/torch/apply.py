@@ -1,7 +1,7 @@
 """A model under a config: what a trial runs, and what `autotune.load(...).apply(model)` gives a job.
 
 Everything is checked before anything is set. Nothing is changed in the model: what has to be rewritten is a copy
-(`torch_copy`). Settings of the whole process (threads, float32 matmul precision, allocator) are noted in `changes`; a
+(`model_copy`). Settings of the whole process (threads, float32 matmul precision, allocator) are noted in `changes`; a
 job gets them only if it asks for them.
 """
 

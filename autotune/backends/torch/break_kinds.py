@@ -134,7 +134,7 @@ _GUARDS: tuple[tuple[re.Pattern[str], BreakKind], ...] = tuple(
 
 
 VARIABLES: dict[str, str] = {}
-"""Dynamo keeps books in the process (`torch_books`), and need not be asked to write."""
+"""Dynamo keeps books in the process (`counters`), and need not be asked to write."""
 
 _REFUSAL = re.compile(
     r"^torch\._dynamo\.exc\.\w+: (?P<reason>.*?)^from user code:\n(?P<stack>.*?)(?=\n\s*\n|\Z)",
