@@ -7,19 +7,20 @@ compilers, few). `--keep-real` repeats the simulated ones alone.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pydantic import TypeAdapter
+
+from benchmarks.frame import Benchmark, read
 from benchmarks.intervals import rate_is_below
 from benchmarks.product import Document, Product, ProductError
-from benchmarks.record import RESULTS, Conditions, Goal, Report, percent, publish, table
+from benchmarks.record import Goal, percent, table
 from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_variants
 
 SPACES = Path(__file__).with_name("spaces")
@@ -31,6 +32,15 @@ ALIKE_SD = 0.03
 SIMULATED = "simulated"
 NO_VERDICT = "no verdict"
 NUM_VARIANTS = 12
+ABOUT = (
+    "Studies whose configs all do the same work; a verdict `faster` is false. Simulated studies run the real "
+    f"tuner, study and statistics on drawn measurements of {NUM_VARIANTS + 1} configs: each process has a bias "
+    "for life, calls scatter by 2 %, one in twenty is delayed by 10 to 50 %, and the machine drifts by 0.5 % a "
+    "trial. Where successive blocks are correlated, a contestant's bias in a block resembles the one it had in "
+    "the block before (AR(1)), and up to 2 false winners in 100 studies meet the goal. The real ones compile "
+    "one model under names that give the very same code. Few studies can show a mistake, but not a rate as low "
+    "as the goal: the bound says what they do show."
+)
 
 
 @dataclass
@@ -68,6 +78,10 @@ class RealModel:
     trials: int
 
     @property
+    def name(self) -> str:
+        return f"{self.framework}, {self.model}"
+
+    @property
     def space(self) -> Path:
         return SPACES / f"identical_{self.framework}.yaml"
 
@@ -76,44 +90,102 @@ TORCH = RealModel("torch", "tanh_matmul", {"size": 128, "repeats": 20}, trials=4
 MINDSPORE = RealModel("mindspore", "tanh_matmul", {"size": 128, "repeats": 20}, trials=4)
 
 
-def simulated_part(noise: Noise, num_studies: int) -> Part:
-    """Studies of thirteen equal configs under a noise model; the study's number is its seed."""
-    part = Part(f"{SIMULATED}, processes scatter by {percent(noise.process_sd)}")
+@dataclass(frozen=True)
+class Case:
+    """Studies of one kind: simulated under a noise, of a real model, or those of an earlier run (`kept`)."""
+
+    name: str
+    num_studies: int = 0
+    noise: Noise | None = None
+    real: RealModel | None = None
+    kept: Part | None = None
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--simulated", type=int, default=100, help="studies for each spread (default: %(default)s)")
+    parser.add_argument(
+        "--process-sd", type=float, nargs="+", default=[0.015, 0.03, 0.06],
+        help="scatter between simulated processes, as shares (default: 0.015 0.03 0.06)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--correlation", type=float, nargs="+", default=[0.5, 0.8],
+        help="between the biases of successive blocks, in further simulated studies (default: 0.5 0.8)",
+    )  # fmt: skip
+    parser.add_argument("--alike", type=int, default=50, help="studies for each correlation (default: %(default)s)")
+    parser.add_argument("--torch", type=int, default=10, help="studies of a PyTorch model (default: %(default)s)")
+    parser.add_argument("--mindspore", type=int, default=5, help="studies of a MindSpore model (default: %(default)s)")
+    parser.add_argument("--keep-real", action="store_true", help="keep the rows of real models as they are")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """Simulated studies, then real ones; for a smoke run a few of the first noise and one of each framework."""
+    if given.quick:
+        noises = [(5, Noise(process_sd=given.process_sd[0])), (5, alike(given.correlation[0]))]
+        reals = [(1, TORCH), (1, MINDSPORE)]
+    else:
+        noises = [(given.simulated, Noise(process_sd=sd)) for sd in given.process_sd]
+        noises += [(given.alike, alike(each)) for each in given.correlation]
+        reals = [(given.torch, TORCH), (given.mindspore, MINDSPORE)]
+    simulated = [Case(name_of(noise), number, noise=noise) for number, noise in noises if number]
+    if given.keep_real:
+        return [*simulated, *(Case(part.name, kept=part) for part in kept_parts(given.results / "aa.json"))]
+    return [*simulated, *(Case(real.name, number, real=real) for number, real in reals if number)]
+
+
+def alike(correlation: float) -> Noise:
+    """Blocks that are alike in time."""
+    return Noise(process_sd=ALIKE_SD, block_correlation=correlation)
+
+
+def name_of(noise: Noise) -> str:
+    """Of the studies under it."""
+    name = f"{SIMULATED}, processes scatter by {percent(noise.process_sd)}"
     if noise.block_correlation:
-        part.name += f", correlation {noise.block_correlation} between successive blocks"
-        part.goal_rate = GOAL_RATE_ALIKE
+        name += f", correlation {noise.block_correlation} between successive blocks"
+    return name
+
+
+def run(case: Case) -> Part:
+    """The study's number is its seed."""
+    if case.kept is not None:
+        return case.kept
+    if case.noise is not None:
+        return simulated_part(case.noise, case.num_studies)
+    assert case.real is not None
+    return real_part(case.real, case.num_studies)
+
+
+def simulated_part(noise: Noise, num_studies: int) -> Part:
+    """Studies of thirteen equal configs under a noise model."""
+    part = Part(name_of(noise), goal_rate=GOAL_RATE_ALIKE if noise.block_correlation else GOAL_RATE)
     space = space_of_variants(NUM_VARIANTS)
     truth = Truth(dict.fromkeys(space.configs(), UNTUNED_S))
     for seed in range(num_studies):
         confirmation = simulate(space, truth, noise, seed=seed).confirmation
         speedup = confirmation.speedup
         part.add(confirmation.verdict.value, None if speedup is None else speedup.median)
-        _progress(part, num_studies, every=20)
     return part
 
 
 def real_part(real: RealModel, num_studies: int) -> Part:
-    """Studies of a real model through the command line; the study's number is its seed."""
-    part = Part(f"{real.framework}, {real.model}")
+    """Studies of a real model through the command line."""
+    part = Part(real.name)
     with Product() as product:
         for seed in range(num_studies):
             document = _tune(product, real, seed)
             speedup = document["speedup"]
             part.add(document["verdict"] or NO_VERDICT, None if speedup is None else speedup["median"])
-            _progress(part, num_studies, every=1)
     return part
 
 
-def kept_parts(results: Path) -> list[Part]:
+def kept_parts(file: Path) -> list[Part]:
     """What the last run found with real models; each says when that was."""
-    stored = json.loads((results / "aa.json").read_text(encoding="utf-8"))
-    conditions = stored["conditions"]
-    measured = f"{datetime.fromisoformat(conditions['started']):%Y-%m-%d}, commit {conditions['commit']}"
-    parts = [Part(**{**each, "verdicts": Counter(each["verdicts"])}) for each in stored["results"]["parts"]]
-    real = [each for each in parts if not each.name.startswith(SIMULATED)]
-    for part in real:
-        part.measured = part.measured or measured
-    return real
+    kept = read(file)
+    measured = f"{kept.conditions.started:%Y-%m-%d}, commit {kept.conditions.commit}"
+    parts = [TypeAdapter(Part).validate_python(each) for each in kept.records.values()]
+    real = [part for part in parts if not part.name.startswith(SIMULATED)]
+    return [replace(part, measured=part.measured or measured) for part in real]
 
 
 def goal_of(part: Part) -> Goal:
@@ -131,62 +203,20 @@ def goal_of(part: Part) -> Goal:
     )
 
 
-def report_of(parts: Sequence[Part]) -> Report:
-    """The parts as goals and a table."""
-    verdicts = sorted({verdict for part in parts for verdict in part.verdicts} | {"faster"})
+def judge(records: Sequence[Part]) -> list[Goal]:
+    """A goal for each part."""
+    return [goal_of(part) for part in records]
+
+
+def section(records: Sequence[Part]) -> str:
+    """One row for each part."""
+    verdicts = sorted({verdict for part in records for verdict in part.verdicts} | {"faster"})
     rows = [
         [_title(part), str(part.num_studies), *(str(part.verdicts[verdict]) for verdict in verdicts), _listed(part)]
-        for part in parts
+        for part in records
     ]
-    return Report(
-        name="aa",
-        title="A/A: identical configs",
-        about=(
-            "Studies whose configs all do the same work; a verdict `faster` is false. Simulated studies run the real "
-            f"tuner, study and statistics on drawn measurements of {NUM_VARIANTS + 1} configs: each process has a bias "
-            "for life, calls scatter by 2 %, one in twenty is delayed by 10 to 50 %, and the machine drifts by 0.5 % a "
-            "trial. Where successive blocks are correlated, a contestant's bias in a block resembles the one it had in "
-            "the block before (AR(1)), and up to 2 false winners in 100 studies meet the goal. The real ones compile "
-            "one model under names that give the very same code. Few studies can show a mistake, but not a rate as low "
-            "as the goal: the bound says what they do show."
-        ),
-        goals=[goal_of(part) for part in parts],
-        body=table(["part", "studies", *(f"`{verdict}`" for verdict in verdicts), "promised wrongly"], rows),
-        results={"parts": [vars(part) for part in parts]},
-        command="aa.py --keep-real" if any(part.measured for part in parts) else None,
-    )
-
-
-def main() -> None:
-    """Run the parts one after the other and write the section."""
-    parser = argparse.ArgumentParser(description="A/A: count false winners among identical configs.")
-    parser.add_argument("--simulated", type=int, default=100, help="studies for each spread (default: %(default)s)")
-    parser.add_argument(
-        "--process-sd", type=float, nargs="+", default=[0.015, 0.03, 0.06],
-        help="scatter between simulated processes, as shares (default: 0.015 0.03 0.06)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--correlation", type=float, nargs="+", default=[0.5, 0.8],
-        help="between the biases of successive blocks, in further simulated studies (default: 0.5 0.8)",
-    )  # fmt: skip
-    parser.add_argument("--alike", type=int, default=50, help="studies for each correlation (default: %(default)s)")
-    parser.add_argument("--torch", type=int, default=10, help="studies of a PyTorch model (default: %(default)s)")
-    parser.add_argument("--mindspore", type=int, default=5, help="studies of a MindSpore model (default: %(default)s)")
-    parser.add_argument("--keep-real", action="store_true", help="keep the rows of real models as they are")
-    parser.add_argument("--quick", action="store_true", help="a few simulated studies and one of each framework")
-    given = parser.parse_args()
-    if given.quick:
-        given.simulated, given.process_sd, given.torch, given.mindspore = 5, given.process_sd[:1], 1, 1
-        given.alike, given.correlation = 5, given.correlation[:1]
-
-    conditions = Conditions.now()
-    kept = kept_parts(RESULTS) if given.keep_real else None
-    noises = [(Noise(process_sd=sd), given.simulated) for sd in given.process_sd]
-    noises += [(Noise(process_sd=ALIKE_SD, block_correlation=each), given.alike) for each in given.correlation]
-    parts = [simulated_part(noise, num) for noise, num in noises if num]
-    if kept is None:
-        kept = [real_part(real, num) for real, num in ((TORCH, given.torch), (MINDSPORE, given.mindspore)) if num]
-    publish(report_of([*parts, *kept]), conditions, write=not given.quick)
+    header = ["part", "studies", *(f"`{verdict}`" for verdict in verdicts), "promised wrongly"]
+    return f"{ABOUT}\n\n{table(header, rows)}"
 
 
 def _tune(product: Product, real: RealModel, seed: int) -> Document:
@@ -209,10 +239,7 @@ def _listed(part: Part) -> str:
     return ", ".join(f"{speedup:.3f}x" for speedup in part.false_speedups) or "none"
 
 
-def _progress(part: Part, num_studies: int, every: int) -> None:
-    if part.num_studies % every == 0:
-        print(f"{part.name}: {part.num_studies} of {num_studies}: {dict(part.verdicts)}", flush=True)
-
+BENCHMARK = Benchmark("aa", "A/A: identical configs", __doc__, Part, cases, run, judge, section, options)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -14,10 +14,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,37 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
 
-from autotune.workload.traffic import Load, Traffic
-from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
+from benchmarks.adaptive_job import FEWEST, Case, decoding
+from benchmarks.frame import Benchmark
+from benchmarks.record import REPOSITORY, Goal, table
 
+JOB = Path(__file__).with_name("adaptive_job.py")
 WAYS = ("eager", "compiled", "adaptive")
 SLOWER_LIMIT = 1.05
-FEWEST = 12_000
-"""Candidates in a frame."""
-CLASSES, ROUNDS_OF_DAMPING = 80, 2
 CONFIG = {"execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kind of traffic. Shapes come in phases if `phase_calls` is not 0, each as often as its share asks for."""
-
-    name: str
-    about: str
-    shares: tuple[float, ...]
-    num_calls: int
-    phase_calls: int = 0
-
-    def stream(self) -> list[int]:
-        """Numbers of candidates, one for each call."""
-        whole = sum(self.shares)
-        loads = tuple(Load(sizes={"candidates": FEWEST + 16 * i}, share=s / whole) for i, s in enumerate(self.shares))
-        traffic = Traffic(loads=loads)
-        repeats = max(self.phase_calls, 1)
-        drawn = traffic.stream(self.num_calls // repeats, seed=0)
-        return [loads[index].sizes["candidates"] for index in drawn for _ in range(repeats)]
-
-
 LONG_TAIL = "long tail"
 ZIPF = tuple(1 / rank**1.8 for rank in range(1, 61))
 CASES = (
@@ -67,19 +42,25 @@ CASES = (
 QUICK = (Case("steady", "two shapes", (1, 1), 400), Case(LONG_TAIL, "8 shapes", ZIPF[:8], 400))
 
 
-def first_call() -> dict[str, float]:
-    """In a child: what compiling the first shape takes, and a call of it. Seconds."""
-    import torch
+@dataclass(frozen=True)
+class Found:
+    """What each way gave under one traffic, a process for each round."""
 
-    torch.set_num_threads(1)
-    model, x = decoding(FEWEST)
-    with torch.no_grad():
-        eager_s = median_s(lambda: model(x))
-        compiled: Callable[..., Any] = torch.compile(model, dynamic=False)
-        start = time.perf_counter()
-        compiled(x)
-        first_s = time.perf_counter() - start
-        return {"eager_s": eager_s, "first_s": first_s, "compiled_s": median_s(lambda: compiled(x))}
+    case: Case
+    ways: dict[str, list[dict[str, Any]]]
+
+    def median_s(self, way: str) -> float:
+        return float(statistics.median(each["seconds"] for each in self.ways[way]))
+
+    @property
+    def share(self) -> float:
+        """Of the adaptive runtime's time in the slower one of the two others."""
+        return self.median_s("adaptive") / max(self.median_s("eager"), self.median_s("compiled"))
+
+    def cells(self) -> list[str]:
+        times = [f"{self.median_s(way):.1f}" for way in WAYS]
+        compiled = [str(self.ways[way][-1]["num_compiled"]) for way in ("compiled", "adaptive")]
+        return [f"{self.case.name}: {self.case.about}", f"{self.case.num_calls:,}", *times, *compiled]
 
 
 def answer(folder: Path) -> Path:
@@ -90,7 +71,7 @@ def answer(folder: Path) -> Path:
     from autotune.backends.torch.backend import TorchBackend
     from autotune.measure.measurement import structure_sha256
 
-    cold, warm = (child(["--first-call"], folder / "cache") for _ in range(2))
+    cold, warm = (child(["first-call"], folder / "cache") for _ in range(2))
     model, x = decoding(FEWEST)
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
     content.update(framework="torch", verdict="faster", config=CONFIG, untuned={"execution": "eager"})
@@ -115,83 +96,10 @@ def percentiles(seconds: float) -> dict[str, float]:
     return dict.fromkeys(("p50", "p90", "p99"), seconds)
 
 
-def median_s(call: Callable[[], Any]) -> float:
-    """Of 50 calls, after 10."""
-    times_s = []
-    for _ in range(60):
-        start = time.perf_counter()
-        call()
-        times_s.append(time.perf_counter() - start)
-    return statistics.median(times_s[10:])
-
-
-def decoding(num_candidates: int) -> tuple[Any, Any]:
-    """The model, and one input."""
-    from benchmarks.models.box_decoding_torch import box_decoding
-
-    model, (x,) = box_decoding(candidates=num_candidates, num_classes=CLASSES, rounds=ROUNDS_OF_DAMPING)
-    return model, x
-
-
-def way(name: str, model: Any, path: Path) -> AbstractContextManager[Any]:
-    """What is called, for as long as the block lasts."""
-    import torch
-
-    import autotune
-    from autotune.tuned.adaptive_policy import AdaptivePolicy
-
-    if name == "eager":
-        return nullcontext(model)
-    if name == "compiled":
-        torch._dynamo.config.recompile_limit = 10_000
-        torch._dynamo.config.accumulated_recompile_limit = 10_000
-        return nullcontext(torch.compile(model, dynamic=False))
-    bounds = AdaptivePolicy(max_versions=64)
-    return autotune.load(path).applied(model, on_mismatch="raise", margin=None, adaptive=bounds)
-
-
-def replay(name: str, case: Case, path: Path) -> dict[str, Any]:
-    """In the child: the stream, once. Inputs are made before the clock starts."""
-    import torch
-
-    import autotune
-
-    torch.set_num_threads(1)
-    stream = case.stream()
-    model = decoding(FEWEST)[0]
-    inputs = {size: decoding(size)[1] for size in set(stream)}
-    worst_s = 0.0
-    with torch.no_grad():
-        start = time.perf_counter()
-        with way(name, model, path) as called:
-            for size in stream:
-                before = time.perf_counter()
-                called(inputs[size])
-                worst_s = max(worst_s, time.perf_counter() - before)
-            stats = autotune.stats(called)
-        seconds = time.perf_counter() - start
-    decided = None if stats is None or stats.adaptive is None else stats.adaptive
-    num_compiled = decided.num_compiled if decided else len(set(stream)) if name == "compiled" else 0
-    return {
-        "seconds": seconds,
-        "worst_call_s": worst_s,
-        "num_compiled": num_compiled,
-        "compiling_s": decided.compiling_s if decided else None,
-        "saved_s": decided.saved_s if decided else None,
-    }
-
-
-def replayed(name: str, number: int, path: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """The same in a fresh process with an empty cache."""
-    flags = ["--quick"] if given.quick else []
-    with tempfile.TemporaryDirectory() as cache:
-        return child(["--replay", name, str(number), str(path), *flags], Path(cache))
-
-
 def child(arguments: Sequence[str], cache: Path) -> dict[str, Any]:
-    """What this script prints in a process of its own."""
+    """What the job prints in a process of its own."""
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache), "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, __file__, *arguments]
+    command = [sys.executable, str(JOB), *arguments]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)} failed: {done.stderr[-2000:]}")
@@ -199,85 +107,74 @@ def child(arguments: Sequence[str], cache: Path) -> dict[str, Any]:
     return found
 
 
-def measure(cases: Sequence[Case], given: argparse.Namespace, path: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Case -> way -> what each round gave. The ways take turns, each round in another order."""
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {each.name: {way: [] for way in WAYS} for each in cases}
-    for round_number in range(given.rounds):
-        for number, case in enumerate(cases):
-            turn = (round_number + number) % len(WAYS)
-            for name in (*WAYS[turn:], *WAYS[:turn]):
-                found[case.name][name].append(replayed(name, number, path, given))
-                print(case.name, name, found[case.name][name][-1], file=sys.stderr, flush=True)
-    return found
-
-
-def median_seconds(found: dict[str, list[dict[str, Any]]], name: str) -> float:
-    """Of a way, over rounds."""
-    return float(statistics.median(each["seconds"] for each in found[name]))
-
-
-def report_of(cases: Sequence[Case], found: dict[str, dict[str, list[dict[str, Any]]]], rounds: int) -> Report:
-    """The section."""
-    rows, shares = [], {}
-    for case in cases:
-        seconds = {name: median_seconds(found[case.name], name) for name in WAYS}
-        shares[case.name] = seconds["adaptive"] / max(seconds["eager"], seconds["compiled"])
-        compiled = [str(found[case.name][name][-1]["num_compiled"]) for name in ("compiled", "adaptive")]
-        rows.append(
-            [f"{case.name}: {case.about}", f"{case.num_calls:,}", *(f"{seconds[name]:.1f}" for name in WAYS), *compiled]
-        )
-    tail = {name: median_seconds(found[LONG_TAIL], name) for name in WAYS}
-    best = min(tail["eager"], tail["compiled"])
-    return Report(
-        name="adaptive",
-        title="The adaptive runtime on three kinds of traffic",
-        about=(
-            "Seconds that a job's calls take together, compiling included, from an empty cache. A detector's decoding "
-            f"of {FEWEST:,} and more candidates on one core; medians of {rounds} process(es), which take turns. The "
-            "sizes were chosen so that there is something to decide: where compiling gains less, or the job is over "
-            "sooner, eager execution is the better choice, and the adaptive runtime pays for finding out."
-        ),
-        goals=[
-            Goal(
-                f"never over {SLOWER_LIMIT:.2f} times the slower of always eager and always compiled",
-                f"{max(shares.values()):.2f} times at most",
-                max(shares.values()) <= SLOWER_LIMIT,
-            ),
-            Goal(
-                "on the long tail faster than both",
-                f"{tail['adaptive']:.1f} s; eager {tail['eager']:.1f} s, compiled {tail['compiled']:.1f} s",
-                tail["adaptive"] < best,
-            ),
-        ],
-        body=table(["traffic", "calls", "eager s", "compiled s", "adaptive s", "shapes compiled", "by adaptive"], rows),
-        results={"rounds": rounds, "found": found},
-    )
-
-
-def main() -> None:
-    """Measure, and the section."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
     parser.add_argument("--rounds", type=int, default=2, help="processes of each way (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="short streams, once, nothing is written")
-    parser.add_argument("--replay", nargs=3, metavar=("WAY", "CASE", "FILE"), help=argparse.SUPPRESS)
-    parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    cases = QUICK if given.quick else CASES
-    if given.replay:
-        name, number, file = given.replay
-        print(json.dumps(replay(name, cases[int(number)], Path(file))))
-        return
-    if given.first_call:
-        print(json.dumps(first_call()))
-        return
-    if given.quick:
-        given.rounds = 1
-    conditions = Conditions.now()
-    with tempfile.TemporaryDirectory() as temporary:
-        found = measure(cases, given, answer(Path(temporary)))
-    report = report_of(cases, found, given.rounds)
-    publish(report, conditions, write=not given.quick)
 
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """All kinds of traffic; for a smoke run two short streams, once."""
+    return list(QUICK) if given.quick else [replace(each, rounds=given.rounds) for each in CASES]
+
+
+def run(case: Case) -> Found:
+    """The ways take turns, each round in another order, in fresh processes with empty caches."""
+    ways: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as temporary:
+        path = answer(Path(temporary))
+        for number in range(case.rounds):
+            turn = number % len(WAYS)
+            for way in (*WAYS[turn:], *WAYS[:turn]):
+                with tempfile.TemporaryDirectory() as cache:
+                    seen = child(["replay", way, str(path), json.dumps(asdict(case))], Path(cache))
+                ways[way].append(seen)
+                print(case.name, way, seen, file=sys.stderr, flush=True)
+    return Found(case, ways)
+
+
+def judge(records: Sequence[Found]) -> list[Goal]:
+    """About the worst traffic, and about the long tail."""
+    worst = max(each.share for each in records)
+    tail = next(each for each in records if each.case.name == LONG_TAIL)
+    adaptive_s, eager_s, compiled_s = (tail.median_s(way) for way in ("adaptive", "eager", "compiled"))
+    return [
+        Goal(
+            f"never over {SLOWER_LIMIT:.2f} times the slower of always eager and always compiled",
+            f"{worst:.2f} times at most",
+            worst <= SLOWER_LIMIT,
+        ),
+        Goal(
+            "on the long tail faster than both",
+            f"{adaptive_s:.1f} s; eager {eager_s:.1f} s, compiled {compiled_s:.1f} s",
+            adaptive_s < min(eager_s, compiled_s),
+        ),
+    ]
+
+
+def section(records: Sequence[Found]) -> str:
+    """A row for each kind of traffic."""
+    about = (
+        "Seconds that a job's calls take together, compiling included, from an empty cache. A detector's decoding "
+        f"of {FEWEST:,} and more candidates on one core; medians of {len(records[0].ways['eager'])} process(es), "
+        "which take turns. The "
+        "sizes were chosen so that there is something to decide: where compiling gains less, or the job is over "
+        "sooner, eager execution is the better choice, and the adaptive runtime pays for finding out."
+    )
+    header = ["traffic", "calls", "eager s", "compiled s", "adaptive s", "shapes compiled", "by adaptive"]
+    return f"{about}\n\n{table(header, [each.cells() for each in records])}"
+
+
+BENCHMARK = Benchmark(
+    "adaptive",
+    "The adaptive runtime on three kinds of traffic",
+    __doc__,
+    Found,
+    cases,
+    run,
+    judge,
+    section,
+    options,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -10,7 +10,8 @@ import argparse
 import statistics
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
 
+from benchmarks.frame import Benchmark
 from benchmarks.intervals import Pair, Ratio, ratio_over_pairs
 from benchmarks.pairs import PlainScript, alternate
 from benchmarks.product import Product, export_in
-from benchmarks.record import Conditions, Goal, Report, percent, publish, table
+from benchmarks.record import Goal, percent, table
 
 MODELS = ("vit", "resnet18", "bert_small", "planner", "yolo_tiny", "tanh_matmul")
 SEED = 0
@@ -75,80 +77,73 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much to measure."""
+class Case:
+    """A model, how much to measure, and where its export is or is to be kept (None: nowhere)."""
 
+    name: str
     trials: int
     pairs: int
     sampling_s: float
+    exports: Path | None
 
 
-def deliver(product: Product, model: str, exports: Path, effort: Effort) -> Delivery:
-    """Tune and export the model, unless its export is there already, and run the plain script both ways."""
-    path = export_in(exports, model, SEED).resolve()
-    if not path.exists():
-        product.tune(model, "torch", study=model, trials=effort.trials, seed=SEED)
-        product.export(model, path)
-    promise = Promise.read(path)
-    way = ["--default-compile"] if promise.speedup is None else ["--settings", str(path)]
-    with tempfile.TemporaryDirectory() as folder:
-        script = PlainScript(model, Path(folder), seed=SEED, sampling_s=effort.sampling_s)
-        pairs_s = alternate(effort.pairs, script.median_s, lambda: script.median_s(*way))
-    delivery = Delivery(model, promise, pairs_s)
-    print(" | ".join(delivery.cells()), flush=True)
-    return delivery
-
-
-def report_of(seen: list[Delivery], effort: Effort) -> Report:
-    """Models with a promise, and models that were left alone, in a table each."""
-    promised = [each for each in seen if each.promise.speedup is not None]
-    untouched = [each for each in seen if each.promise.speedup is None]
-    num_kept = sum(each.kept for each in promised)
-    found = f"{num_kept} of {len(promised)} promises" if promised else "no model was promised anything"
-    if untouched:
-        found += f"; {len(untouched)} of {len(seen)} models are left untouched, which promises 1.0 and cannot fail"
-    return Report(
-        name="delivered",
-        title="Promised and delivered",
-        about=(
-            f"Each model is tuned on the CPU with PyTorch and exported; then `benchmarks/plain.py`, which shares no "
-            f"code with the tool but the model's definition, runs it both ways in {effort.pairs} pairs of fresh "
-            "processes. Delivered is the geometric mean of the pairs' ratios, with its 95 % interval."
-        ),
-        goals=[
-            Goal(
-                f"delivered within {TOLERANCE:.0%} of the promise, or inside the promised interval".replace("%", " %"),
-                found,
-                bool(promised) and num_kept == len(promised),
-            )
-        ],
-        body="\n\n".join([*_promised_table(promised), *_untouched_table(untouched)]),
-        results={
-            "models": [{**asdict(each), "delivered": asdict(each.found), "kept": each.kept} for each in seen],
-            "effort": asdict(effort),
-        },
-    )
-
-
-def main() -> None:
-    """Tune, export and run each model, and write the section."""
-    parser = argparse.ArgumentParser(description="Does a plain script get the speed-up that the export promises?")
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
     parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled models (default: %(default)s)")
     parser.add_argument("--from", type=Path, dest="exports", metavar="DIR",
                         help="folder of exports: one that is there is used, one that is missing is made")  # fmt: skip
     parser.add_argument("--trials", type=int, default=8, help="trials of each study (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="process pairs of each model (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="two models, two trials, two short pairs")
-    given = parser.parse_args()
-    effort = Effort(given.trials, given.pairs, sampling_s=4.0)
-    if given.quick:
-        given.models, effort = ["resnet18", "bert_small"], Effort(trials=2, pairs=2, sampling_s=1.0)
 
-    conditions = Conditions.now()
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """A case for each model; for a smoke run two models, two trials, two short pairs."""
+    if given.quick:
+        return [Case(model, 2, 2, 1.0, given.exports) for model in ("resnet18", "bert_small")]
+    return [Case(model, given.trials, given.pairs, 4.0, given.exports) for model in given.models]
+
+
+def run(case: Case) -> Delivery:
+    """Tune and export the model, unless its export is there already, and run the plain script both ways."""
     with Product() as product:
-        exports = given.exports or product.folder / "exports"
-        seen = [deliver(product, model, exports, effort) for model in given.models]
-    publish(report_of(seen, effort), conditions, write=not given.quick)
+        path = export_in(case.exports or product.folder / "exports", case.name, SEED).resolve()
+        if not path.exists():
+            product.tune(case.name, "torch", study=case.name, trials=case.trials, seed=SEED, process_settings=True)
+            product.export(case.name, path)
+        promise = Promise.read(path)
+        way = ["--default-compile"] if promise.speedup is None else ["--settings", str(path)]
+        with tempfile.TemporaryDirectory() as folder:
+            script = PlainScript(case.name, Path(folder), seed=SEED, sampling_s=case.sampling_s)
+            pairs_s = alternate(case.pairs, script.median_s, lambda: script.median_s(*way))
+    return Delivery(case.name, promise, pairs_s)
+
+
+def judge(records: Sequence[Delivery]) -> list[Goal]:
+    """About the models that were promised something."""
+    promised = [each for each in records if each.promise.speedup is not None]
+    num_kept, num_untouched = sum(each.kept for each in promised), len(records) - len(promised)
+    found = f"{num_kept} of {len(promised)} promises" if promised else "no model was promised anything"
+    if num_untouched:
+        found += f"; {num_untouched} of {len(records)} models are left untouched, which promises 1.0 and cannot fail"
+    return [
+        Goal(
+            f"delivered within {TOLERANCE:.0%} of the promise, or inside the promised interval".replace("%", " %"),
+            found,
+            bool(promised) and num_kept == len(promised),
+        )
+    ]
+
+
+def section(records: Sequence[Delivery]) -> str:
+    """Models with a promise, and models that were left alone, in a table each."""
+    promised = [each for each in records if each.promise.speedup is not None]
+    untouched = [each for each in records if each.promise.speedup is None]
+    about = (
+        "Each model is tuned on the CPU with PyTorch and exported; then `benchmarks/plain.py`, which shares no "
+        f"code with the tool but the model's definition, runs it both ways in {len(records[0].pairs_s)} pairs of fresh "
+        "processes. Delivered is the geometric mean of the pairs' ratios, with its 95 % interval."
+    )
+    return "\n\n".join([about, *_promised_table(promised), *_untouched_table(untouched)])
 
 
 def _promised_table(promised: list[Delivery]) -> list[str]:
@@ -167,5 +162,7 @@ def _untouched_table(untouched: list[Delivery]) -> list[str]:
     return [heading, table(header, [each.cells() for each in untouched])]
 
 
+BENCHMARK = Benchmark("delivered", "Promised and delivered", __doc__, Delivery, cases, run, judge, section, options)
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

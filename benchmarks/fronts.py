@@ -44,9 +44,7 @@ def samplers(space: SearchSpace) -> dict[str, Callable[[int], BaseSampler]]:
 def replay_front(name: str, table: Table, label: str, num_seeds: int) -> Front:
     """Searches with seeds 0, 1, 2 ... Configs that come again are answered from the table and not counted."""
     make = samplers(table.space)[label]
-    front = Front(name, label, [_shares(table, make(seed)) for seed in range(num_seeds)])
-    print(f"two objectives: {' | '.join(front.cells())}", flush=True)
-    return front
+    return Front(name, label, [_shares(table, make(seed)) for seed in range(num_seeds)])
 
 
 def area(values: Sequence[Values], worst: Values) -> float:

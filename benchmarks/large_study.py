@@ -17,9 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from autotune.space.space import Knob, SearchSpace
 from autotune.study.lease import Lease
 from autotune.study.open import create_study, open_study
 from autotune.study.study import Study
-from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
+from benchmarks.frame import Benchmark
+from benchmarks.record import REPOSITORY, Goal, table
 from benchmarks.simulated import manifest_of, measurement_of
 
 SIZES = (0, 1_000, 10_000)
@@ -40,6 +41,25 @@ GOAL_OPEN_S = 2.0
 NUM_SAMPLES = 60
 """Of each synthetic outcome: what a trial of a ViT takes until its median is known to half a percent."""
 LONGEST_S = 900.0
+ABOUT = (
+    "A study filled with synthetic trials (outcomes as long as a ViT's), in a space that the study lists and "
+    "in one that is too large for that. *Open* is `open_study` in a process that has imported everything; "
+    "*studies* and *show* are whole commands, of which Python's start and imports are what they take at 0 "
+    "trials. *First ask* is of a process that has just opened the study; the others are medians."
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A study of so many trials in a space, and how often it is asked and told."""
+
+    space: str
+    num_trials: int
+    repeats: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.space}, {self.num_trials:,} trials"
 
 
 @dataclass(frozen=True)
@@ -108,20 +128,31 @@ def fill(study: Study, num_trials: int) -> None:
         _write(connection, study.manifest.space, list(islice(configs, num_trials - 1)))
 
 
-def measure(space_name: str, num_trials: int, repeats: int) -> Figures:
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--repeats", type=int, default=20, help="asks and tells of each study (default: %(default)s)")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """Every size in both spaces."""
+    sizes, repeats = (SIZES[:2], 3) if given.quick else (SIZES, given.repeats)
+    return [Case(name, n, repeats) for name, space in SPACES.items() for n in sizes if n < space.size(n + 1)]
+
+
+def run(case: Case) -> Figures:
     """Make a study in a temporary folder, fill it, and time what is done with it."""
     with tempfile.TemporaryDirectory(prefix="autotune-large-") as name:
         studies = Path(name) / "studies"
-        made = create_study(studies, manifest_of(SPACES[space_name], seed=0))
-        fill(made, num_trials)
+        made = create_study(studies, manifest_of(SPACES[case.space], seed=0))
+        fill(made, case.num_trials)
         made.close()
         database_bytes = (made.folder / "study.db").stat().st_size
         listed_s, shown_s = (_command_s(Path(name), *words) for words in (("studies",), ("show", made.name)))
         opening_s = [_open_s(studies, made.name) for _ in range(3)]
-        asks_s, tells_s = _ask_and_tell(open_study(studies, made.name), repeats)
-    figures = Figures(
-        space=space_name,
-        num_trials=num_trials,
+        asks_s, tells_s = _ask_and_tell(open_study(studies, made.name), case.repeats)
+    return Figures(
+        space=case.space,
+        num_trials=case.num_trials,
         database_bytes=database_bytes,
         open_s=statistics.median(opening_s),
         list_s=listed_s,
@@ -130,51 +161,25 @@ def measure(space_name: str, num_trials: int, repeats: int) -> Figures:
         ask_s=statistics.median(asks_s[1:]),
         tell_s=statistics.median(tells_s[1:]),
     )
-    print(" | ".join(figures.cells()), flush=True)
-    return figures
 
 
-def report_of(seen: list[Figures]) -> Report:
-    """The table, and the one goal."""
-    largest = max(each.num_trials for each in seen)
-    opened = [each for each in seen if each.num_trials == largest]
-    return Report(
-        name="large_study",
-        title="Large studies",
-        about=(
-            "A study filled with synthetic trials (outcomes as long as a ViT's), in a space that the study lists and "
-            "in one that is too large for that. *Open* is `open_study` in a process that has imported everything; "
-            "*studies* and *show* are whole commands, of which Python's start and imports are what they take at 0 "
-            "trials. *First ask* is of a process that has just opened the study; the others are medians."
-        ),
-        goals=[
-            Goal(
-                f"a study of {largest:,} trials opens in under {GOAL_OPEN_S:.0f} s",
-                ", ".join(f"{each.space}: {_seconds(each.open_s)}" for each in opened),
-                all(each.open_s < GOAL_OPEN_S for each in opened),
-            )
-        ],
-        body=table(
-            ["space", "trials", "database", "open", "`studies`", "`show`", "first ask", "ask", "tell"],
-            [each.cells() for each in seen],
-        ),
-        results={"figures": [asdict(each) for each in seen]},
-    )
-
-
-def main() -> None:
-    """Every size in both spaces, and the section."""
-    parser = argparse.ArgumentParser(description="Opening, listing, asking and telling in large studies.")
-    parser.add_argument("--repeats", type=int, default=20, help="asks and tells of each study (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="0 and 1 000 trials only, three asks")
-    given = parser.parse_args()
-    sizes, repeats = (SIZES[:2], 3) if given.quick else (SIZES, given.repeats)
-
-    conditions = Conditions.now()
-    seen = [
-        measure(name, size, repeats) for name, space in SPACES.items() for size in sizes if size < space.size(size + 1)
+def judge(records: Sequence[Figures]) -> list[Goal]:
+    """The largest studies open soon."""
+    largest = max(each.num_trials for each in records)
+    opened = [each for each in records if each.num_trials == largest]
+    return [
+        Goal(
+            f"a study of {largest:,} trials opens in under {GOAL_OPEN_S:.0f} s",
+            ", ".join(f"{each.space}: {_seconds(each.open_s)}" for each in opened),
+            all(each.open_s < GOAL_OPEN_S for each in opened),
+        )
     ]
-    publish(report_of(seen), conditions, write=not given.quick)
+
+
+def section(records: Sequence[Figures]) -> str:
+    """One row for each study."""
+    header = ["space", "trials", "database", "open", "`studies`", "`show`", "first ask", "ask", "tell"]
+    return f"{ABOUT}\n\n{table(header, [each.cells() for each in records])}"
 
 
 def _scattered(space: SearchSpace) -> Iterator[Config]:
@@ -281,5 +286,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.0f} ms"
 
 
+BENCHMARK = Benchmark("large_study", "Large studies", __doc__, Figures, cases, run, judge, section, options)
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

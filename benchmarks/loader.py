@@ -9,14 +9,13 @@ frozen code that nobody watches, which is what a job would have that sets `torch
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +33,26 @@ from autotune.backends.torch.frozen import FrozenWeights
 from autotune.job.load import Loaded
 from autotune.measure.measurement import structure_sha256
 from autotune.models.torch.vit import vit
-from benchmarks.record import REPOSITORY, Conditions, Goal, Report, publish, table
+from benchmarks.frame import Benchmark
+from benchmarks.record import REPOSITORY, Goal, table
 
 PLAIN_SHARE, FROZEN_SHARE = 0.1, 0.02
 """Of a call of the smallest model, and of a ViT's: a share, since machines differ by more than the wrapper costs."""
 CONFIG = {"execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False}
 FROZEN = {**CONFIG, "freezing": True}
+Calls = dict[str, Callable[[], Any]]
+CHECK = "check of frozen weights"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model under a config, and the share of a burst's calls that it is called."""
+    """A model under a config, in rounds of bursts of calls; or, without a model, the check of frozen weights."""
 
     name: str
-    make: Callable[[], tuple[torch.nn.Module, torch.Tensor]]
-    config: dict[str, Any]
-    share: float = 1.0
+    make: Callable[[], tuple[torch.nn.Module, torch.Tensor]] | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    rounds: int = 60
+    calls: int = 5000
 
 
 def tiny() -> tuple[torch.nn.Module, torch.Tensor]:
@@ -64,18 +67,28 @@ def large() -> tuple[torch.nn.Module, torch.Tensor]:
     return built["model"], inputs[0] if isinstance(inputs, tuple) else inputs
 
 
-CASES = (
-    Case("one layer", tiny, CONFIG),
-    Case("one layer, frozen", tiny, FROZEN),
-    Case("ViT, frozen", large, FROZEN, 2e-3),
-)
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--rounds", type=int, default=60, help="of a burst of each (default: %(default)s)")
+    parser.add_argument("--calls", type=int, default=5000, help="in a burst (default: %(default)s)")
 
 
-def answer(case: Case, folder: Path) -> Loaded:
-    """An answer for the case's model, on this machine."""
-    model, x = case.make()
+def cases(given: argparse.Namespace) -> list[Case]:
+    """Three models, and the check of frozen weights; for a smoke run a few short bursts."""
+    rounds, calls = (5, 200) if given.quick else (given.rounds, given.calls)
+    return [
+        Case("one layer", tiny, CONFIG, rounds, calls),
+        Case("one layer, frozen", tiny, FROZEN, rounds, calls),
+        Case("ViT, frozen", large, FROZEN, rounds, max(1, calls // 500)),
+        Case(CHECK),
+    ]
+
+
+def answer(made: tuple[torch.nn.Module, torch.Tensor], config: dict[str, Any], folder: Path) -> Loaded:
+    """An answer for a model and its input, on this machine."""
+    model, x = made
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework="torch", verdict="faster", config=case.config, untuned={"execution": "eager"})
+    content.update(framework="torch", verdict="faster", config=config, untuned={"execution": "eager"})
     here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
     content["environment"] = {**here, "framework_version": str(torch.__version__)}
     parameters = TorchBackend().parameters(model)
@@ -86,16 +99,16 @@ def answer(case: Case, folder: Path) -> Loaded:
     return autotune.load(folder / "best.yaml")
 
 
-def ways(case: Case, folder: Path) -> dict[str, Callable[[], Any]]:
+def ways(make: Callable[[], tuple[torch.nn.Module, torch.Tensor]], config: dict[str, Any], folder: Path) -> Calls:
     """The ways of calling, each compiled and settled."""
-    loaded, x = answer(case, folder), case.make()[1]
-    bare = torch.compile(case.make()[0], backend="inductor", mode="default", dynamic=None, fullgraph=False)
-    with torch._inductor.config.patch(freezing=bool(case.config.get("freezing"))):
+    loaded, x = answer(make(), config, folder), make()[1]
+    bare = torch.compile(make()[0], backend="inductor", mode="default", dynamic=None, fullgraph=False)
+    with torch._inductor.config.patch(freezing=bool(config.get("freezing"))):
         bare(x)
     made: dict[str, Any] = {
         "bare": bare,
-        "loaded": loaded.apply(case.make()[0], on_mismatch="raise"),
-        "monitored": loaded.apply(case.make()[0], on_mismatch="raise", monitor=True),
+        "loaded": loaded.apply(make()[0], on_mismatch="raise"),
+        "monitored": loaded.apply(make()[0], on_mismatch="raise", monitor=True),
     }
     for each in made.values():
         for _ in range(50):
@@ -115,16 +128,44 @@ def burst_s(call: Callable[[], Any], num_calls: int) -> float:
     return (time.perf_counter() - start) / num_calls
 
 
-def measure(case: Case, num_rounds: int, num_calls: int) -> dict[str, list[float]]:
-    """Seconds of a call in each burst of each way."""
+def run(case: Case) -> Bursts | Watch:
+    """Seconds of a call in each burst of each way, or what the check takes."""
+    if case.make is None:
+        return watch()
     generator = random.Random(0)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        calls = ways(case, Path(folder))
+        calls = ways(case.make, case.config, Path(folder))
         seconds: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(num_rounds):
+        for _ in range(case.rounds):
             for name in generator.sample(list(calls), len(calls)):
-                seconds[name].append(burst_s(calls[name], max(1, int(num_calls * case.share))))
-    return seconds
+                seconds[name].append(burst_s(calls[name], case.calls))
+    return Bursts(case.name, seconds)
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """Seconds of a call of one model in each burst of each way."""
+
+    model: str
+    seconds: dict[str, list[float]]
+
+    @property
+    def bare_s(self) -> float:
+        return statistics.median(self.seconds["bare"])
+
+    def added_s(self, name: str) -> tuple[float, float, float]:
+        """Median, 10th and 90th percentile of what a way adds to the bare call of the same round."""
+        added = [one - bare for one, bare in zip(self.seconds[name], self.seconds["bare"], strict=True)]
+        tenths = statistics.quantiles(added, n=10)
+        return statistics.median(added), tenths[0], tenths[-1]
+
+    def rows(self) -> list[list[str]]:
+        rows = [[self.model, "bare `torch.compile`", f"{self.bare_s * 1e6:.2f} µs", ""]]
+        for name in ("loaded", "monitored"):
+            median_s, low_s, high_s = self.added_s(name)
+            added = f"{median_s * 1e6:+.2f} µs ({low_s * 1e6:+.2f} to {high_s * 1e6:+.2f})"
+            rows.append([self.model, name, f"{statistics.median(self.seconds[name]) * 1e6:.2f} µs", added])
+        return rows
 
 
 @dataclass(frozen=True)
@@ -149,66 +190,40 @@ def watch() -> Watch:
     return Watch(len(weights), num_bytes, max(taken, 0), statistics.median(seconds))
 
 
-def added_s(seconds: dict[str, list[float]], name: str) -> tuple[float, float, float]:
-    """Median, 10th and 90th percentile of what a way adds to the bare call of the same round."""
-    added = [one - bare for one, bare in zip(seconds[name], seconds["bare"], strict=True)]
-    tenths = statistics.quantiles(added, n=10)
-    return statistics.median(added), tenths[0], tenths[-1]
-
-
-def report_of(found: dict[str, dict[str, list[float]]], cost: Watch) -> Report:
-    """The section."""
-    rows = []
-    for case, seconds in found.items():
-        rows.append([case, "bare `torch.compile`", f"{statistics.median(seconds['bare']) * 1e6:.2f} µs", ""])
-        for name in ("loaded", "monitored"):
-            median_s, low_s, high_s = added_s(seconds, name)
-            added = f"{median_s * 1e6:+.2f} µs ({low_s * 1e6:+.2f} to {high_s * 1e6:+.2f})"
-            rows.append([case, name, f"{statistics.median(seconds[name]) * 1e6:.2f} µs", added])
-    plain = found["one layer"]
-    plain_share = added_s(plain, "loaded")[0] / statistics.median(plain["bare"])
-    share = cost.check_s / statistics.median(found["ViT, frozen"]["bare"])
-    mib = 2**20
-    return Report(
-        name="loader",
-        title="What the loaded model costs a call",
-        about=(
-            "A compiled model, called bare, through `autotune.load(...).apply(model)` once it has settled, and with "
-            "`monitor=True`. Under frozen weights each call compares them with those that were compiled in. In "
-            "brackets: 10th and 90th percentile over rounds. No copy of the weights is made: watching the "
-            f"{cost.weights_bytes / mib:.1f} MiB of the ViT's {cost.num_tensors} tensors takes "
-            f"{cost.taken_bytes / mib:.1f} MiB, and a check by itself {cost.check_s * 1e6:.1f} µs."
-        ),
-        goals=[
-            Goal(
-                f"at most {PLAIN_SHARE:.0%} of the smallest compiled call",
-                f"{plain_share:.1%}",
-                plain_share <= PLAIN_SHARE,
-            ),
-            Goal(
-                f"the check of frozen weights at most {FROZEN_SHARE:.0%} of a ViT's call",
-                f"{share:.2%}",
-                share <= FROZEN_SHARE,
-            ),
-        ],
-        body=table(["model", "called", "a call", "added"], rows),
-        results={"seconds": found, "watch": dataclasses.asdict(cost)},
+def judge(records: Sequence[Bursts | Watch]) -> list[Goal]:
+    """About the smallest call, and about the check of frozen weights."""
+    bursts = {each.model: each for each in records if isinstance(each, Bursts)}
+    plain = bursts["one layer"]
+    plain_share = plain.added_s("loaded")[0] / plain.bare_s
+    goal = Goal(
+        f"at most {PLAIN_SHARE:.0%} of the smallest compiled call", f"{plain_share:.1%}", plain_share <= PLAIN_SHARE
     )
+    share = _watch(records).check_s / bursts["ViT, frozen"].bare_s
+    text = f"the check of frozen weights at most {FROZEN_SHARE:.0%} of a ViT's call"
+    return [goal, Goal(text, f"{share:.2%}", share <= FROZEN_SHARE)]
 
 
-def main() -> None:
-    """Measure, and the section."""
-    parser = argparse.ArgumentParser(description="What the loaded model costs a call.")
-    parser.add_argument("--rounds", type=int, default=60, help="of a burst of each (default: %(default)s)")
-    parser.add_argument("--calls", type=int, default=5000, help="in a burst (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a few short bursts")
-    given = parser.parse_args()
-    if given.quick:
-        given.rounds, given.calls = 5, 200
-    conditions = Conditions.now()
-    found = {each.name: measure(each, given.rounds, given.calls) for each in CASES}
-    publish(report_of(found, watch()), conditions, write=not given.quick)
+def section(records: Sequence[Bursts | Watch]) -> str:
+    """Three rows for each model."""
+    cost, mib = _watch(records), 2**20
+    about = (
+        "A compiled model, called bare, through `autotune.load(...).apply(model)` once it has settled, and with "
+        "`monitor=True`. Under frozen weights each call compares them with those that were compiled in. In "
+        "brackets: 10th and 90th percentile over rounds. No copy of the weights is made: watching the "
+        f"{cost.weights_bytes / mib:.1f} MiB of the ViT's {cost.num_tensors} tensors takes "
+        f"{cost.taken_bytes / mib:.1f} MiB, and a check by itself {cost.check_s * 1e6:.1f} µs."
+    )
+    rows = [row for each in records if isinstance(each, Bursts) for row in each.rows()]
+    return f"{about}\n\n{table(['model', 'called', 'a call', 'added'], rows)}"
 
+
+def _watch(records: Sequence[Bursts | Watch]) -> Watch:
+    return next(each for each in records if isinstance(each, Watch))
+
+
+BENCHMARK = Benchmark(
+    "loader", "What the loaded model costs a call", __doc__, Bursts | Watch, cases, run, judge, section, options
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -12,23 +12,34 @@ import argparse
 import statistics
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.frame import Benchmark
 from benchmarks.intervals import Pair, Ratio, ratio_over_pairs
 from benchmarks.pairs import PlainScript, alternate
 from benchmarks.product import Product
-from benchmarks.record import Conditions, Goal, Report, percent, publish, table
+from benchmarks.record import Goal, percent, table
 
 MODELS = ("vit", "resnet18")
 GOAL_OWN_SHARE = 0.05
 GOAL_DISTURBANCE = 0.02
 CONFIGS: dict[str, tuple[int, list[str]]] = {"untuned": (0, []), "default compile": (1, ["--default-compile"])}
 """Config -> its trial in any study, and the plain script's flags for the same."""
+
+ABOUT = (
+    "*Outside the child* is the wall time that the parent records for a trial, without the seconds that the "
+    "child tells of its stages. The tool's own share is that plus *start* (process and imports); building, "
+    "compiling, checking and running are the model and the framework at work, and *rest of run* is what "
+    "surrounds the timed calls. All measured trials of a study are added up. Below: a trial run again by "
+    "`run STUDY N`, and the same config in `benchmarks/plain.py`, in pairs whose order is swapped; the ratio "
+    "is trial over plain."
+)
 
 _STAGES = ("start", "build", "compile", "check", "warm-up", "sampling", "rest of run", "outside the child")
 _OWN = ("start", "outside the child")
@@ -75,6 +86,23 @@ class Disturbance:
         return [self.model, self.config, f"{inside_ms:.2f} ms", f"{plain_ms:.2f} ms", str(self.found)]
 
 
+@dataclass(frozen=True)
+class Case:
+    """A model, the trials of its study, and the pairs of each of its configs."""
+
+    name: str
+    trials: int
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Both parts, for one model."""
+
+    shares: Shares
+    disturbances: list[Disturbance]
+
+
 def shares_of(model: str, trials: list[dict[str, Any]]) -> Shares:
     """Add up the stages of all measured trials; the first one's share of the framework's import is in it."""
     measured = [each for each in trials if each["outcome"] and each["outcome"]["kind"] == "measurement"]
@@ -117,98 +145,70 @@ def wall_s_of(trial: dict[str, Any]) -> float:
     return (datetime.fromisoformat(trial["ended"]) - datetime.fromisoformat(trial["started"])).total_seconds()
 
 
-def measure_shares(product: Product, model: str, num_trials: int) -> Shares:
-    """A study of the model, for the times of its trials; its confirmation is short, since nobody reads the verdict."""
-    budget = product.folder / "short_confirmation.yaml"
-    budget.write_text("confirmation: {first_look: 2, num_looks: 1, num_rounds: 3}\n")
-    document = product.tune(model, "torch", study=study_of(model), trials=num_trials, budget=budget)
-    shares = shares_of(model, document["trials"])
-    print(" | ".join(shares.cells()), flush=True)
-    return shares
-
-
-def measure_disturbance(product: Product, model: str, config: str, num_pairs: int) -> Disturbance:
-    """One config of the study that gave the shares, run again as a trial and in the plain script, alternating."""
-    trial, flags = CONFIGS[config]
-    with tempfile.TemporaryDirectory() as folder:
-        script = PlainScript(model, Path(folder))
-        pairs_s = alternate(
-            num_pairs, lambda: product.rerun_trial(study_of(model), trial), lambda: script.median_s(*flags)
-        )
-    disturbance = Disturbance(model, config, pairs_s)
-    print(" | ".join(disturbance.cells()), flush=True)
-    return disturbance
-
-
-def study_of(model: str) -> str:
-    """The name of the model's study."""
-    return f"{model}-overhead"
-
-
-def report_of(shares: list[Shares], disturbances: list[Disturbance]) -> Report:
-    """Both parts, each with its goal."""
-    own = ", ".join(f"{each.model} {percent(each.own_share)}" for each in shares)
-    if not all(each.told for each in shares):
-        own += " (an upper bound: the children did not tell their stages, so start, build and check are in it)"
-    found = ", ".join(f"{each.model} {each.config} {each.found}" for each in disturbances)
-    return Report(
-        name="overhead",
-        title="What the tool costs",
-        about=(
-            "*Outside the child* is the wall time that the parent records for a trial, without the seconds that the "
-            "child tells of its stages. The tool's own share is that plus *start* (process and imports); building, "
-            "compiling, checking and running are the model and the framework at work, and *rest of run* is what "
-            "surrounds the timed calls. All measured trials of a study are added up. Below: a trial run again by "
-            "`run STUDY N`, and the same config in `benchmarks/plain.py`, in pairs whose order is swapped; the ratio "
-            "is trial over plain."
-        ),
-        goals=[
-            Goal(
-                f"the tool's own share of a trial is below {percent(GOAL_OWN_SHARE)}",
-                own,
-                all(each.own_share < GOAL_OWN_SHARE for each in shares),
-            ),
-            Goal(
-                f"a latency measured in a trial is within {percent(GOAL_DISTURBANCE)} of the plain script's",
-                found,
-                all(each.small for each in disturbances),
-            ),
-        ],
-        body="\n\n".join(
-            [
-                table(["model", "trials", "wall", *_STAGES, "the tool's own"], [each.cells() for each in shares]),
-                table(
-                    ["model", "config", "in a trial", "plain script", "ratio (95 % interval)"],
-                    [each.cells() for each in disturbances],
-                ),
-            ]
-        ),
-        results={
-            "shares": [{**asdict(each), "own_share": each.own_share} for each in shares],
-            "disturbances": [{**asdict(each), "ratio": asdict(each.found)} for each in disturbances],
-        },
-    )
-
-
-def main() -> None:
-    """Shares, then disturbances, and the section."""
-    parser = argparse.ArgumentParser(description="What the tool costs: its share of a trial, and of the latency.")
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
     parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled models (default: %(default)s)")
     parser.add_argument("--trials", type=int, default=4, help="trials of each study, at least 2 (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of each config (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="ResNet-18 alone, two trials, two pairs")
-    given = parser.parse_args()
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """A case for each model; for a smoke run ResNet-18 alone, two trials, two pairs."""
     if given.quick:
-        given.models, given.trials, given.pairs = ["resnet18"], 2, 2
+        return [Case("resnet18", trials=2, pairs=2)]
+    return [Case(model, given.trials, given.pairs) for model in given.models]
 
-    conditions = Conditions.now()
+
+def run(case: Case) -> Cost:
+    """A study, for the times of its trials; then two of its configs, again as trials and in the plain script."""
     with Product() as product:
-        shares = [measure_shares(product, model, given.trials) for model in given.models]
-        disturbances = [
-            measure_disturbance(product, model, config, given.pairs) for model in given.models for config in CONFIGS
-        ]
-    publish(report_of(shares, disturbances), conditions, write=not given.quick)
+        budget = product.folder / "short_confirmation.yaml"
+        budget.write_text("confirmation: {first_look: 2, num_looks: 1, num_rounds: 3}\n")  # Nobody reads the verdict.
+        document = product.tune(case.name, "torch", study=case.name, trials=case.trials, budget=budget)
+        disturbances = [disturbance_of(product, case, config) for config in CONFIGS]
+    return Cost(shares_of(case.name, document["trials"]), disturbances)
 
+
+def disturbance_of(product: Product, case: Case, config: str) -> Disturbance:
+    """One config of the study, run again as a trial and in the plain script, alternating."""
+    trial, flags = CONFIGS[config]
+    with tempfile.TemporaryDirectory() as folder:
+        script = PlainScript(case.name, Path(folder))
+        pairs_s = alternate(case.pairs, lambda: product.rerun_trial(case.name, trial), lambda: script.median_s(*flags))
+    return Disturbance(case.name, config, pairs_s)
+
+
+def judge(records: Sequence[Cost]) -> list[Goal]:
+    """A goal for each part."""
+    shares = [each.shares for each in records]
+    disturbances = [each for record in records for each in record.disturbances]
+    own = ", ".join(f"{each.model} {percent(each.own_share)}" for each in shares)
+    if not all(each.told for each in shares):
+        own += " (an upper bound: the children did not tell their stages, so start, build and check are in it)"
+    return [
+        Goal(
+            f"the tool's own share of a trial is below {percent(GOAL_OWN_SHARE)}",
+            own,
+            all(each.own_share < GOAL_OWN_SHARE for each in shares),
+        ),
+        Goal(
+            f"a latency measured in a trial is within {percent(GOAL_DISTURBANCE)} of the plain script's",
+            ", ".join(f"{each.model} {each.config} {each.found}" for each in disturbances),
+            all(each.small for each in disturbances),
+        ),
+    ]
+
+
+def section(records: Sequence[Cost]) -> str:
+    """A table for each part."""
+    shares = [each.shares.cells() for each in records]
+    disturbances = [each.cells() for record in records for each in record.disturbances]
+    header = ["model", "config", "in a trial", "plain script", "ratio (95 % interval)"]
+    tables = (table(["model", "trials", "wall", *_STAGES, "the tool's own"], shares), table(header, disturbances))
+    return "\n\n".join([ABOUT, *tables])
+
+
+BENCHMARK = Benchmark("overhead", "What the tool costs", __doc__, Cost, cases, run, judge, section, options)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -16,13 +16,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.frame import Benchmark
 from benchmarks.intervals import Pair, Ratio, ratio_over_pairs
-from benchmarks.record import Conditions, Goal, Report, publish, table
+from benchmarks.record import Goal, table
 
 MODELS = ("resnet18", "vit")
 HARMLESS = 0.01
@@ -36,7 +37,28 @@ PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 """Where the timed process and the compiler may run. The last is what a study without `taskset` would do."""
 
+ABOUT = (
+    "A compiled model is timed in bursts, while another process compiles the same model with inductor from "
+    "empty caches, or is held still; in turns. Ratios above 1: slower beside the compiler. *CPU time*: the "
+    "same ratio of the timed process's own CPU seconds, in which waiting for a core does not count. Only a CPU "
+    "was measured; on an accelerator a compile may well go on beside a measurement, and that was not run."
+)
+
 _NEIGHBOURS = Path(__file__).with_name("neighbours.py")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, where the two processes run, and how often and how long it is timed."""
+
+    model: str
+    place: str
+    num_rounds: int
+    burst_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {self.place}"
 
 
 @dataclass
@@ -109,22 +131,35 @@ def neighbour(what: str, model: str, cores: Sequence[int]) -> Iterator[subproces
         process.wait()
 
 
-def measure(model: str, place: str, num_rounds: int, burst_s: float) -> Disturbance:
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled torch models (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=12, help="of two bursts (default: %(default)s)")
+    parser.add_argument("--burst-s", type=float, default=4.0, help="seconds (default: %(default)s)")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """Every model in every place."""
+    if given.quick:
+        return [Case("resnet18", place, num_rounds=3, burst_s=1.0) for place in PLACES]
+    return [Case(model, place, given.rounds, given.burst_s) for model in given.models for place in PLACES]
+
+
+def run(case: Case) -> Disturbance:
     """Rounds of two bursts: alone, and beside a compiler."""
-    timed_cores, compiler_cores = PLACES[place]
-    found = Disturbance(model, place)
+    timed_cores, compiler_cores = PLACES[case.place]
+    found = Disturbance(case.model, case.place)
     with ExitStack() as stack:
-        timed = Timed(stack.enter_context(neighbour("timed", model, timed_cores)))
-        compiler = stack.enter_context(neighbour("compiling", model, compiler_cores))
+        timed = Timed(stack.enter_context(neighbour("timed", case.model, timed_cores)))
+        compiler = stack.enter_context(neighbour("compiling", case.model, compiler_cores))
         os.killpg(compiler.pid, signal.SIGSTOP)
-        for number in range(num_rounds):
+        for number in range(case.num_rounds):
             taken = {
-                beside: _burst(timed, compiler if beside else None, burst_s)
+                beside: _burst(timed, compiler if beside else None, case.burst_s)
                 for beside in ((False, True) if number % 2 == 0 else (True, False))
             }
             found.wall_pairs_s.append((taken[True][0], taken[False][0]))
             found.cpu_pairs_s.append((taken[True][1], taken[False][1]))
-    print(" | ".join(found.cells()), flush=True)
     return found
 
 
@@ -140,11 +175,11 @@ def _burst(timed: Timed, compiler: subprocess.Popen[str] | None, seconds: float)
         os.killpg(compiler.pid, signal.SIGSTOP)
 
 
-def report_of(disturbances: Sequence[Disturbance]) -> Report:
+def judge(records: Sequence[Disturbance]) -> list[Goal]:
     """A goal for each place."""
     goals = []
     for place in PLACES:
-        there = [each for each in disturbances if each.place == place]
+        there = [each for each in records if each.place == place]
         goals.append(
             Goal(
                 f"a compile changes a timed latency by less than {HARMLESS:.0%}, {place} (whole 95 % interval)",
@@ -152,41 +187,18 @@ def report_of(disturbances: Sequence[Disturbance]) -> Report:
                 all(each.is_harmless for each in there),
             )
         )
+    return goals
+
+
+def section(records: Sequence[Disturbance]) -> str:
+    """One row for each case."""
     header = ["model", "where", "alone", "beside the compiler / alone (95 % interval)", "worst round", "CPU time"]
-    return Report(
-        name="overlap",
-        title="Compiling beside a measurement",
-        about=(
-            "A compiled model is timed in bursts, while another process compiles the same model with inductor from "
-            "empty caches, or is held still; in turns. Ratios above 1: slower beside the compiler. *CPU time*: the "
-            "same ratio of the timed process's own CPU seconds, in which waiting for a core does not count. Only a CPU "
-            "was measured; on an accelerator a compile may well go on beside a measurement, and that was not run."
-        ),
-        goals=goals,
-        body=table(header, [each.cells() for each in disturbances]),
-        results={
-            "disturbances": [
-                {**asdict(each), "wall": asdict(each.wall), "cpu": asdict(each.cpu)} for each in disturbances
-            ]
-        },
-    )
+    return f"{ABOUT}\n\n{table(header, [each.cells() for each in records])}"
 
 
-def main() -> None:
-    """All models, and the section."""
-    parser = argparse.ArgumentParser(description="Does a compile beside it disturb what is timed?")
-    parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled torch models (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=12, help="of two bursts (default: %(default)s)")
-    parser.add_argument("--burst-s", type=float, default=4.0, help="seconds (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="ResNet-18, three short rounds")
-    given = parser.parse_args()
-    if given.quick:
-        given.models, given.rounds, given.burst_s = ["resnet18"], 3, 1.0
-
-    conditions = Conditions.now()
-    disturbances = [measure(model, place, given.rounds, given.burst_s) for model in given.models for place in PLACES]
-    publish(report_of(disturbances), conditions, write=not given.quick)
-
+BENCHMARK = Benchmark(
+    "overlap", "Compiling beside a measurement", __doc__, Disturbance, cases, run, judge, section, options
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

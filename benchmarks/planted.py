@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
 
+from benchmarks.frame import Benchmark
 from benchmarks.product import Document, Product
-from benchmarks.record import Conditions, Goal, Report, percent, publish, table
+from benchmarks.record import Goal, percent, table
 from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_variants
 
 SLEEPER = Path(__file__).with_name("models") / "sleeper.py"
@@ -30,6 +31,13 @@ REGRESSION = -0.10
 """Speed-up of all configs that are not the planted one, so that it alone can win."""
 UNTUNED_MS = 10.0
 """That the untuned model of a real study sleeps a call."""
+ABOUT = (
+    "Studies in which one config has a known effect and all others are 10 % slower. A true gain of 2 % is near "
+    "the margin of 1 % below which no setting is worth it: `tie` is a right answer, and no goal is set. "
+    "*Wrong winner*: `faster`, but another config than the planted one. *Interval held it*: comparisons of the "
+    "planted config whose 98 % interval holds the true speed-up; real sleeps last longer than planted, so it "
+    "is counted in simulated studies only."
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,23 @@ TRUTHS = (
 )
 
 
+@dataclass(frozen=True)
+class Case:
+    """Studies of one truth. `process_sd` None: real processes that sleep; else simulated ones that scatter so."""
+
+    planted: Planted
+    process_sd: float | None
+    num_studies: int
+
+    @property
+    def kind(self) -> str:
+        return "real processes that sleep" if self.process_sd is None else simulated_kind(self.process_sd)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}: {self.planted.name}"
+
+
 @dataclass
 class Row:
     """Studies of one planted truth."""
@@ -90,12 +115,34 @@ class Row:
         return self.verdicts["faster"]
 
 
-def simulated_row(planted: Planted, process_sd: float, num_studies: int) -> Row:
-    """Studies of eight compiled configs, one of which is the planted one; the study's number is its seed."""
-    row = Row(planted, simulated_kind(process_sd))
-    space = space_of_variants(NUM_VARIANTS)
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--simulated", type=int, default=50, help="studies for each effect (default: %(default)s)")
+    parser.add_argument("--real", type=int, default=2, help="real studies for each effect (default: %(default)s)")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """Simulated studies at two spreads, then real processes; for a smoke run three simulated ones and a real one."""
+    simulated, real = (3, 1) if given.quick else (given.simulated, given.real)
+    kinds = ((GOAL_SD, simulated), (HARDER_SD, simulated), (None, real))
+    return [Case(planted, sd, number) for sd, number in kinds for planted in TRUTHS]
+
+
+def run(case: Case) -> Row:
+    """The study's number is its seed."""
+    row = Row(case.planted, case.kind)
+    if case.process_sd is None:
+        _sleep(case, row)
+    else:
+        _simulate(case, case.process_sd, row)
+    return row
+
+
+def _simulate(case: Case, process_sd: float, row: Row) -> None:
+    """Studies of eight compiled configs, one of which is the planted one."""
+    space, planted = space_of_variants(NUM_VARIANTS), case.planted
     untuned, *compiled = space.configs()
-    for seed in range(num_studies):
+    for seed in range(case.num_studies):
         chosen = compiled[seed % len(compiled)]
         slower = dict.fromkeys(compiled, UNTUNED_S / (1 + REGRESSION))
         latency_s = {untuned: UNTUNED_S, **slower, chosen: UNTUNED_S / (1 + planted.speedup)}
@@ -104,23 +151,18 @@ def simulated_row(planted: Planted, process_sd: float, num_studies: int) -> Row:
         speedup = study.confirmation.speedup
         interval = None if speedup is None else (speedup.low, speedup.high)
         row.add(study.confirmation.verdict.value, study.candidate == chosen, interval)
-    print(f"{row.kind}, {planted.name}: {dict(row.verdicts)}", flush=True)
-    return row
 
 
-def real_row(product: Product, planted: Planted, num_studies: int) -> Row:
+def _sleep(case: Case, row: Row) -> None:
     """Studies of processes that sleep, through the command line."""
-    row = Row(planted, "real processes that sleep")
-    space = product.folder / f"{_slug(planted)}.yaml"
-    space.write_text(yaml.safe_dump(space_of(planted), sort_keys=False))
-    for seed in range(num_studies):
-        document = product.tune(
-            f"{SLEEPER}:sleeper", "fake", study=f"{_slug(planted)}-{seed}", trials=4, seed=seed, space=space
-        )
-        # A sleep lasts a little longer than it was asked to, so the planted figure is not held against the interval.
-        row.add(str(document["verdict"]), _is_planted(document, planted), interval=None)
-    print(f"{row.kind}, {planted.name}: {dict(row.verdicts)}", flush=True)
-    return row
+    with Product() as product:
+        space = product.folder / "space.yaml"
+        space.write_text(yaml.safe_dump(space_of(case.planted), sort_keys=False))
+        for seed in range(case.num_studies):
+            study = f"planted-{seed}"
+            document = product.tune(f"{SLEEPER}:sleeper", "fake", study=study, trials=4, seed=seed, space=space)
+            # A sleep lasts longer than it was asked to: the planted figure is not held against the interval.
+            row.add(str(document["verdict"]), _is_planted(document, case.planted), interval=None)
 
 
 def space_of(planted: Planted) -> dict[str, Any]:
@@ -154,14 +196,19 @@ def space_of(planted: Planted) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def goals_of(rows: Sequence[Row]) -> list[Goal]:
+def judge(records: Sequence[Row]) -> list[Goal]:
+    """For each kind, but for the one that is noisier than promised."""
+    kinds = [kind for kind in _by_kind(records) if kind != simulated_kind(HARDER_SD)]
+    return [goal for kind in kinds for goal in goals_of(kind, _by_kind(records)[kind])]
+
+
+def goals_of(kind: str, rows: Sequence[Row]) -> list[Goal]:
     """Gains of 5 % and more are always found, and nothing is called faster that is not."""
     counted = [row for row in rows if row.planted.must_be_found]
     found = sum(row.num_faster - row.num_wrong_winners for row in counted)
     wanted = sum(row.num_studies for row in counted)
     trapped = [row for row in rows if row.planted.is_trap]
     num_false, num_traps = sum(row.num_faster for row in trapped), sum(row.num_studies for row in trapped)
-    kind = rows[0].kind
     return [
         Goal(f"a gain of 5 % or more is always found ({kind})", f"{found} of {wanted}", found == wanted),
         Goal(
@@ -172,45 +219,19 @@ def goals_of(rows: Sequence[Row]) -> list[Goal]:
     ]
 
 
-def report_of(kinds: Sequence[Sequence[Row]]) -> Report:
-    """Rows by kind; goals are held against all kinds but the one that is noisier than promised."""
-    rows = [row for kind in kinds for row in kind]
-    harder = simulated_kind(HARDER_SD)
-    verdicts = ["faster", *sorted({verdict for row in rows for verdict in row.verdicts} - {"faster"})]
-    counted = [f"`{verdict}`" for verdict in verdicts]
-    header = ["planted", "studies", *counted, "wrong winner", "interval held it"]
-    bodies = [f"{kind[0].kind}:\n\n{table(header, [_cells(row, verdicts) for row in kind])}" for kind in kinds]
-    return Report(
-        name="planted",
-        title="Planted truth",
-        about=(
-            "Studies in which one config has a known effect and all others are 10 % slower. A true gain of 2 % is near "
-            "the margin of 1 % below which no setting is worth it: `tie` is a right answer, and no goal is set. "
-            "*Wrong winner*: `faster`, but another config than the planted one. *Interval held it*: comparisons of the "
-            "planted config whose 98 % interval holds the true speed-up; real sleeps last longer than planted, so it "
-            "is counted in simulated studies only."
-        ),
-        goals=[goal for kind in kinds if kind[0].kind != harder for goal in goals_of(kind)],
-        body="\n\n".join(bodies),
-        results={"rows": [{**vars(row), "planted": vars(row.planted)} for row in rows]},
-    )
+def section(records: Sequence[Row]) -> str:
+    """A table for each kind."""
+    verdicts = ["faster", *sorted({verdict for row in records for verdict in row.verdicts} - {"faster"})]
+    header = ["planted", "studies", *(f"`{each}`" for each in verdicts), "wrong winner", "interval held it"]
+    tables = [
+        f"{kind}:\n\n{table(header, [_cells(row, verdicts) for row in rows])}"
+        for kind, rows in _by_kind(records).items()
+    ]
+    return "\n\n".join([ABOUT, *tables])
 
 
-def main() -> None:
-    """Simulated studies at two spreads, then the real processes, and the section."""
-    parser = argparse.ArgumentParser(description="Planted truth: is the verdict right where the answer is known?")
-    parser.add_argument("--simulated", type=int, default=50, help="studies for each effect (default: %(default)s)")
-    parser.add_argument("--real", type=int, default=2, help="real studies for each effect (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="three simulated studies and one real one for each effect")
-    given = parser.parse_args()
-    if given.quick:
-        given.simulated, given.real = 3, 1
-
-    conditions = Conditions.now()
-    kinds = [[simulated_row(each, sd, given.simulated) for each in TRUTHS] for sd in (GOAL_SD, HARDER_SD)]
-    with Product() as product:
-        kinds.append([real_row(product, each, given.real) for each in TRUTHS])
-    publish(report_of(kinds), conditions, write=not given.quick)
+def _by_kind(records: Sequence[Row]) -> dict[str, list[Row]]:
+    return {kind: [row for row in records if row.kind == kind] for kind in dict.fromkeys(row.kind for row in records)}
 
 
 def simulated_kind(process_sd: float) -> str:
@@ -234,15 +255,13 @@ def _latency_ms(speedup: float) -> float:
     return UNTUNED_MS / (1 + speedup)
 
 
-def _slug(planted: Planted) -> str:
-    return planted.name.replace(" %", "").replace(" ", "-")
-
-
 def _cells(row: Row, verdicts: Sequence[str]) -> list[str]:
     counts = [str(row.verdicts[verdict]) for verdict in verdicts]
     held = f"{row.num_covering} of {row.num_intervals}" if row.num_intervals else "-"
     return [row.planted.name, str(row.num_studies), *counts, str(row.num_wrong_winners), held]
 
 
+BENCHMARK = Benchmark("planted", "Planted truth", __doc__, Row, cases, run, judge, section, options)
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -52,13 +52,19 @@ class Product:
         budget: Path | None = None,
         shapes: str | None = None,
         objective: str | None = None,
+        process_settings: bool = False,
     ) -> Document:
-        """The study's document; its verdict is None where the model itself failed. Raises ProductError without one."""
+        """The study's document; its verdict is None where the model itself failed. Raises ProductError without one.
+
+        `process_settings`: threads, allocator and matmul precision are searched too. That is fair against a script that
+        has its process to itself, and sets them as well.
+        """
         options = [] if space is None else ["--space", str(space)]
         options += [] if trials is None else ["--trials", str(trials)]
         options += [] if budget is None else ["--budget", str(budget)]
         options += [] if shapes is None else ["--shapes", shapes]
         options += [] if objective is None else ["--objective", objective]
+        options += ["--process-settings"] if process_settings else []
         for name, value in (model_arguments or {}).items():
             options += ["--model-arg", f"{name}={value}"]
         return self._json(

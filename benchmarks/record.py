@@ -1,21 +1,18 @@
-"""What a benchmark saw, written down: its own section of docs/benchmarks.md, and the numbers as JSON beside it.
+"""What the sections of docs/benchmarks.md are made of: conditions of a run, goals, tables, and where a section stands.
 
-A section stands between two comments that name it; all else in the file is left as it is. Both files are replaced
-whole, so a reader, or an interrupt, never meets half a file.
+A section stands between two comments that name it; all else in the file is left as it is.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from autotune import environment
-from autotune.files import write_whole
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCS = REPOSITORY / "docs" / "benchmarks.md"
@@ -45,6 +42,18 @@ class Conditions:
     def now(cls) -> Conditions:
         return cls(datetime.now(UTC), environment.describe(device="cpu", variables={}), _commit())
 
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Conditions:
+        """From `as_data`."""
+        machine = {name: value for name, value in data.items() if name not in ("started", "commit")}
+        started = datetime.fromisoformat(data["started"])
+        return cls(started, environment.Environment.model_validate(machine), data["commit"])
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        started = self.started.isoformat(timespec="seconds")
+        return {"started": started, "commit": self.commit, **self.machine.model_dump(mode="json")}
+
     def in_words(self) -> str:
         machine = self.machine
         packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
@@ -66,55 +75,6 @@ class Goal:
 
     def in_words(self) -> str:
         return f"**{'Met' if self.met else 'Fell short'}**: {self.text}. Found: {self.found}."
-
-
-@dataclass(frozen=True)
-class Report:
-    """One benchmark's findings. `body` is Markdown, `results` plain data."""
-
-    name: str
-    """Of the section, and of the script where it writes one only."""
-    title: str
-    about: str
-    goals: Sequence[Goal]
-    body: str
-    results: dict[str, Any]
-    command: str | None = None
-    """What writes this very section; None: the script."""
-
-    def section(self, conditions: Conditions) -> str:
-        minutes = (datetime.now(UTC) - conditions.started).total_seconds() / 60
-        goals = "\n".join(f"* {goal.in_words()}" for goal in self.goals)
-        again = f"`python benchmarks/{self.command or f'{self.name}.py'}`, {minutes:.0f} minutes"
-        raw = f"numbers: [{self.name}.json](../benchmarks/results/{self.name}.json)"
-        return (
-            f"## {self.title}\n\n{self.about}\n\n{goals}\n\n{self.body}\n\n{conditions.in_words()} ({again}; {raw}.)\n"
-        )
-
-
-def publish(report: Report, conditions: Conditions, *, write: bool = True) -> None:
-    """Print the section; `write` it too, with its numbers, where they belong."""
-    print(report.section(conditions))
-    if write:
-        keep(report, conditions, DOCS, RESULTS)
-
-
-def keep(report: Report, conditions: Conditions, docs: Path, results: Path) -> None:
-    """Write the numbers into the folder `results`, then the section that points to them into `docs`."""
-    results.mkdir(parents=True, exist_ok=True)
-    numbers = {
-        "benchmark": report.name,
-        "conditions": {
-            "started": conditions.started.isoformat(timespec="seconds"),
-            "commit": conditions.commit,
-            **conditions.machine.model_dump(mode="json"),
-        },
-        "goals": [asdict(goal) for goal in report.goals],
-        "results": report.results,
-    }
-    write_whole(results / f"{report.name}.json", json.dumps(numbers, indent=2) + "\n")
-    text = docs.read_text(encoding="utf-8") if docs.exists() else ""
-    write_whole(docs, with_section(text, report.name, report.section(conditions)))
 
 
 def with_section(text: str, name: str, section: str) -> str:

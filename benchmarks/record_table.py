@@ -5,266 +5,94 @@
     taskset -c 1 python benchmarks/record_table.py --sample 4       four configs of each, to estimate how long it takes
     python benchmarks/record_table.py --report                      what the recorded tables hold, as a section
 
-Trials go through the product's own runner and worker, but for what saves time in a study: no config is stopped early
-and none takes the samples of another one that compiles to the same program. A killed recording goes on where it was:
-each row is appended to `NAME.jsonl` as it comes, and the table is written when the last one is there.
+A killed recording goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import random
-import shutil
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from autotune import environment
-from autotune.backends.registry import framework_version
-from autotune.config import Config
-from autotune.environment import num_usable_cores
-from autotune.errors import AutotuneError, HarnessError, InputError
-from autotune.files import write_whole
-from autotune.measure.measurement import Failure, Measurement, Outcome
-from autotune.measure.sampling import SamplingPlan
-from autotune.planning.models import make_workload
-from autotune.space.load import Circumstances, load_space
-from autotune.space.space import SearchSpace
-from autotune.trial.folder import TrialFolder
-from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner, Trials
-from autotune.workload.workload import Workload
-from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish
+from autotune.errors import InputError
+from benchmarks.frame import Benchmark, errors_in_words
+from benchmarks.record import Goal, percent
 from benchmarks.record import table as table_of
-from benchmarks.table import TABLES, Definition, Row, Table, read_definitions, recorded_tables
+from benchmarks.recording import Recording, estimate, in_ms, record_table
+from benchmarks.table import TABLES, Table, read_definitions, read_table
 
-SAMPLING = SamplingPlan(max_warmup_s=1.5, min_samples=15, max_samples=100, max_sampling_s=2.5)
-"""Short: CPU seconds of a call scatter little within a process, and between processes more samples help nothing."""
-LIMITS = Limits(compile=180, check=180, run=60, total=300)
 GOAL_TABLES, GOAL_CONFIGS = 4, 48
-ATTEMPTS = 2
-"""A trial that failed through no fault of its config is run once more."""
+ABOUT = (
+    "Every config of a part of each framework's space, measured once in a fresh process with cold compile "
+    "caches; the tables are data ([tables/](../benchmarks/tables)), and searches are replayed on them. "
+    "Milliseconds are CPU time of a call on one core, speed-ups are against the untuned model. Configs that "
+    "compile to the same program are two measurements of one thing: how far these differ is the table's noise."
+)
 
 
 @dataclass(frozen=True)
-class Recording:
-    """A table on its way. `folder` holds `NAME.jsonl`, the trial that runs and, in the end, the table."""
+class Case:
+    """A recorded table."""
+
+    file: Path
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is in a table: how many configs and programs, and what the best ones are worth. Seconds are of a call."""
 
     name: str
-    definition: Definition
-    spaces: Path
-    """Where the definition's space file is."""
-    folder: Path
-    sampling: SamplingPlan = SAMPLING
-    num_cores: int = field(default_factory=num_usable_cores)
-    """That every trial may use: a system can take an affinity back in the middle of a recording."""
+    framework: str
+    num_configs: int
+    num_programs: int
+    num_working: int
+    num_near_best: int
+    recorded_s: float
+    untuned_s: float
+    default_s: float | None
+    best_s: float
+    best_accurate_s: float
+    worst_s: float
+    program_spread: float | None
 
-    @cached_property
-    def space(self) -> SearchSpace:
-        """Narrowed to this machine. Raises InputError for a space file that is wrong."""
-        circumstances = Circumstances(
-            version=framework_version(self.definition.framework),
-            device="cpu",
-            preset=self.definition.preset,
-            tolerance=self.definition.tolerance,
-            num_cores=self.num_cores,
-            process_settings=True,
-        )
-        path = self.spaces / self.definition.space
-        return load_space(path, framework=self.definition.framework, circumstances=circumstances)
-
-    @cached_property
-    def workload(self) -> Workload:
-        asked = self.definition
-        model = str(REPOSITORY / asked.model) if ".py:" in asked.model else asked.model
-        return make_workload(model, asked.arguments, asked.framework, "cpu", asked.seed)
-
-    @cached_property
-    def order(self) -> list[Config]:
-        """Every config: the untuned, the default, then shuffled, so that no knob goes with the time of day."""
-        untuned, default, *others = self.space.configs()
-        random.Random(self.definition.seed).shuffle(others)
-        return [untuned, default, *others]
-
-    @property
-    def rows_file(self) -> Path:
-        return self.folder / f"{self.name}.jsonl"
-
-    @property
-    def work(self) -> Path:
-        """Reference outputs and the trial's folder; gone when the table is written."""
-        return self.folder / f"{self.name}.work"
-
-    @property
-    def table_file(self) -> Path:
-        return self.folder / f"{self.name}.json"
-
-    def rows(self) -> dict[Config, Row]:
-        """What is recorded so far; a line that was cut off by a kill is not. Raises InputError for another table's."""
-        if not self.rows_file.exists():
-            return {}
-        head, *lines = self.rows_file.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
-        if not head.endswith("\n") or json.loads(head) != self._question:
-            raise InputError(
-                f"{self.rows_file} was begun with another workload, space, framework release or number of cores",
-                tip="move it away to begin anew",
-            )
-        rows = [Row.model_validate_json(line) for line in lines if line.endswith("\n")]
-        return {row.config: row for row in rows}
-
-    def record(self, trials: Trials, limit: int | None = None) -> dict[Config, Row]:
-        """Run what is missing, up to `limit` configs. The untuned model runs first where its outputs are not there."""
-        rows = self.rows()
-        self._begin()
-        missing = [config for config in self.order if config not in rows]
-        if missing and not self._reference.exists() and self.space.untuned() not in missing:
-            missing.insert(0, self.space.untuned())
-        for number, config in enumerate(islice(missing, limit)):
-            row = self._try(trials, config)
-            rows[config] = row
-            self._append(row)
-            print(f"{self.name} {_progress(row, rows, len(missing) - number - 1, len(self.order))}", flush=True)
-        return rows
-
-    def table(self, rows: dict[Config, Row]) -> Table:
-        """The finished table, in the space's own order."""
-        measured_by = self.sampling
-        return Table(
-            schema=1,
-            workload=self.definition.model,
-            arguments=self.definition.arguments,
-            framework=self.definition.framework,
-            about=(
-                f"Every config in a fresh process with cold compile caches, on {self.num_cores} core(s); latency_s "
-                f"is the median CPU time of a call over {measured_by.min_samples} to {measured_by.max_samples} calls "
-                f"of that process (at most {measured_by.max_sampling_s:g} s), wall_s the wall time of the same calls. "
-                "No config was stopped early, none took another's samples. Recorded by benchmarks/record_table.py."
-            ),
-            space=self.space,
-            environment=environment.describe(device="cpu", variables={}),
-            tolerance=self.definition.tolerance,
-            rows=tuple(rows[config] for config in self.space.configs()),
+    @classmethod
+    def of(cls, name: str, table: Table) -> Summary:
+        worked = [row.latency_s for row in table.rows if row.latency_s is not None]
+        accurate = [row.latency_s for row in table.rows if row.latency_s is not None and (row.error or 0.0) <= 1e-3]
+        return cls(
+            name=name,
+            framework=table.framework,
+            num_configs=len(table.rows),
+            num_programs=table.num_programs,
+            num_working=len(worked),
+            num_near_best=sum(each <= 1.02 * min(worked) for each in worked),
+            recorded_s=sum(row.trial_s for row in table.rows),
+            untuned_s=table.by_config[table.space.untuned()].latency_s or math.nan,
+            default_s=table.by_config[table.space.default()].latency_s,
+            best_s=min(worked),
+            best_accurate_s=min(accurate),
+            worst_s=max(worked),
+            program_spread=table.program_spread,
         )
 
-    def finish(self, rows: dict[Config, Row]) -> Table:
-        """Write the table, and clear away what it was made from."""
-        table = self.table(rows)
-        write_whole(self.table_file, table.as_json())
-        self.rows_file.unlink()
-        shutil.rmtree(self.work)
-        return table
-
-    @property
-    def _reference(self) -> Path:
-        return self.work / "reference.npz"
-
-    @property
-    def _question(self) -> dict[str, object]:
-        workload = self.workload
-        return {
-            **self.definition.model_dump(mode="json"),
-            "num_cores": self.num_cores,
-            "space_fingerprint": self.space.fingerprint,
-            "framework_version": framework_version(workload.framework),
-            "source_sha256": workload.source_sha256,
-        }
-
-    def _begin(self) -> None:
-        self.work.mkdir(parents=True, exist_ok=True)
-        whole = [line for line in self._lines() if line.endswith("\n")]
-        # A torn last line would swallow the first row that is appended to it.
-        write_whole(self.rows_file, "".join(whole) or json.dumps(self._question) + "\n")
-
-    def _lines(self) -> list[str]:
-        return self.rows_file.read_text(encoding="utf-8").splitlines(keepends=True) if self.rows_file.exists() else []
-
-    def _append(self, row: Row) -> None:
-        with self.rows_file.open("a", encoding="utf-8") as file:
-            file.write(row.model_dump_json() + "\n")
-
-    def _try(self, trials: Trials, config: Config) -> Row:
-        folder = TrialFolder((self.work / "trial").resolve())
-        for _ in range(ATTEMPTS):
-            start = time.perf_counter()
-            outcome = trials.run(folder, self._request(config, folder))
-            row = row_of(config, outcome, time.perf_counter() - start)
-            if not self._disturbed(outcome):
-                return row
-        if isinstance(outcome, Failure):
-            return row
-        raise HarnessError(
-            f"trials see {outcome.environment.num_cores} cores, the recording was begun with {self.num_cores}",
-            tip="set the affinity again and start once more: what is recorded stays",
-        )
-
-    def _disturbed(self, outcome: Outcome) -> bool:
-        """It says nothing about its config: the harness failed, or the cores are others than they were."""
-        if isinstance(outcome, Failure):
-            return not outcome.blames_config
-        return outcome.environment.num_cores != self.num_cores
-
-    def _request(self, config: Config, folder: TrialFolder) -> TrialRequest:
-        return TrialRequest(
-            number=0,
-            workload=self.workload,
-            config=config,
-            untuned=config == self.space.untuned(),
-            tolerance=self.definition.tolerance,
-            reference=str(self._reference.resolve()),
-            cache=str(folder.path / "cache"),
-            cold=True,
-            sampling=self.sampling,
-            limits=LIMITS,
-        )
-
-
-def row_of(config: Config, outcome: Outcome, trial_s: float) -> Row:
-    """A trial's outcome as a row of a table."""
-    if isinstance(outcome, Failure):
-        message = next(iter(outcome.error.splitlines()), "")
-        return Row(
-            config=config, trial_s=trial_s, error=_finite(outcome.relative_error), failure=outcome.reason.value,
-            message=message,
-        )  # fmt: skip
-    return Row(
-        config=config,
-        latency_s=_cpu_s(outcome),
-        wall_s=outcome.latency.p50,
-        compile_s=outcome.compile_s,
-        trial_s=trial_s,
-        peak_memory_bytes=outcome.peak_memory_bytes,
-        graph_breaks=outcome.diagnosis.num_graph_breaks,
-        recompiles=outcome.diagnosis.num_recompiles,
-        error=_finite(outcome.relative_error),
-        program=outcome.program,
-    )
-
-
-def record_table(recording: Recording) -> Table:
-    """Record what is missing and write the table."""
-    recording.folder.mkdir(parents=True, exist_ok=True)
-    log = recording.folder / f"{recording.name}.log"
-    with Runner(recording.definition.framework, {}, preload=True, log=log) as runner:
-        rows = recording.record(runner)
-    log.unlink(missing_ok=True)
-    return recording.finish(rows)
-
-
-def estimate(recording: Recording, num_configs: int) -> float:
-    """Seconds that the whole table is likely to take, from the first so many configs; nothing is kept."""
-    with Runner(recording.definition.framework, {}, preload=True, log=recording.folder / "log") as runner:
-        rows = recording.record(runner, limit=num_configs)
-    return statistics.mean(row.trial_s for row in rows.values()) * len(recording.order)
+    def cells(self) -> list[str]:
+        latencies_s = (self.default_s, self.best_s, self.best_accurate_s, self.worst_s)
+        return [
+            self.name, str(self.num_configs), str(self.num_working), str(self.num_programs),
+            f"{self.recorded_s / 60:.0f}", in_ms(self.untuned_s),
+            *(_speedup(self.untuned_s, each) for each in latencies_s),
+            str(self.num_near_best), "-" if self.program_spread is None else percent(self.program_spread),
+        ]  # fmt: skip
 
 
 def recordings(names: list[str], folder: Path) -> Iterator[Recording]:
@@ -276,78 +104,71 @@ def recordings(names: list[str], folder: Path) -> Iterator[Recording]:
         yield Recording(name, definitions[name], TABLES / "spaces", folder)
 
 
-def report_of(tables: dict[str, Table]) -> Report:
-    """What is in the tables: how many configs and programs, and what the best ones are worth."""
-    header = [
-        "table", "configs", "work", "programs", "minutes", "untuned", "default", "best", "best of error <= 1e-3",
-        "worst", "within 2 % of the best", "one program differs by",
-    ]  # fmt: skip
-    whole = [name for name, each in tables.items() if len(each.rows) >= GOAL_CONFIGS]
-    frameworks = {tables[name].framework for name in whole}
-    return Report(
-        name="record_table",
-        title="Exhaustive truth: whole spaces, measured",
-        about=(
-            "Every config of a part of each framework's space, measured once in a fresh process with cold compile "
-            "caches; the tables are data ([tables/](../benchmarks/tables)), and searches are replayed on them. "
-            "Milliseconds are CPU time of a call on one core, speed-ups are against the untuned model. Configs that "
-            "compile to the same program are two measurements of one thing: how far these differ is the table's noise."
-        ),
-        goals=[
-            Goal(
-                f"at least {GOAL_TABLES} workloads in both frameworks, with at least {GOAL_CONFIGS} configs each",
-                f"{len(whole)} tables of {' and '.join(sorted(frameworks))}",
-                met=len(whole) >= GOAL_TABLES and len(frameworks) >= 2,
-            )
-        ],
-        body=table_of(header, [_cells(name, each) for name, each in tables.items()]),
-        results={
-            name: {
-                "num_configs": len(each.rows),
-                "num_programs": each.num_programs,
-                "program_spread": each.program_spread,
-                "best": each.best.model_dump(mode="json"),
-            }
-            for name, each in tables.items()
-        },
-    )
-
-
-def main() -> None:
-    """Record the named tables, or all that are not there yet."""
-    parser = argparse.ArgumentParser(description="Measure every config of a space, once, and keep the table.")
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this script alone."""
     parser.add_argument("names", nargs="*", help="tables of definitions.yaml (default: all that are not there yet)")
     parser.add_argument("--output", type=Path, default=TABLES, help="folder of the tables (default: %(default)s)")
     parser.add_argument("--sample", type=int, metavar="N", help="only N configs of each, and how long all would take")
     parser.add_argument("--report", action="store_true", help="record nothing; write the section about what is there")
-    given = parser.parse_args()
-    if given.report:
-        publish(report_of(recorded_tables(given.output)), Conditions.now())
-        return
-    try:
-        for recording in recordings(given.names, given.output):
-            if given.sample:
-                _show_estimate(recording, given.sample)
-            elif given.names or not recording.table_file.exists():
-                _show(recording.name, record_table(recording))
-    except AutotuneError as error:
-        print(f"error: {error}\ntip: {error.tip or 'see above'}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
 
 
-def _cells(name: str, of: Table) -> list[str]:
-    """A row of the report."""
-    worked = [row.latency_s for row in of.rows if row.latency_s is not None]
-    accurate = [row.latency_s for row in of.rows if row.latency_s is not None and (row.error or 0.0) <= 1e-3]
-    untuned_s = of.by_config[of.space.untuned()].latency_s or math.nan
-    default_s = of.by_config[of.space.default()].latency_s
-    spread = of.program_spread
+def cases(given: argparse.Namespace) -> list[Case]:
+    """The tables that are there."""
+    return [Case(file) for file in sorted(given.output.glob("*.json"))]
+
+
+def run(case: Case) -> Summary:
+    """Read it."""
+    return Summary.of(case.name, read_table(case.file))
+
+
+def judge(records: Sequence[Summary]) -> list[Goal]:
+    """That there are enough tables, and large ones."""
+    whole = [each for each in records if each.num_configs >= GOAL_CONFIGS]
+    frameworks = {each.framework for each in whole}
     return [
-        name, str(len(of.rows)), str(len(worked)), str(of.num_programs),
-        f"{sum(row.trial_s for row in of.rows) / 60:.0f}", _ms(untuned_s),
-        *(_speedup(untuned_s, each) for each in (default_s, min(worked), min(accurate), max(worked))),
-        str(sum(each <= 1.02 * min(worked) for each in worked)), "-" if spread is None else percent(spread),
+        Goal(
+            f"at least {GOAL_TABLES} workloads in both frameworks, with at least {GOAL_CONFIGS} configs each",
+            f"{len(whole)} tables of {' and '.join(sorted(frameworks))}",
+            met=len(whole) >= GOAL_TABLES and len(frameworks) >= 2,
+        )
+    ]
+
+
+def section(records: Sequence[Summary]) -> str:
+    """One row for each table."""
+    header = [
+        "table", "configs", "work", "programs", "minutes", "untuned", "default", "best", "best of error <= 1e-3",
+        "worst", "within 2 % of the best", "one program differs by",
     ]  # fmt: skip
+    return f"{ABOUT}\n\n{table_of(header, [each.cells() for each in records])}"
+
+
+BENCHMARK = Benchmark(
+    "record_table",
+    "Exhaustive truth: whole spaces, measured",
+    __doc__,
+    Summary,
+    cases,
+    run,
+    judge,
+    section,
+    options,
+)
+
+
+@errors_in_words()
+def main() -> None:
+    """Record the named tables, or all that are not there yet; or write the section about them."""
+    given = BENCHMARK.parser().parse_args()
+    if given.report or given.report_only:
+        BENCHMARK.execute(given, "record_table.py --report")
+        return
+    for recording in recordings(given.names, given.output):
+        if given.sample:
+            _show_estimate(recording, given.sample)
+        elif given.names or not recording.table_file.exists():
+            _show(recording.name, record_table(recording))
 
 
 def _speedup(untuned_s: float, latency_s: float | None) -> str:
@@ -367,33 +188,9 @@ def _show(name: str, table: Table) -> None:
     untuned = table.by_config[table.space.untuned()]
     print(
         f"{name}: {len(table.rows)} configs in {minutes:.0f} minutes, {len(worked)} work, {table.num_programs} "
-        f"programs; untuned {_ms(untuned.latency_s)}, best {_ms(best.latency_s)}: {best.config}",
+        f"programs; untuned {in_ms(untuned.latency_s)}, best {in_ms(best.latency_s)}: {best.config}",
         flush=True,
     )
-
-
-def _progress(row: Row, rows: dict[Config, Row], num_left: int, num_all: int) -> str:
-    left_min = statistics.mean(each.trial_s for each in rows.values()) * num_left / 60
-    what = (
-        f"{row.failure}: {row.message}" if row.failure else f"{_ms(row.latency_s)}, compiled in {row.compile_s:.1f} s"
-    )
-    return f"[{len(rows)}/{num_all}] {what}; trial {row.trial_s:.1f} s; {left_min:.0f} min left  {row.config}"
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:.3f} ms"
-
-
-def _cpu_s(measured: Measurement) -> float:
-    """Where the system does not count, wall time it is: on a core of one's own the two are nearly the same."""
-    usage = measured.samples.usage
-    used_s = statistics.median(usage.cpu_s) if usage is not None and usage.cpu_s else 0.0
-    return used_s or measured.latency.p50
-
-
-def _finite(error: float | None) -> float | None:
-    """JSON knows neither infinity nor NaN, which a wrong output may have as its error."""
-    return None if error is None or not float("-inf") < error < float("inf") else error
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ outputs checked. Rounds go through all configs in turn, so that a busy hour of t
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -27,7 +25,8 @@ from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from autotune.workload.regions import KNOB
 from benchmarks.cold_trials import cold_request, measurements
-from benchmarks.record import Conditions, Goal, Report, publish, table
+from benchmarks.frame import Benchmark
+from benchmarks.record import Goal, table
 
 BLOCKS = "blocks.*"
 DEEP = 12
@@ -45,6 +44,12 @@ class Case:
     model: str
     depth: int
     settings: tuple[tuple[str, Scalar], ...] = ()
+    rounds: int = 3
+
+    @property
+    def has_goal(self) -> bool:
+        """It is deep and in PyTorch: MindSpore compiles each block anew, and frozen blocks differ."""
+        return self.framework == "torch" and self.depth >= DEEP and not self.settings
 
     def configs(self) -> dict[str, Config]:
         compiled = {**entry_of(self.framework).compiled, **dict(self.settings)}
@@ -75,50 +80,51 @@ QUICK = (Case("torch", "bert_small", 4),)
 
 
 @dataclass(frozen=True)
+class Times:
+    """One config, a process for each round."""
+
+    compile_s: list[float]
+    latency_s: list[float]
+    num_graphs: int | None
+    relative_error: float | None
+
+    @classmethod
+    def of(cls, measured: Sequence[Measurement]) -> Times:
+        return cls(
+            compile_s=[each.compile_s for each in measured],
+            latency_s=[each.latency.p50 for each in measured],
+            num_graphs=measured[0].diagnosis.num_graphs,
+            relative_error=measured[0].relative_error,
+        )
+
+
+@dataclass(frozen=True)
 class Seen:
-    """The outcomes of a case's configs, one for each round."""
+    """The three configs of a case."""
 
-    case: Case
-    outcomes: dict[str, list[Outcome]]
-
-    def measured(self, name: str) -> list[Measurement]:
-        return measurements(self.outcomes[name], f"{self.case.name}, {name}")
-
-    def compile_s(self, name: str) -> float:
-        return statistics.median(each.compile_s for each in self.measured(name))
-
-    def latency_s(self, name: str) -> float:
-        return statistics.median(each.latency.p50 for each in self.measured(name))
+    case: str
+    has_goal: bool
+    untuned: Times
+    whole: Times
+    blocks: Times
 
     @property
     def compile_share(self) -> float:
         """Seconds to compile the blocks over those for the whole."""
-        return self.compile_s("blocks") / self.compile_s("whole")
+        return statistics.median(self.blocks.compile_s) / statistics.median(self.whole.compile_s)
 
     @property
     def latency_share(self) -> float:
         """Latency with compiled blocks over that with the whole compiled."""
-        return self.latency_s("blocks") / self.latency_s("whole")
+        return statistics.median(self.blocks.latency_s) / statistics.median(self.whole.latency_s)
 
     def cells(self) -> list[str]:
-        latencies = [f"{1e3 * self.latency_s(name):.2f}" for name in ("untuned", "whole", "blocks")]
-        compiles = [f"{self.compile_s(name):.1f}" for name in ("whole", "blocks")]
-        graphs = [str(self.measured(name)[0].diagnosis.num_graphs) for name in ("whole", "blocks")]
-        shares = [f"{self.compile_share:.2f}", f"{self.latency_share:.2f}"]
-        return [self.case.name, *compiles, shares[0], *graphs, *latencies, shares[1]]
-
-    def numbers(self) -> dict[str, Any]:
-        return {
-            "case": self.case.name,
-            **{
-                name: {
-                    "compile_s": [each.compile_s for each in self.measured(name)],
-                    "latency_s": [each.latency.p50 for each in self.measured(name)],
-                    "relative_error": self.measured(name)[0].relative_error,
-                }
-                for name in self.outcomes
-            },
-        }
+        latencies = [f"{1e3 * statistics.median(t.latency_s):.2f}" for t in (self.untuned, self.whole, self.blocks)]
+        compiles = [f"{statistics.median(each.compile_s):.1f}" for each in (self.whole, self.blocks)]
+        graphs = [str(each.num_graphs) for each in (self.whole, self.blocks)]
+        return [
+            self.case, *compiles, f"{self.compile_share:.2f}", *graphs, *latencies, f"{self.latency_share:.2f}"
+        ]  # fmt: skip
 
 
 HEADER = (
@@ -127,66 +133,69 @@ HEADER = (
 )  # fmt: skip
 
 
-def measure(case: Case, folder: Path, rounds: int) -> Seen:
-    """All configs of a case, `rounds` times each."""
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each config (default: %(default)s)")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """All models; for a smoke run a small one, one process each."""
+    if given.quick:
+        return [replace(each, rounds=1) for each in QUICK]
+    return [replace(each, rounds=given.rounds) for each in CASES]
+
+
+def run(case: Case) -> Seen:
+    """All configs of a case, in rounds."""
     workload = make_workload(case.model, {"depth": case.depth}, case.framework, "cpu", 0)
     outcomes: dict[str, list[Outcome]] = {name: [] for name in case.configs()}
-    with Runner(case.framework, {}, preload=True, log=folder / "log.txt") as runner:
-        for number in range(rounds):
-            for name, config in case.configs().items():
-                trial = TrialFolder(folder / f"{name}-{number}")
-                request = cold_request(
-                    workload, config, trial, folder / "reference.npz", PATIENT, untuned=name == "untuned"
-                )
-                outcomes[name].append(runner.run(trial, request))
-                trial.drop_leftovers()
-    return Seen(case, outcomes)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve()
+        with Runner(case.framework, {}, preload=True, log=folder / "log.txt") as runner:
+            for number in range(case.rounds):
+                for name, config in case.configs().items():
+                    trial = TrialFolder(folder / f"{name}-{number}")
+                    request = cold_request(
+                        workload, config, trial, folder / "reference.npz", PATIENT, untuned=name == "untuned"
+                    )
+                    outcomes[name].append(runner.run(trial, request))
+                    trial.drop_leftovers()
+    times = {name: Times.of(measurements(found, f"{case.name}, {name}")) for name, found in outcomes.items()}
+    return Seen(case.name, case.has_goal, **times)
 
 
-def report_of(seen: Sequence[Seen], rounds: int) -> Report:
-    """Goals are about deep models in PyTorch: MindSpore compiles each block anew, and frozen blocks differ."""
-    deep = [each for each in seen if each.case.framework == "torch" and each.case.depth >= DEEP]
-    deep = [each for each in deep if not each.case.settings] or list(seen)
+def judge(records: Sequence[Seen]) -> list[Goal]:
+    """About deep models in PyTorch, if any of them was run."""
+    deep = [each for each in records if each.has_goal] or records
     compile_share = max(each.compile_share for each in deep)
     latency_share = max(each.latency_share for each in deep)
-    return Report(
-        name="regions",
-        title="Regions: the whole against its repeated blocks",
-        about=(
-            "Cold compile and latency of models of equal blocks, compiled in one piece and block by block "
-            f"(`region={BLOCKS}`). Medians of {rounds} process(es) a config; each share is that of the blocks over the "
-            f"whole. Goals are about models of {DEEP} and more blocks in PyTorch, not frozen."
+    return [
+        Goal(
+            f"the blocks compile in at most {COMPILE_SHARE:.0%} of the time",
+            f"{compile_share:.0%} at most",
+            compile_share <= COMPILE_SHARE,
         ),
-        goals=[
-            Goal(
-                f"the blocks compile in at most {COMPILE_SHARE:.0%} of the time",
-                f"{compile_share:.0%} at most",
-                compile_share <= COMPILE_SHARE,
-            ),
-            Goal(
-                f"they take at most {LATENCY_SHARE:.2f} times as long a call",
-                f"{latency_share:.2f} times at most",
-                latency_share <= LATENCY_SHARE,
-            ),
-        ],
-        body=table(HEADER, [each.cells() for each in seen]),
-        results={"rounds": rounds, "cases": [each.numbers() for each in seen]},
+        Goal(
+            f"they take at most {LATENCY_SHARE:.2f} times as long a call",
+            f"{latency_share:.2f} times at most",
+            latency_share <= LATENCY_SHARE,
+        ),
+    ]
+
+
+def section(records: Sequence[Seen]) -> str:
+    """One row for each model."""
+    about = (
+        "Cold compile and latency of models of equal blocks, compiled in one piece and block by block "
+        f"(`region={BLOCKS}`). Medians of {len(records[0].whole.compile_s)} process(es) a config; each share is that "
+        f"of the blocks over the whole. Goals are about models of {DEEP} and more blocks in PyTorch, not frozen."
     )
+    return f"{about}\n\n{table(HEADER, [each.cells() for each in records])}"
 
 
-def main() -> None:
-    """Measure, and write the section and its numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3, help="processes of each config (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="one small model, one process each, nothing written")
-    given = parser.parse_args()
-    cases, rounds = (QUICK, 1) if given.quick else (CASES, given.rounds)
-    os.chdir(Path(__file__).resolve().parent.parent)
-    conditions = Conditions.now()
-    with tempfile.TemporaryDirectory() as temporary:
-        seen = [measure(case, Path(temporary) / str(number), rounds) for number, case in enumerate(cases)]
-    publish(report_of(seen, rounds), conditions, write=not given.quick)
-
+BENCHMARK = Benchmark(
+    "regions", "Regions: the whole against its repeated blocks", __doc__, Seen, cases, run, judge, section, options
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -10,19 +10,21 @@ import argparse
 import statistics
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import optuna
 
 from benchmarks import fronts
-from benchmarks.record import Conditions, Goal, Report, percent, publish, table
+from benchmarks.frame import Benchmark
+from benchmarks.record import Goal, percent, table
 from benchmarks.replayed import NEAR, Question, Replay, constrained
-from benchmarks.searches import Search, own, searches
+from benchmarks.searches import own, searches
 from benchmarks.table import TABLES, Table, recorded_tables
 
 NUM_SEEDS = 20
@@ -39,53 +41,51 @@ STOCK = frozenset({"TPE (Optuna's default)", "TPE, grouped", "NSGA-II", "BruteFo
 
 
 @dataclass(frozen=True)
+class Case:
+    """A search on a question, with seeds 0, 1, 2 ...; `what` says what is asked about it."""
+
+    what: Literal["search", "end", "bar", "front"]
+    question: str
+    search: str
+    num_seeds: int
+    tables: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.what}: {self.question}: {self.search}"
+
+
+@dataclass(frozen=True)
 class Runs:
-    """All replays of one search on one question."""
+    """All replays of one search on one question, a figure for each."""
 
     question: str
     search: str
-    replays: Sequence[Replay]
-
-    @property
-    def num_found(self) -> int:
-        return sum(each.is_found for each in self.replays)
-
-    @property
-    def trials(self) -> list[int]:
-        """Until it was found; as many as there are at most where it was not."""
-        return [len(each.rows) if each.is_found else MOST_TRIALS for each in self.replays]
+    num_configs: int
+    """Of the table."""
+    found: int
+    trials: list[int]
+    """Until it was found; as many as there are at most where it was not."""
+    distinct: list[int]
+    programs: list[int]
+    wall_s: list[float]
+    regret: list[float]
 
     @property
     def mean_trials(self) -> float:
         return statistics.fmean(self.trials)
 
-    def mean(self, figure: str) -> float:
-        """Of a figure of the replays."""
-        return statistics.fmean(float(getattr(each, figure)) for each in self.replays)
-
     def cells(self) -> list[str]:
         return [
             self.search,
-            f"{self.num_found} of {len(self.replays)}",
+            f"{self.found} of {len(self.trials)}",
             f"{self.mean_trials:.1f}",
             str(max(self.trials)),
-            f"{self.mean('num_distinct'):.1f}",
-            f"{self.mean('num_programs'):.1f}",
-            f"{self.mean('wall_s') / 60:.1f}",
-            percent(self.mean("regret")),
+            f"{statistics.fmean(self.distinct):.1f}",
+            f"{statistics.fmean(self.programs):.1f}",
+            f"{statistics.fmean(self.wall_s) / 60:.1f}",
+            percent(statistics.fmean(self.regret)),
         ]
-
-    def as_data(self) -> dict[str, Any]:
-        return {
-            "question": self.question,
-            "search": self.search,
-            "found": self.num_found,
-            "trials": self.trials,
-            "distinct": [each.num_distinct for each in self.replays],
-            "programs": [each.num_programs for each in self.replays],
-            "wall_s": [round(each.wall_s, 1) for each in self.replays],
-            "regret": [each.regret for each in self.replays],
-        }
 
 
 _HEADER = ["search", "found", "trials", "at most", "distinct", "programs", "minutes", "regret at the end"]
@@ -102,25 +102,34 @@ def questions(tables: Mapping[str, Table]) -> dict[str, Question]:
     return asked
 
 
-def run(name: str, question: Question, label: str, search: Search, num_seeds: int) -> Runs:
-    """The search with seeds 0, 1, 2 ..."""
-    replays = []
-    for seed in range(num_seeds):
-        replay = Replay(question, MOST_TRIALS)
-        search(replay, seed)
-        replays.append(replay)
-    runs = Runs(name, label, replays)
-    print(f"{name}: {' | '.join(runs.cells())}", flush=True)
-    return runs
+@cache
+def tables_in(folder: Path) -> dict[str, Table]:
+    """Read once for all cases."""
+    return recorded_tables(folder)
 
 
-def all_runs(asked: Mapping[str, Question], num_seeds: int, *, with_slow: bool) -> Iterator[Runs]:
-    """Every search on every question; the slow one without constraints only."""
-    for name, question in asked.items():
-        for label, search in searches().items():
-            if label == SLOW and (question.constraints or not with_slow):
-                continue
-            yield run(name, question, label, search, min(num_seeds, NUM_SEEDS_OF.get(label, num_seeds)))
+@cache
+def questions_in(folder: Path) -> dict[str, Question]:
+    """The same, with what is asked about them."""
+    return questions(tables_in(folder))
+
+
+def runs_of(case: Case, question: Question) -> Runs:
+    """Every seed until a config near the best was run, or there are no more trials."""
+    replays = [Replay(question, MOST_TRIALS) for _ in range(case.num_seeds)]
+    for seed, replay in enumerate(replays):
+        searches()[case.search](replay, seed)
+    return Runs(
+        question=case.question,
+        search=case.search,
+        num_configs=len(question.table.rows),
+        found=sum(each.is_found for each in replays),
+        trials=[len(each.rows) if each.is_found else MOST_TRIALS for each in replays],
+        distinct=[each.num_distinct for each in replays],
+        programs=[each.num_programs for each in replays],
+        wall_s=[round(each.wall_s, 1) for each in replays],
+        regret=[each.regret for each in replays],
+    )
 
 
 @dataclass(frozen=True)
@@ -145,16 +154,13 @@ class Ends:
         ]
 
 
-def ends(name: str, question: Question, num_seeds: int) -> Ends:
+def ends_of(case: Case, question: Question) -> Ends:
     """Replays of the whole search, with no goal but its own."""
-    replays = []
-    for seed in range(num_seeds):
-        replay = Replay(question, len(question.table.rows), goal=-1.0)
+    replays = [Replay(question, len(question.table.rows), goal=-1.0) for _ in range(case.num_seeds)]
+    for seed, replay in enumerate(replays):
         own(replay, seed, stop_early=True)
-        replays.append(replay)
-    found = Ends(name, len(question.table.rows), [len(r.rows) for r in replays], [r.regret for r in replays])
-    print(f"{name}, to its own end: {' | '.join(found.cells())}", flush=True)
-    return found
+    trials, regrets = [len(each.rows) for each in replays], [each.regret for each in replays]
+    return Ends(case.question, len(question.table.rows), trials, regrets)
 
 
 @dataclass(frozen=True)
@@ -173,18 +179,62 @@ class Bar:
         return [self.question, str(self.num_configs), f"{statistics.fmean(self.trials):.1f}", percent(self.share)]
 
 
-def bar(name: str, question: Question, num_seeds: int) -> Bar:
+def bar_of(case: Case, question: Question) -> Bar:
     """The tool's own search against the bar."""
-    trials = []
-    for seed in range(num_seeds):
-        replay = Replay(question, MOST_TRIALS, goal=BAR_REGRET)
+    replays = [Replay(question, MOST_TRIALS, goal=BAR_REGRET) for _ in range(case.num_seeds)]
+    for seed, replay in enumerate(replays):
         own(replay, seed)
-        trials.append(len(replay.rows))
-    return Bar(name, len(question.table.rows), trials)
+    return Bar(case.question, len(question.table.rows), [len(each.rows) for each in replays])
 
 
-def goals_of(largest: str, runs: Sequence[Runs], bars: Sequence[Bar]) -> list[Goal]:
+Record = Runs | Ends | Bar | fronts.Front
+K = TypeVar("K")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help="of each search (default: %(default)s)")
+    parser.add_argument("--tables", type=Path, default=TABLES, help="folder of the recorded tables")
+    parser.add_argument("--without-slow", action="store_true", help=f"leave out {SLOW}, which takes an hour")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """Every search on every question, the slow one without constraints only; for a smoke run two seeds, no slow one."""
+    num_seeds, without_slow = (2, True) if given.quick else (given.seeds, given.without_slow)
+    asked, tables = questions_in(given.tables), tables_in(given.tables)
+    found = [
+        Case("search", name, label, min(num_seeds, NUM_SEEDS_OF.get(label, num_seeds)), given.tables)
+        for name, question in asked.items()
+        for label in searches()
+        if label != SLOW or not (question.constraints or without_slow)
+    ]
+    found += [Case("end", name, OWN, num_seeds, given.tables) for name in asked]
+    found += [Case("bar", name, OWN, num_seeds, given.tables) for name in tables]
+    return found + [
+        Case("front", name, label, num_seeds, given.tables)
+        for name, each in tables.items()
+        for label in fronts.samplers(each.space)
+    ]
+
+
+def run(case: Case) -> Record:
+    """Replay the case's search with each seed."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    question = questions_in(case.tables)[case.question]
+    if case.what == "search":
+        return runs_of(case, question)
+    if case.what == "end":
+        return ends_of(case, question)
+    if case.what == "bar":
+        return bar_of(case, question)
+    return fronts.replay_front(case.question, question.table, case.search, case.num_seeds)
+
+
+def judge(records: Sequence[Record]) -> list[Goal]:
     """About the largest table without constraints, and the bar on all tables."""
+    runs, bars = _those(Runs, records), _those(Bar, records)
+    largest = max((each for each in runs if ", " not in each.question), key=lambda each: each.num_configs).question
     of = {each.search: each for each in runs if each.question == largest}
     mine, stock = of[OWN], min((of[name] for name in STOCK & of.keys()), key=lambda each: each.mean_trials)
     num_quick = sum(each <= GOAL_TRIALS for each in mine.trials)
@@ -208,83 +258,43 @@ def goals_of(largest: str, runs: Sequence[Runs], bars: Sequence[Bar]) -> list[Go
     ]
 
 
-def _left_out(runs: Sequence[Runs]) -> str:
-    return "" if any(each.search == SLOW for each in runs) else f" {SLOW} was left out of this run."
-
-
-def report_of(
-    tables: Mapping[str, Table],
-    runs: Sequence[Runs],
-    stops: Sequence[Ends],
-    bars: Sequence[Bar],
-    both: Sequence[fronts.Front],
-) -> Report:
-    """All of it."""
-    largest = max(tables, key=lambda name: len(tables[name].rows))
+def section(records: Sequence[Record]) -> str:
+    """A table for each question, and one for each of the other parts."""
+    runs = _those(Runs, records)
     asked = dict.fromkeys(each.question for each in runs)
-    parts = [f"**{name}**\n\n{table(_HEADER, [r.cells() for r in runs if r.question == name])}" for name in asked]
-    parts += [
-        "The tool's own search to where it stops by itself:\n\n"
-        + table(
-            ["question", "configs", "trials", "at most", "within 2 %", "regret", "at most"],
-            [each.cells() for each in stops],
-        ),
-        "Until more than 95 % of the best throughput:\n\n"
-        + table(["table", "configs", "trials", "of the space"], [each.cells() for each in bars]),
-        "Latency and peak memory at once, share of the area under the true front:\n\n"
-        + table(["table", "search", *(f"after {n} configs" for n in fronts.AFTER)], [each.cells() for each in both]),
-    ]
-    return Report(
-        name="replay",
-        title="Searches replayed on recorded tables",
-        about=(
-            "Every config of a table was measured once (`benchmarks/tables/`), so what a search finds can be held "
-            "against the exhaustive truth. *Trials*: compilations until one within 2 % of the best feasible config was "
-            "run, the untuned model and the default compile included, with which every search starts; "
-            f"{MOST_TRIALS} where it was not found. *Distinct*: had configs that came again not been compiled again. "
-            "*Programs*: different compiled programs among them. *Minutes*: what the trials took when the table was "
-            "recorded. Configs that gave the same program are repeats of one measurement; the median of these is the "
-            "truth, a search sees the single figure." + _left_out(runs)
-        ),
-        goals=goals_of(largest, runs, bars),
-        body="\n\n".join(parts),
-        results={
-            "tables": {
-                name: {"configs": len(each.rows), "programs": each.num_programs} for name, each in tables.items()
-            },
-            "runs": [each.as_data() for each in runs],
-            "ends": [vars(each) for each in stops],
-            "bars": [vars(each) for each in bars],
-            "fronts": [vars(each) for each in both],
-        },
+    left_out = "" if any(each.search == SLOW for each in runs) else f" {SLOW} was left out of this run."
+    about = (
+        "Every config of a table was measured once (`benchmarks/tables/`), so what a search finds can be held "
+        "against the exhaustive truth. *Trials*: compilations until one within 2 % of the best feasible config was "
+        "run, the untuned model and the default compile included, with which every search starts; "
+        f"{MOST_TRIALS} where it was not found. *Distinct*: had configs that came again not been compiled again. "
+        "*Programs*: different compiled programs among them. *Minutes*: what the trials took when the table was "
+        "recorded. Configs that gave the same program are repeats of one measurement; the median of these is the "
+        "truth, a search sees the single figure." + left_out
     )
+    parts = [f"**{name}**\n\n{table(_HEADER, [r.cells() for r in runs if r.question == name])}" for name in asked]
+    ends = ["question", "configs", "trials", "at most", "within 2 %", "regret", "at most"]
+    bars = ["table", "configs", "trials", "of the space"]
+    both = ["table", "search", *(f"after {n} configs" for n in fronts.AFTER)]
+    parts += [
+        f"{heading}:\n\n{table(header, [each.cells() for each in those])}"
+        for heading, header, those in (
+            ("The tool's own search to where it stops by itself", ends, _those(Ends, records)),
+            ("Until more than 95 % of the best throughput", bars, _those(Bar, records)),
+            ("Latency and peak memory at once, share of the area under the true front", both,
+             _those(fronts.Front, records)),
+        )
+    ]  # fmt: skip
+    return "\n\n".join([about, *parts])
 
 
-def main() -> None:
-    """Replay every search on every table, and write the section."""
-    parser = argparse.ArgumentParser(description="How many trials until a config within 2 % of the best was run?")
-    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help="of each search (default: %(default)s)")
-    parser.add_argument("--tables", type=Path, default=TABLES, help="folder of the recorded tables")
-    parser.add_argument("--without-slow", action="store_true", help=f"leave out {SLOW}, which takes an hour")
-    parser.add_argument("--quick", action="store_true", help="two seeds of each search, without the slow one")
-    given = parser.parse_args()
-    num_seeds = 2 if given.quick else given.seeds
+def _those(kind: type[K], records: Sequence[Record]) -> list[K]:
+    return [each for each in records if isinstance(each, kind)]
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    conditions = Conditions.now()
-    tables = recorded_tables(given.tables)
-    asked = questions(tables)
-    runs = list(all_runs(asked, num_seeds, with_slow=not (given.quick or given.without_slow)))
-    stops = [ends(name, question, num_seeds) for name, question in asked.items()]
-    bars = [bar(name, asked[name], num_seeds) for name in tables]
-    both = [
-        fronts.replay_front(name, each, label, num_seeds)
-        for name, each in tables.items()
-        for label in fronts.samplers(each.space)
-    ]
-    publish(report_of(tables, runs, stops, bars, both), conditions, write=not given.quick)
 
+BENCHMARK = Benchmark(
+    "replay", "Searches replayed on recorded tables", __doc__, Record, cases, run, judge, section, options
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -8,18 +8,32 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.frame import Benchmark
 from benchmarks.product import Document, Product, ProductError, export_in
-from benchmarks.record import Conditions, Goal, Report, publish, table
+from benchmarks.record import Goal, table
 
 MODELS = ("vit", "resnet18", "planner")
 SEEDS = (0, 1)
+ABOUT = (
+    "Each model is tuned twice on the CPU with PyTorch; only `--seed` differs, which shuffles the trials and "
+    "fills weights and inputs. Where the two answers differ, `compare` measures one export against the other."
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model that is tuned twice. `keep`: where its exports stay; None: nowhere."""
+
+    name: str
+    trials: int | None
+    keep: Path | None
 
 
 @dataclass(frozen=True)
@@ -59,18 +73,33 @@ class Twice:
         return [self.model, *(answer.in_words() for answer in self.answers), judged, "yes" if self.same else "no"]
 
 
-def ask_twice(product: Product, model: str, trials: int | None, folder: Path) -> Twice:
-    """Two studies, their exports in `folder`, and a comparison where the configs differ."""
-    first, second = (ask(product, model, seed, trials, folder) for seed in SEEDS)
-    twice = Twice(model, (first, second), None if first.config == second.config else compare(product, model, folder))
-    print(" | ".join(twice.cells()), flush=True)
-    return twice
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled models (default: %(default)s)")
+    parser.add_argument("--trials", type=int, help="trials of each study (default: the product's own)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the exported YAML files in this folder")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """A case for each model; for a smoke run ResNet-18 alone, with two trials."""
+    if given.quick:
+        return [Case("resnet18", 2, given.keep)]
+    return [Case(model, given.trials, given.keep) for model in given.models]
+
+
+def run(case: Case) -> Twice:
+    """Two studies, their exports, and a comparison where the configs differ."""
+    with Product() as product:
+        folder = case.keep or product.folder / "exports"
+        first, second = (ask(product, case.name, seed, case.trials, folder) for seed in SEEDS)
+        differ = first.config != second.config
+        return Twice(case.name, (first, second), compare(product, case.name, folder) if differ else None)
 
 
 def ask(product: Product, model: str, seed: int, trials: int | None, folder: Path) -> StudyResult:
     """One study; its export goes to `folder`."""
     study = f"{model}-{seed}"
-    document = product.tune(model, "torch", study=study, trials=trials, seed=seed)
+    document = product.tune(model, "torch", study=study, trials=trials, seed=seed, process_settings=True)
     product.export(study, export_in(folder, model, seed))
     return StudyResult.of(document)
 
@@ -84,46 +113,25 @@ def compare(product: Product, model: str, folder: Path) -> str:
     return document["verdict"] or f"not compared (the {document['failed']} failed)"
 
 
-def report_of(seen: list[Twice]) -> Report:
+def judge(records: Sequence[Twice]) -> list[Goal]:
     """One goal over all models."""
-    num_same = sum(each.same for each in seen)
+    num_same = sum(each.same for each in records)
+    return [
+        Goal(
+            "both studies say the same config, or two whose comparison is a tie, for every model",
+            f"{num_same} of {len(records)} models",
+            num_same == len(records),
+        )
+    ]
+
+
+def section(records: Sequence[Twice]) -> str:
+    """One row for each model."""
     header = ["model", *(f"seed {seed}" for seed in SEEDS), "the two against each other", "same answer"]
-    return Report(
-        name="same_answer",
-        title="The same answer twice",
-        about=(
-            "Each model is tuned twice on the CPU with PyTorch; only `--seed` differs, which shuffles the trials and "
-            "fills weights and inputs. Where the two answers differ, `compare` measures one export against the other."
-        ),
-        goals=[
-            Goal(
-                "both studies say the same config, or two whose comparison is a tie, for every model",
-                f"{num_same} of {len(seen)} models",
-                num_same == len(seen),
-            )
-        ],
-        body=table(header, [each.cells() for each in seen]),
-        results={"models": [{**asdict(each), "same": each.same} for each in seen]},
-    )
+    return f"{ABOUT}\n\n{table(header, [each.cells() for each in records])}"
 
 
-def main() -> None:
-    """Tune each model twice and write the section."""
-    parser = argparse.ArgumentParser(description="Tune models twice with other seeds: is the answer the same?")
-    parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled models (default: %(default)s)")
-    parser.add_argument("--trials", type=int, help="trials of each study (default: the product's own)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the exported YAML files in this folder")
-    parser.add_argument("--quick", action="store_true", help="ResNet-18 alone, with two trials")
-    given = parser.parse_args()
-    if given.quick:
-        given.models, given.trials = ["resnet18"], 2
-
-    conditions = Conditions.now()
-    with Product() as product, tempfile.TemporaryDirectory() as folder:
-        exports = given.keep or Path(folder)
-        seen = [ask_twice(product, model, given.trials, exports) for model in given.models]
-    publish(report_of(seen), conditions, write=not given.quick)
-
+BENCHMARK = Benchmark("same_answer", "The same answer twice", __doc__, Twice, cases, run, judge, section, options)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

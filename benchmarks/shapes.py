@@ -8,25 +8,23 @@ traffic: the seconds of so many calls, compilations included. The job is a plain
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
 
 from autotune.config import Config, Scalar
-from autotune.job.stats import Stats
 from autotune.measure.measurement import Measurement, Outcome
-from autotune.measure.objective import UNDER_TRAFFIC, total_s
+from autotune.measure.objective import UNDER_TRAFFIC
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
@@ -35,9 +33,11 @@ from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import STREAM_CALLS
 from benchmarks.cold_trials import cold_request, measurements
+from benchmarks.frame import Benchmark
 from benchmarks.product import Product
-from benchmarks.record import REPOSITORY, Conditions, Goal, Report, percent, publish, table
+from benchmarks.record import REPOSITORY, Goal, percent, table
 
+JOB = Path(__file__).with_name("shapes_job.py")
 CLOSE = 1.05
 """Times the best total that the pick may take."""
 PATIENT = Limits(start=600, build=600, compile=1800, check=1800, run=1800, total=7200)
@@ -87,6 +87,8 @@ class Case:
     """Calls of the job; None: not tuned."""
     module: str | None = None
     """Where the function is; None: it is bundled."""
+    rounds: int = 2
+    """Processes of each strategy."""
 
     @property
     def asked(self) -> str:
@@ -131,58 +133,62 @@ class Pick:
 
     name: str
     config: Config
-    verdict: str
-    file: Path
+    verdict: str | None
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What one strategy gave: a figure for each round, and the compilations of its first trial and of a job with it."""
+
+    name: str
+    cold_s: list[float]
+    """Of the first pass of the stream."""
+    steady_call_s: list[float]
+    compilations: int | None
+    fallbacks: int | None
+    in_a_job: int | None
+
+    @classmethod
+    def of(cls, name: str, measured: Sequence[Measurement], in_a_job: int | None) -> Strategy:
+        replay = measured[0].replay
+        return cls(
+            name=name,
+            cold_s=[sum(each.cold_s) for each in measured],
+            steady_call_s=[each.steady_call_s for each in measured],
+            compilations=None if replay is None else replay.num_compilations,
+            fallbacks=None if replay is None else replay.num_fallbacks,
+            in_a_job=in_a_job,
+        )
+
+    def total_s(self, num_calls: int) -> float:
+        """What the product minimises: seconds of so many calls, compilations included."""
+        rounds = zip(self.cold_s, self.steady_call_s, strict=True)
+        return statistics.median(cold_s + (num_calls - STREAM_CALLS) * steady_s for cold_s, steady_s in rounds)
+
+    def cells(self) -> list[str]:
+        totals = [f"{self.total_s(num_calls):.1f}" for num_calls in (SHORT, LONG)]
+        steady_ms = 1e3 * statistics.median(self.steady_call_s)
+        said = (self.compilations, self.fallbacks, self.in_a_job)
+        counts = ["" if each is None else str(each) for each in said]
+        return [self.name, *totals, f"{statistics.median(self.cold_s):.2f}", f"{steady_ms:.2f}", *counts]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What each strategy of a case gave: outcomes, one for each round, and the compilations of a job with it."""
+    """All strategies of a case, and with them what was picked for a job of so many calls."""
 
-    case: Case
-    outcomes: Mapping[str, list[Outcome]]
-    in_a_job: Mapping[str, int]
+    case: str
+    strategies: list[Strategy]
+    tuned_for: int | None
+    pick: Pick | None
 
-    def measured(self, name: str) -> list[Measurement]:
-        return measurements(self.outcomes[name], f"{self.case.name}, {name}")
+    @property
+    def by_name(self) -> dict[str, Strategy]:
+        return {each.name: each for each in self.strategies}
 
-    def total_s(self, name: str, num_calls: int) -> float:
-        return statistics.median(total_s(each, num_calls) for each in self.measured(name))
-
-    def best(self, num_calls: int) -> str:
+    def best(self, num_calls: int) -> Strategy:
         """Of the strategies one by one."""
-        return min(self.case.strategies, key=lambda name: self.total_s(name, num_calls))
-
-    def compilations(self, name: str) -> int | None:
-        """Of the first trial."""
-        replay = self.measured(name)[0].replay
-        return None if replay is None else replay.num_compilations
-
-    def row(self, name: str) -> list[str]:
-        calls = self.measured(name)
-        replay = calls[0].replay
-        assert replay is not None
-        cold_s = statistics.median(sum(each.cold_s) for each in calls)
-        steady_s = statistics.median(each.steady_call_s for each in calls)
-        said = [self.compilations(name), replay.num_fallbacks, self.in_a_job.get(name)]
-        totals = [f"{self.total_s(name, num_calls):.1f}" for num_calls in (SHORT, LONG)]
-        numbers = [*totals, f"{cold_s:.2f}", f"{1e3 * steady_s:.2f}"]
-        return [name, *numbers, *("" if each is None else str(each) for each in said)]
-
-    def rows(self) -> list[list[str]]:
-        return [self.row(name) for name in sorted(self.outcomes, key=lambda name: self.total_s(name, SHORT))]
-
-    def numbers(self) -> dict[str, Any]:
-        return {
-            name: {
-                "config": STRATEGIES.get(name),
-                "cold_s": [sum(each.cold_s) for each in self.measured(name)],
-                "steady_call_s": [each.steady_call_s for each in self.measured(name)],
-                "compilations": self.compilations(name),
-                "in_a_job": self.in_a_job.get(name),
-            }
-            for name in self.outcomes
-        }
+        return min((each for each in self.strategies if each.name in STRATEGIES), key=lambda s: s.total_s(num_calls))
 
 
 HEADER = (
@@ -191,35 +197,50 @@ HEADER = (
 )  # fmt: skip
 
 
-def measure(case: Case, folder: Path, rounds: int) -> tuple[Seen, Pick | None]:
-    """All strategies of a case, in rounds, and with them what was picked."""
-    pick = None if case.tuned_for is None else pick_of(case, case.tuned_for, folder)
-    configs = {name: Config(STRATEGIES[name]) for name in case.strategies}
-    if pick is not None:
-        configs[pick.name] = pick.config
-    traffic = parse_shapes((case.shapes,))
-    arguments = {**dict(case.arguments), **traffic.largest}
-    workload = make_workload(case.asked, arguments, "torch", "cpu", 0, traffic=traffic)
-    outcomes: dict[str, list[Outcome]] = {name: [] for name in configs}
-    in_a_job: dict[str, int] = {}
-    with Runner("torch", {}, preload=True, log=folder / "log.txt") as runner:
-        for number in range(rounds):
-            for place, (name, config) in enumerate(configs.items()):
-                trial = TrialFolder(folder / f"{place}-{number}")
-                request = cold_request(
-                    workload, config, trial, folder / "reference.npz", PATIENT, untuned=name == UNTUNED
-                )
-                outcomes[name].append(runner.run(trial, request))
-                if pick is not None and number == 0 and name != UNTUNED:
-                    in_a_job[name] = job_with(config, case.place, pick.file, Path(request.cache), folder)
-                trial.drop_leftovers()
-                print(case.name, name, f"{number + 1}/{rounds}", file=sys.stderr, flush=True)
-    return Seen(case, outcomes, in_a_job), pick
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--rounds", type=int, default=2, help="processes of each strategy (default: %(default)s)")
+    parser.add_argument("--case", choices=tuple(CASES), help="only this one (default: all)")
 
 
-def pick_of(case: Case, num_calls: int, folder: Path) -> Pick:
-    """`tune` as a user calls it, and its export."""
-    path = folder.resolve() / "best.yaml"
+def cases(given: argparse.Namespace, model: str) -> list[Case]:
+    """The one of this section; for a smoke run a small model, few strategies, no study."""
+    return [replace(QUICK, rounds=1) if given.quick else replace(CASES[model], rounds=given.rounds)]
+
+
+def run(case: Case) -> Seen:
+    """All strategies, in rounds, and with them what was picked."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve()
+        exported = folder / "best.yaml"
+        pick = None if case.tuned_for is None else pick_of(case, case.tuned_for, exported)
+        configs = {name: Config(STRATEGIES[name]) for name in case.strategies}
+        if pick is not None:
+            configs[pick.name] = pick.config
+        outcomes: dict[str, list[Outcome]] = {name: [] for name in configs}
+        in_a_job: dict[str, int] = {}
+        traffic = parse_shapes((case.shapes,))
+        arguments = {**dict(case.arguments), **traffic.largest}
+        workload = make_workload(case.asked, arguments, "torch", "cpu", 0, traffic=traffic)
+        with Runner("torch", {}, preload=True, log=folder / "log.txt") as runner:
+            for number in range(case.rounds):
+                for place, (name, config) in enumerate(configs.items()):
+                    trial = TrialFolder(folder / f"{place}-{number}")
+                    request = cold_request(
+                        workload, config, trial, folder / "reference.npz", PATIENT, untuned=name == UNTUNED
+                    )
+                    outcomes[name].append(runner.run(trial, request))
+                    if pick is not None and number == 0 and name != UNTUNED:
+                        in_a_job[name] = job_with(config, case.place, exported, Path(request.cache), folder)
+                    trial.drop_leftovers()
+                    print(case.name, name, f"{number + 1}/{case.rounds}", file=sys.stderr, flush=True)
+    measured = {name: measurements(found, f"{case.name}, {name}") for name, found in outcomes.items()}
+    strategies = [Strategy.of(name, found, in_a_job.get(name)) for name, found in measured.items()]
+    return Seen(case.name, strategies, case.tuned_for, pick)
+
+
+def pick_of(case: Case, num_calls: int, path: Path) -> Pick:
+    """`tune` as a user calls it, and its export at `path`."""
     with Product() as product:
         arguments = {name: value for name, value in case.arguments if isinstance(value, int)}
         product.tune(
@@ -231,7 +252,7 @@ def pick_of(case: Case, num_calls: int, folder: Path) -> Pick:
     name = UNTUNED if tuned.is_untuned else "picked by tune"
     config = Config(STRATEGIES[UNTUNED]) if tuned.is_untuned else tuned.config
     print(case.name, num_calls, name, config, file=sys.stderr, flush=True)
-    return Pick(name, config, tuned.verdict.value, path)
+    return Pick(name, config, tuned.verdict.value)
 
 
 def job_with(config: Config, place: str, exported: Path, cache: Path, folder: Path) -> int:
@@ -241,11 +262,11 @@ def job_with(config: Config, place: str, exported: Path, cache: Path, folder: Pa
     """
     content = yaml.safe_load(exported.read_text())
     content.update(config=dict(config.root), verdict="faster")
-    path = folder.resolve() / "job.yaml"
+    path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(content))
     variables = {"PYTHONPATH": str(REPOSITORY), "TORCHINDUCTOR_CACHE_DIR": str(cache.resolve() / "inductor")}
     job = subprocess.run(
-        [sys.executable, str(Path(__file__).resolve()), "--job", str(path), place],
+        [sys.executable, str(JOB), str(path), place],
         cwd=folder,
         env={**os.environ, **variables},
         capture_output=True,
@@ -257,93 +278,61 @@ def job_with(config: Config, place: str, exported: Path, cache: Path, folder: Pa
     return int(job.stdout.splitlines()[-1])
 
 
-def be_a_job(path: str, place: str) -> int:
-    """The lines of a plain script: a model, its stream of calls, and the file that was exported."""
-    import torch
-
-    import autotune
-
-    tuned = load_tuned(path)
-    assert tuned.shapes is not None
-    traffic, (module, _, name) = tuned.shapes.traffic, place.partition(":")
-    build = getattr(importlib.import_module(module), name)
-    built = build(**{**tuned.workload.arguments, **traffic.largest})
-    model, inputs = (built["model"], built["inputs"]) if isinstance(built, dict) else built[:2]
-    model = autotune.load(path).apply(model, on_mismatch="raise")
-    with torch.no_grad():
-        for load in traffic.stream(STREAM_CALLS, tuned.workload.seed):
-            call = list(inputs)
-            for each in tuned.shapes.inputs:
-                size = traffic.loads[load].sizes[each.dimension]
-                call[each.leaf] = call[each.leaf].narrow(each.axis, 0, size).contiguous()
-            model(*call)
-    stats = autotune.stats(model)
-    assert isinstance(stats, Stats)
-    return stats.num_compiles or 0
-
-
-def goals_of(seen: Seen, pick: Pick) -> list[Goal]:
+def judge(records: Sequence[Seen]) -> list[Goal]:
     """That the pick is close to the best, and that jobs compile what the trials did."""
-    num_calls = seen.case.tuned_for
-    assert num_calls is not None
-    best = seen.best(num_calls)
-    share = seen.total_s(pick.name, num_calls) / seen.total_s(best, num_calls)
-    others = [name for name, number in seen.in_a_job.items() if number != seen.compilations(name)]
+    (seen,) = records
+    if seen.pick is None or seen.tuned_for is None:
+        return []
+    best, picked = seen.best(seen.tuned_for), seen.by_name[seen.pick.name]
+    share = picked.total_s(seen.tuned_for) / best.total_s(seen.tuned_for)
+    verdict = f" ({seen.pick.verdict})" if seen.pick.verdict else ""
+    in_jobs = [each for each in seen.strategies if each.in_a_job is not None]
+    others = [each.name for each in in_jobs if each.in_a_job != each.compilations]
     return [
         Goal(
-            f"what `tune` picks in {NUM_TRIALS} trials for {num_calls:,} calls is at most {percent(CLOSE - 1)} over "
-            "the best strategy",
-            f"{share:.3f} times the total of the best one, {best}; it picked ({pick.verdict}): {pick.config}",
+            f"what `tune` picks in {NUM_TRIALS} trials for {seen.tuned_for:,} calls is at most {percent(CLOSE - 1)} "
+            "over the best strategy",
+            f"{share:.3f} times the total of the best one, {best.name}; it picked{verdict}: {seen.pick.config}",
             share <= CLOSE,
         ),
         Goal(
             "a plain script with `apply` compiles as often as the trial did, whatever the strategy",
-            f"so it is with {len(seen.in_a_job) - len(others)} of {len(seen.in_a_job)} strategies"
+            f"so it is with {len(in_jobs) - len(others)} of {len(in_jobs)} strategies"
             + (f", not with {', '.join(others)}" if others else ""),
             not others,
         ),
     ]
 
 
-def report_of(seen: Seen, pick: Pick | None, rounds: int) -> Report:
-    """The section of a case."""
-    return Report(
-        name=f"shapes_{seen.case.model}",
-        title=f"Shape strategies: {seen.case.name}",
-        about=(
-            f"Total seconds of a job's calls, the first pass of {STREAM_CALLS} calls with all compilations among them. "
-            f"Medians of {rounds} process(es) each. `left to eager` counts functions that dynamo gave up at its limit."
-        ),
-        goals=[] if pick is None else goals_of(seen, pick),
-        body=table(HEADER, seen.rows()),
-        command=f"shapes.py --case {seen.case.model}",
-        results={
-            "rounds": rounds,
-            "strategies": seen.numbers(),
-            "pick": None if pick is None else pick.config.root,
-        },
+def section(records: Sequence[Seen]) -> str:
+    """A row for each strategy, the quickest for a short job first."""
+    (seen,) = records
+    about = (
+        f"Total seconds of a job's calls, the first pass of {STREAM_CALLS} calls with all compilations among them. "
+        f"Medians of {len(seen.strategies[0].cold_s)} process(es) each. `left to eager` counts functions that dynamo "
+        "gave up at its limit."
     )
+    ordered = sorted(seen.strategies, key=lambda each: each.total_s(SHORT))
+    return f"{about}\n\n{table(HEADER, [each.cells() for each in ordered])}"
+
+
+def benchmark_of(model: str) -> Benchmark[Case, Seen]:
+    """Each model has a section of its own."""
+    title = f"Shape strategies: {CASES[model].name}"
+    return Benchmark(f"shapes_{model}", title, __doc__, Seen, partial(cases, model=model), run, judge, section, options)
+
+
+BENCHMARKS = [benchmark_of(model) for model in CASES]
 
 
 def main() -> None:
-    """Measure, and write the section and its numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=2, help="processes of each strategy (default: %(default)s)")
-    parser.add_argument("--case", choices=tuple(CASES), help="only this one (default: all)")
-    parser.add_argument("--quick", action="store_true", help="a small model, few strategies, no study, nothing written")
-    parser.add_argument("--job", nargs=2, metavar=("FILE", "PLACE"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.job is not None:
-        print(be_a_job(*given.job))
-        return
-    cases = [QUICK] if given.quick else [CASES[given.case]] if given.case else list(CASES.values())
-    rounds = 1 if given.quick else given.rounds
-    os.chdir(Path(__file__).resolve().parent.parent)
-    for case in cases:
-        conditions = Conditions.now()
-        with tempfile.TemporaryDirectory() as temporary:
-            seen, pick = measure(case, Path(temporary), rounds)
-        publish(report_of(seen, pick, rounds), conditions, write=not given.quick)
+    """All sections one after the other, or one of them."""
+    given = BENCHMARKS[0].parser().parse_args()
+    for model, benchmark in zip(CASES, BENCHMARKS, strict=True):
+        if given.case in (None, model):
+            benchmark.execute(given, f"shapes.py --case {model}")
+        if given.quick:
+            break
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.delivered import TOLERANCE, Promise
+from benchmarks.frame import Benchmark
 from benchmarks.intervals import Pair, Ratio, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.product import Product
-from benchmarks.record import Conditions, Goal, Report, percent, publish, table
+from benchmarks.record import Goal, percent, table
 
 PLAIN = Path(__file__).with_name("plain_training.py")
 SIZES: dict[str, dict[str, int]] = {"vit": {"image": 64, "depth": 3}, "resnet18": {"image": 64, "width": 32}}
@@ -46,12 +48,19 @@ CLAIM = 3.0
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much to measure."""
+class Case:
+    """A model in a framework, and how much to measure. `way` None: tuned; else one of MindSpore's ways."""
 
+    framework: str
+    model: str
+    way: str | None
     trials: int
     pairs: int
     sampling_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.framework}, {self.model}, {self.way or 'tuned'}"
 
 
 @dataclass(frozen=True)
@@ -131,61 +140,79 @@ class Way:
         return [self.model, self.name, f"{pynative_ms:.1f} ms", f"{way_ms:.1f} ms", str(self.found)]
 
 
-def deliver(product: Product, framework: str, model: str, effort: Effort) -> Delivery:
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--models", nargs="+", default=list(SIZES), choices=list(SIZES), help="(default: all)")
+    parser.add_argument("--frameworks", nargs="+", default=list(FRAMEWORKS), choices=FRAMEWORKS, help="(default: both)")
+    parser.add_argument("--trials", type=int, default=8, help="trials of each study (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, help="process pairs of each comparison (default: %(default)s)")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """Every model tuned, then MindSpore's ways; for a smoke run the ViT, three trials, two short pairs."""
+    models = ["vit"] if given.quick else given.models
+    trials, pairs, sampling_s = (3, 2, 1.0) if given.quick else (given.trials, given.pairs, 4.0)
+    asked: list[tuple[str, str, str | None]] = [
+        (framework, model, None) for framework in given.frameworks for model in models
+    ]
+    if "mindspore" in given.frameworks:
+        asked += [("mindspore", model, way) for model in models for way in list(WAYS)[1:]]
+    return [Case(framework, model, way, trials, pairs, sampling_s) for framework, model, way in asked]
+
+
+def run(case: Case) -> Delivery | Way:
+    """One comparison, in pairs of fresh processes."""
+    return deliver(case) if case.way is None else way_of(case, case.way)
+
+
+def deliver(case: Case) -> Delivery:
     """Tune and export the step, and run the plain script both ways."""
-    study = f"{model}-train-{framework}"
-    path = product.folder / f"{study}.yaml"
-    document = product.tune(
-        model, framework, study=study, task="train", trials=effort.trials, model_arguments=SIZES[model]
+    with Product() as product:
+        study, path = f"{case.model}-train-{case.framework}", product.folder / "best.yaml"
+        document = product.tune(
+            case.model, case.framework, study=study, task="train", trials=case.trials,
+            model_arguments=SIZES[case.model], process_settings=True,
+        )  # fmt: skip
+        product.export(study, path)
+        promise = Promise.read(path)
+        pairs_s: list[Pair] = []
+        if promise.speedup is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                script = PlainSteps(case.framework, case.model, Path(folder), case.sampling_s)
+                pairs_s = alternate(case.pairs, script.median_s, lambda: script.median_s(str(path.resolve())))
+    config = (document.get("best") or {}).get("config", {})
+    words = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+    return Delivery(case.framework, case.model, words, promise, pairs_s)
+
+
+def way_of(case: Case, way: str) -> Way:
+    """One way of running the step in MindSpore against PyNative."""
+    base, other = (json.dumps({**WAYS[name], "onednn_isa": "AVX2"}) for name in ("PyNative", way))
+    with tempfile.TemporaryDirectory() as folder:
+        script = PlainSteps("mindspore", case.model, Path(folder), case.sampling_s)
+        pairs_s = alternate(case.pairs, partial(script.median_s, base), partial(script.median_s, other))
+    return Way(case.model, way, pairs_s)
+
+
+def judge(records: Sequence[Delivery | Way]) -> list[Goal]:
+    """About the promises, and about MindSpore's graph mode."""
+    promised = [each for each in records if isinstance(each, Delivery) and each.promise.speedup is not None]
+    graphs = [each for each in records if isinstance(each, Way) and each.name == "graph mode"]
+    return [*_promise_goal(promised), *_graph_goal(graphs)]
+
+
+def section(records: Sequence[Delivery | Way]) -> str:
+    """A table of what was tuned, and one of MindSpore's ways."""
+    delivered = [each for each in records if isinstance(each, Delivery)]
+    ways = [each for each in records if isinstance(each, Way)]
+    num_pairs = max(len(each.pairs_s) for each in records)
+    about = (
+        "`tune --task train` (forward, loss, backward and Adam's step, batches of 4) on the CPU, and the exported "
+        f"config applied by hand in `benchmarks/plain_training.py`, in {num_pairs} pairs of fresh processes. "
+        "Below: MindSpore's ways of running one step, each against PyNative."
     )
-    product.export(study, path)
-    promise = Promise.read(path)
-    config = " ".join(
-        f"{name}={json.dumps(value)}" for name, value in (document.get("best") or {}).get("config", {}).items()
-    )
-    pairs_s: list[Pair] = []
-    if promise.speedup is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            script = PlainSteps(framework, model, Path(folder), effort.sampling_s)
-            pairs_s = alternate(effort.pairs, script.median_s, lambda: script.median_s(str(path.resolve())))
-    delivery = Delivery(framework, model, config, promise, pairs_s)
-    print(" | ".join(delivery.cells()), flush=True)
-    return delivery
-
-
-def ways_of(model: str, effort: Effort) -> list[Way]:
-    """Every way of running the step in MindSpore against PyNative."""
-    base, *others = (json.dumps({**config, "onednn_isa": "AVX2"}) for config in WAYS.values())
-    seen = []
-    for name, config in zip(list(WAYS)[1:], others, strict=True):
-        with tempfile.TemporaryDirectory() as folder:
-            script = PlainSteps("mindspore", model, Path(folder), effort.sampling_s)
-            pairs_s = alternate(effort.pairs, partial(script.median_s, base), partial(script.median_s, config))
-        seen.append(Way(model, name, pairs_s))
-        print(" | ".join(seen[-1].cells()), flush=True)
-    return seen
-
-
-def report_of(seen: list[Delivery], ways: list[Way], effort: Effort) -> Report:
-    """The two tables and their goals."""
-    promised = [each for each in seen if each.promise.speedup is not None]
     header = ["framework", "model", "promised", "untuned", "tuned", "delivered", "off by", "kept", "config"]
-    return Report(
-        name="training",
-        title="Training steps",
-        about=(
-            "`tune --task train` (forward, loss, backward and Adam's step, batches of 4) on the CPU, and the exported "
-            f"config applied by hand in `benchmarks/plain_training.py`, in {effort.pairs} pairs of fresh processes. "
-            "Below: MindSpore's ways of running one step, each against PyNative."
-        ),
-        goals=[*_promise_goal(promised), *_graph_goal([each for each in ways if each.name == "graph mode"])],
-        body="\n\n".join([table(header, [each.cells() for each in seen]), *_ways_table(ways)]),
-        results={
-            "steps": [{**asdict(each), "delivered": each.found and asdict(each.found)} for each in seen],
-            "ways": [{**asdict(each), "times": asdict(each.found)} for each in ways],
-            "effort": asdict(effort),
-        },
-    )
+    return "\n\n".join([about, table(header, [each.cells() for each in delivered]), *_ways_table(ways)])
 
 
 def _promise_goal(promised: list[Delivery]) -> list[Goal]:
@@ -206,29 +233,7 @@ def _ways_table(ways: list[Way]) -> list[str]:
     return [table(header, [each.cells() for each in ways])] if ways else []
 
 
-def main() -> None:
-    """Tune, export and run each step, then MindSpore's ways, and write the section."""
-    parser = argparse.ArgumentParser(
-        description="Training steps: verdicts, delivered figures, PyNative against graphs."
-    )
-    parser.add_argument("--models", nargs="+", default=list(SIZES), choices=list(SIZES), help="(default: all)")
-    parser.add_argument("--frameworks", nargs="+", default=list(FRAMEWORKS), choices=FRAMEWORKS, help="(default: both)")
-    parser.add_argument("--trials", type=int, default=8, help="trials of each study (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=5, help="process pairs of each comparison (default: %(default)s)")
-    parser.add_argument(
-        "--quick", action="store_true", help="the ViT, three trials, two short pairs; nothing is written"
-    )
-    given = parser.parse_args()
-    effort = Effort(given.trials, given.pairs, sampling_s=4.0)
-    if given.quick:
-        given.models, effort = ["vit"], Effort(trials=3, pairs=2, sampling_s=1.0)
-
-    conditions = Conditions.now()
-    with Product() as product:
-        seen = [deliver(product, framework, model, effort) for framework in given.frameworks for model in given.models]
-    ways = [way for model in given.models for way in ways_of(model, effort)] if "mindspore" in given.frameworks else []
-    publish(report_of(seen, ways, effort), conditions, write=not given.quick)
-
+BENCHMARK = Benchmark("training", "Training steps", __doc__, Delivery | Way, cases, run, judge, section, options)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -17,8 +17,8 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,8 @@ from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.runner import LiveTrial, Runner, StageCallback
 from autotune.tuning.events import Event, TrialDisturbed
 from autotune.tuning.loop import Tuner
-from benchmarks.record import Conditions, Goal, Report, publish, table
+from benchmarks.frame import Benchmark
+from benchmarks.record import Goal, table
 
 HERE = Path(__file__).resolve().parent
 FASTEST = "less"
@@ -51,6 +52,12 @@ BUDGET = Budget(
     trials_per_sentinel=2,
     confirmation=BlockPlan(num_rounds=4, max_sampling_s=4, first_look=4, num_looks=2, max_s=20),
     quiet=BusyMachinePlan(max_wait_s=2),
+)
+ABOUT = (
+    "Real studies of a small PyTorch MLP on one core, alone and beside a process that takes this core for "
+    "0.5 s of each second. In every other study one config is 1.33 times as fast as the untuned model, in the "
+    "others all are slower. *Right*: that config is called `faster`, or nothing is. Live processes are forked, "
+    "which the product does not do: it makes a study short, and changes nothing about the load."
 )
 NEIGHBOUR = """
 import time
@@ -69,6 +76,14 @@ class ForkingRunner(Runner):
         held = self._start(folder, request, on_stage, fresh=False, live=True)
         held.wait_for(Stage.WAIT)
         return held
+
+
+@dataclass(frozen=True)
+class Case:
+    """So many studies on a quiet or a loaded machine."""
+
+    name: str
+    num_studies: int
 
 
 @dataclass
@@ -119,18 +134,33 @@ def run_study(manifest: Manifest, studies: Path, runner: Runner, row: Row, *, ha
     study.close()
 
 
-def run_row(machine: str, num_studies: int, manifests: dict[bool, Manifest]) -> Row:
-    """Studies one after the other, with a planted gain in every other one."""
-    row = Row(machine)
-    with tempfile.TemporaryDirectory(prefix="autotune-benchmark-") as folder:
-        studies = Path(folder)
-        with ForkingRunner("torch", {}, preload=True, log=studies / "supervisor.log") as runner:
-            for number in range(num_studies):
-                has_gain = number % 2 == 0
-                manifest = manifests[has_gain]
-                workload = manifest.workload.model_copy(update={"seed": number})
-                own = {"id": uuid.uuid4().hex, "name": f"{machine}-{number:02d}", "workload": workload}
-                run_study(manifest.model_copy(update=own), studies, runner, row, has_gain=has_gain)
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--studies", type=int, default=20, help="beside the neighbour (default: %(default)s)")
+    parser.add_argument("--quiet", type=int, default=5, help="on the quiet machine (default: %(default)s)")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """The quiet studies, then those beside the neighbour; for a smoke run one study of each."""
+    return [Case("quiet", 1 if given.quick else given.quiet), Case("loaded", 1 if given.quick else given.studies)]
+
+
+def run(case: Case) -> Row:
+    """Studies one after the other on one core, with a planted gain in every other one."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    manifests = {has_gain: question(has_gain=has_gain) for has_gain in (True, False)}
+    row = Row(case.name)
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-benchmark-") as folder,
+        neighbour() if case.name == "loaded" else nullcontext(),
+        ForkingRunner("torch", {}, preload=True, log=Path(folder) / "supervisor.log") as runner,
+    ):
+        for number in range(case.num_studies):
+            has_gain = number % 2 == 0
+            manifest = manifests[has_gain]
+            workload = manifest.workload.model_copy(update={"seed": number})
+            own = {"id": uuid.uuid4().hex, "name": f"{case.name}-{number:02d}", "workload": workload}
+            run_study(manifest.model_copy(update=own), Path(folder), runner, row, has_gain=has_gain)
     return row
 
 
@@ -159,8 +189,15 @@ def neighbour() -> Iterator[None]:
         process.wait()
 
 
-def report_of(quiet: Row, loaded: Row) -> Report:
-    """Both rows, and the goal: nothing wrong beside the neighbour."""
+def judge(records: Sequence[Row]) -> list[Goal]:
+    """Nothing wrong beside the neighbour."""
+    loaded = next(each for each in records if each.machine == "loaded")
+    found = f"{loaded.verdicts['wrong']} of {len(loaded.seconds)}"
+    return [Goal("no wrong verdict beside the neighbour", found, loaded.verdicts["wrong"] == 0)]
+
+
+def section(records: Sequence[Row]) -> str:
+    """A row for each machine."""
     names = ("right", "undecided", "wrong")
     rows = [
         [
@@ -171,47 +208,13 @@ def report_of(quiet: Row, loaded: Row) -> Report:
             str(row.num_repeats),
             str(row.num_disturbed),
         ]
-        for row in (quiet, loaded)
+        for row in records
     ]
     header = ["machine", "studies", *names, "seconds a study", "trials repeated", "trials still disturbed"]
-    return Report(
-        name="under_load",
-        title="Under load",
-        about=(
-            "Real studies of a small PyTorch MLP on one core, alone and beside a process that takes this core for "
-            "0.5 s of each second. In every other study one config is 1.33 times as fast as the untuned model, in the "
-            "others all are slower. *Right*: that config is called `faster`, or nothing is. Live processes are forked, "
-            "which the product does not do: it makes a study short, and changes nothing about the load."
-        ),
-        goals=[
-            Goal(
-                "no wrong verdict beside the neighbour",
-                f"{loaded.verdicts['wrong']} of {len(loaded.seconds)}",
-                loaded.verdicts["wrong"] == 0,
-            ),
-        ],
-        body=table(header, rows),
-        results={"rows": [vars(quiet), vars(loaded)]},
-    )
+    return f"{ABOUT}\n\n{table(header, rows)}"
 
 
-def main() -> None:
-    """The quiet studies, then those beside the neighbour, and the section."""
-    parser = argparse.ArgumentParser(description="Verdicts on a machine that another program uses too.")
-    parser.add_argument("--studies", type=int, default=20, help="beside the neighbour (default: %(default)s)")
-    parser.add_argument("--quiet", type=int, default=5, help="on the quiet machine (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="one study of each; nothing is written")
-    given = parser.parse_args()
-    if given.quick:
-        given.studies = given.quiet = 1
-    conditions = Conditions.now()
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    manifests = {has_gain: question(has_gain=has_gain) for has_gain in (True, False)}
-    quiet = run_row("quiet", given.quiet, manifests)
-    with neighbour():
-        loaded = run_row("loaded", given.studies, manifests)
-    publish(report_of(quiet, loaded), conditions, write=not given.quick)
-
+BENCHMARK = Benchmark("under_load", "Under load", __doc__, Row, cases, run, judge, section, options)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

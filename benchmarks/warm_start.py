@@ -10,9 +10,8 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,8 @@ from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
 from autotune.trial.runner.runner import Runner
-from benchmarks.record import Conditions, Goal, Report, publish, table
+from benchmarks.frame import Benchmark
+from benchmarks.record import Goal, table
 
 MODEL = "vit"
 GOAL = 5.0
@@ -45,6 +45,8 @@ class Case:
     untuned: dict[str, str]
     has_goal: bool = True
     """False: shown beside, since it is known not to be cached."""
+    num_processes: int = 5
+    """Of each way."""
 
 
 _EAGER, _PYNATIVE = {"execution": "eager"}, {"execution": "pynative"}
@@ -116,7 +118,7 @@ class Bench:
             reference=str(folder / "reference.npz"), cache=str(folder / "cache"), cold=True, sampling=SAMPLING,
         )  # fmt: skip
 
-    def measure(self, num_processes: int) -> Seen:
+    def measure(self) -> Seen:
         self._run("untuned", config=Config(self._case.untuned), untuned=True)
         try:
             artifact = prewarm(self._request, self._folder / "prewarm", self._folder / "best.cache", self._runner)
@@ -129,10 +131,9 @@ class Bench:
             "artifact": {"shipped": ShippedCache(artifact=artifact, home=str(self._folder))},
         }
         self._run("warm", **ways["warm"])  # Fills the caches.
-        for _ in range(num_processes):
+        for _ in range(self._case.num_processes):
             for way, asked in ways.items():
                 seen.first_call_s[way].append(self._run(way, **asked).first_call_s)
-        print(" | ".join(seen.cells()), flush=True)
         return seen
 
     def _run(self, name: str, **asked: object) -> Measurement:
@@ -145,60 +146,54 @@ class Bench:
         raise SystemExit(f"{self._case.name}, {name}: {outcome.reason}: {outcome.error}")
 
 
-@contextmanager
-def bench_of(case: Case) -> Iterator[Bench]:
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--processes", type=int, default=5, help="of each way (default: %(default)s)")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """All configs; for a smoke run the first one, in one process each."""
+    if given.quick:
+        return [replace(CASES[0], num_processes=1)]
+    return [replace(each, num_processes=given.processes) for each in CASES]
+
+
+def run(case: Case) -> Seen:
     """A folder and a runner, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="autotune-benchmark-") as name:
         folder = Path(name).resolve()
         with Runner(case.framework, {}, preload=False, log=folder / "supervisor.log") as runner:
-            yield Bench(case, folder, runner)
+            return Bench(case, folder, runner).measure()
 
 
-def report_of(seen: list[Seen], num_processes: int) -> Report:
-    """A row for each config; the goal is about those whose caches a framework keeps whole."""
-    aimed = [each for each in seen if each.case.has_goal]
-    gains = {each.case.name: each.gain for each in aimed}
-    return Report(
-        name="warm_start",
-        title="First call from an artifact",
-        about=(
-            f"The first call of ViT (config applied and called once) in fresh processes on the CPU: *cold* with empty "
-            f"caches, *warm* with the caches that an earlier process left on this machine, *artifact* with empty "
-            f"caches and the file of `export --with-cache`, reading it included. Median of {num_processes} processes "
-            "each (least to most), in turns. Starting Python and building the model come before, and are the same. "
-            "Of code with frozen weights PyTorch caches the compiled kernels only, and behind its C++ wrapper nothing: "
-            "no artifact is written then ([warm start](warm-start.md))."
-        ),
-        goals=[
-            Goal(
-                f"the first call with the artifact is at least {GOAL:g} times faster than cold",
-                ", ".join(
-                    f"{name} {'no artifact' if gain is None else f'{gain:.1f}x'}" for name, gain in gains.items()
-                ),
-                all(gain is not None and gain >= GOAL for gain in gains.values()),
-            )
-        ],
-        body=table(["config", *WAYS, "cold / artifact", "size", "note"], [each.cells() for each in seen]),
-        results={"cases": [{**asdict(each), "gain": each.gain} for each in seen]},
+def judge(records: Sequence[Seen]) -> list[Goal]:
+    """About the configs whose caches a framework keeps whole."""
+    gains = {each.case.name: each.gain for each in records if each.case.has_goal}
+    return [
+        Goal(
+            f"the first call with the artifact is at least {GOAL:g} times faster than cold",
+            ", ".join(f"{name} {'no artifact' if gain is None else f'{gain:.1f}x'}" for name, gain in gains.items()),
+            all(gain is not None and gain >= GOAL for gain in gains.values()),
+        )
+    ]
+
+
+def section(records: Sequence[Seen]) -> str:
+    """A row for each config."""
+    num_processes = max(len(each.first_call_s["cold"]) for each in records)
+    about = (
+        f"The first call of ViT (config applied and called once) in fresh processes on the CPU: *cold* with empty "
+        f"caches, *warm* with the caches that an earlier process left on this machine, *artifact* with empty "
+        f"caches and the file of `export --with-cache`, reading it included. Median of {num_processes} processes "
+        "each (least to most), in turns. Starting Python and building the model come before, and are the same. "
+        "Of code with frozen weights PyTorch caches the compiled kernels only, and behind its C++ wrapper nothing: "
+        "no artifact is written then ([warm start](warm-start.md))."
     )
+    header = ["config", *WAYS, "cold / artifact", "size", "note"]
+    return f"{about}\n\n{table(header, [each.cells() for each in records])}"
 
 
-def main() -> None:
-    """Measure each config, and write the section."""
-    parser = argparse.ArgumentParser(description="How much sooner is the first call with an exported artifact?")
-    parser.add_argument("--processes", type=int, default=5, help="of each way (default: %(default)s)")
-    parser.add_argument("--only", metavar="WORD", help="cases whose name has this word; writes nothing")
-    parser.add_argument("--quick", action="store_true", help="the first case in one process each; writes nothing")
-    given = parser.parse_args()
-    cases = CASES[:1] if given.quick else [each for each in CASES if (given.only or "") in each.name]
-    num_processes = 1 if given.quick else given.processes
-    conditions = Conditions.now()
-    seen = []
-    for case in cases:
-        with bench_of(case) as bench:
-            seen.append(bench.measure(num_processes))
-    publish(report_of(seen, num_processes), conditions, write=not (given.quick or given.only))
-
+BENCHMARK = Benchmark("warm_start", "First call from an artifact", __doc__, Seen, cases, run, judge, section, options)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()
