@@ -40,24 +40,7 @@ test-soak: setup
 test-all: test test-slow
 
 bench: setup
-	$(BIN)/python benchmarks/planted.py
-	$(BIN)/python benchmarks/aa.py
-	$(BIN)/python benchmarks/under_load.py
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/overlap.py
-	$(BIN)/python benchmarks/classes.py
-	$(BIN)/python benchmarks/same_answer.py --keep build/exports
-	$(BIN)/python benchmarks/delivered.py --from build/exports
-	$(BIN)/python benchmarks/warm_start.py
-	$(BIN)/python benchmarks/training.py
-	$(BIN)/python benchmarks/regions.py
-	$(BIN)/python benchmarks/large_study.py
-	$(BIN)/python benchmarks/loader.py
-	$(BIN)/python benchmarks/adaptive.py
-	$(BIN)/python benchmarks/shapes.py
-	$(BIN)/python benchmarks/wall_time.py
-	$(BIN)/python benchmarks/record_table.py
-	$(BIN)/python benchmarks/record_table.py --report
+	$(BIN)/python -m benchmarks all
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

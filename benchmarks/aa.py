@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pydantic import TypeAdapter
 
-from benchmarks.frame import Benchmark, read
+from benchmarks.frame import Benchmark
 from benchmarks.intervals import rate_is_below
 from benchmarks.product import Document, Product, ProductError
-from benchmarks.record import Goal, percent, table
+from benchmarks.record import Goal, percent, read, table
 from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_variants
 
 SPACES = Path(__file__).with_name("spaces")

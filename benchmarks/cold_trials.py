@@ -13,7 +13,14 @@ from autotune.workload.workload import Workload
 
 
 def cold_request(
-    workload: Workload, config: Config, trial: TrialFolder, reference: Path, limits: Limits, *, untuned: bool
+    workload: Workload,
+    config: Config,
+    trial: TrialFolder,
+    reference: Path,
+    limits: Limits,
+    *,
+    untuned: bool,
+    tolerance: float = 1e-3,
 ) -> TrialRequest:
     """What is asked of the trial; the untuned one writes the reference that all others are checked against."""
     return TrialRequest(
@@ -21,7 +28,7 @@ def cold_request(
         workload=workload,
         config=config,
         untuned=untuned,
-        tolerance=1e-3,
+        tolerance=tolerance,
         reference=str(reference),
         cache=str(trial.path / "cache"),
         cold=True,

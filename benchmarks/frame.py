@@ -19,15 +19,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError
 from autotune.files import write_whole
-from benchmarks.record import DOCS, RESULTS, Conditions, Goal, with_section
+from benchmarks.record import DOCS, RESULTS, Conditions, Goal, Kept, read, with_section
 
 
 @contextmanager
@@ -52,24 +52,6 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A run of a benchmark as it is kept: under which conditions, for how long, and the records by case."""
-
-    command: str
-    conditions: Conditions
-    minutes: float = 0.0
-    records: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, data: dict[str, Any]) -> Kept:
-        return cls(data["command"], Conditions.of(data["conditions"]), data["minutes"], data.get("records", {}))
-
-    def head(self) -> dict[str, Any]:
-        """All but the records, as plain data."""
-        return {"command": self.command, "minutes": self.minutes, "conditions": self.conditions.as_data()}
-
-
-@dataclass(frozen=True)
 class Benchmark(Generic[C, R]):
     """A benchmark's parts. `section` returns Markdown; the goals are put behind its first paragraph."""
 
@@ -90,20 +72,18 @@ class Benchmark(Generic[C, R]):
         """The command: measure, or only report, and write records and section."""
         told = sys.argv[1:] if arguments is None else list(arguments)
         given = self.parser().parse_args(told)
-        command = shlex.join([Path(sys.argv[0]).name, *(each for each in told if each != "--anew")])
-        self.execute(given, command)
+        own = _flags_of_files().parse_known_args(told)[1]
+        self.execute(given, shlex.join([Path(sys.argv[0]).name, *own]))
 
     def parser(self) -> argparse.ArgumentParser:
         """The flags that all benchmarks have, and this one's own."""
-        parser = argparse.ArgumentParser(description=(self.question or "").partition("\n")[0])
+        about = (self.question or "").partition("\n")[0]
+        parser = argparse.ArgumentParser(description=about, parents=[_flags_of_files()])
         if self.options is not None:
             self.options(parser)
         parser.add_argument("--quick", action="store_true", help="a smoke run; nothing is written")
         parser.add_argument("--only", metavar="WORD", help="print the records of these cases alone")
-        parser.add_argument("--anew", action="store_true", help="run all cases, also those of an interrupted run")
         parser.add_argument("--report-only", action="store_true", help="run nothing: the section from kept records")
-        parser.add_argument("--results", type=Path, default=RESULTS, help="folder of records (default: %(default)s)")
-        parser.add_argument("--docs", type=Path, default=DOCS, help="file of the section (default: %(default)s)")
         return parser
 
     @errors_in_words()
@@ -162,15 +142,13 @@ class Benchmark(Generic[C, R]):
         return goals, "\n\n".join(filter(None, parts))
 
 
-def read(file: Path) -> Kept:
-    """The kept run of a benchmark. Raises InputError where there is none, or one of an older format."""
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}", tip="run the benchmark first") from None
-    if "records" not in data:
-        raise InputError(f"{file} has no records: it was written before these were kept", tip="run the benchmark again")
-    return Kept.of(data)
+def _flags_of_files() -> argparse.ArgumentParser:
+    """Those that change nothing about what is measured; a section does not name them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--anew", action="store_true", help="run all cases, also those of an interrupted run")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of records (default: %(default)s)")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="file of the section (default: %(default)s)")
+    return parser
 
 
 def _resumed(file: Path, begun: Kept, *, anew: bool) -> Kept:

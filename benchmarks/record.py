@@ -1,18 +1,20 @@
-"""What the sections of docs/benchmarks.md are made of: conditions of a run, goals, tables, and where a section stands.
+"""What a benchmark leaves: its records under their conditions, and a section of docs/benchmarks.md.
 
 A section stands between two comments that name it; all else in the file is left as it is.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from autotune import environment
+from autotune.errors import InputError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCS = REPOSITORY / "docs" / "benchmarks.md"
@@ -75,6 +77,35 @@ class Goal:
 
     def in_words(self) -> str:
         return f"**{'Met' if self.met else 'Fell short'}**: {self.text}. Found: {self.found}."
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run of a benchmark as it is kept: under which conditions, for how long, and the records by case."""
+
+    command: str
+    conditions: Conditions
+    minutes: float = 0.0
+    records: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Kept:
+        return cls(data["command"], Conditions.of(data["conditions"]), data["minutes"], data.get("records", {}))
+
+    def head(self) -> dict[str, Any]:
+        """All but the records, as plain data."""
+        return {"command": self.command, "minutes": self.minutes, "conditions": self.conditions.as_data()}
+
+
+def read(file: Path) -> Kept:
+    """The kept run of a benchmark. Raises InputError where there is none, or one of an older format."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}", tip="run the benchmark first") from None
+    if "records" not in data:
+        raise InputError(f"{file} has no records: it was written before these were kept", tip="run the benchmark again")
+    return Kept.of(data)
 
 
 def with_section(text: str, name: str, section: str) -> str:

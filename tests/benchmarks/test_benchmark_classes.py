@@ -10,6 +10,7 @@ import pytest
 
 from autotune.space.load import Circumstances, load_space
 from benchmarks import classes, overhead
+from benchmarks.program_classes import Repeats
 
 SPACE = """
 schema: 1
@@ -53,7 +54,7 @@ def content(tmp_path):
 def repeats():
     """Eight processes of one config that scatter as the table's do."""
     latencies_s = np.exp(np.random.default_rng(1).normal(0, SD, 8))
-    return classes.Repeats(config="any", latencies_s=tuple(float(each) for each in latencies_s), run_s=2.0)
+    return Repeats(config="any", latencies_s=tuple(float(each) for each in latencies_s), run_s=2.0)
 
 
 def test_classes_that_hold(content, repeats):
@@ -63,7 +64,7 @@ def test_classes_that_hold(content, repeats):
     assert found.class_sd == pytest.approx(SD, rel=0.3)
     assert not any(each.offends for each in found.widths)
     assert not any(each.is_real for each in found.shifts)
-    assert all(goal.met for goal in classes.report_of([found]).goals)
+    assert all(goal.met for goal in classes.judge([found]))
 
 
 def test_what_reuse_spares(content, repeats):
@@ -83,9 +84,8 @@ def test_a_knob_that_the_digest_leaves_out_is_named(content, repeats):
     assert all("f" in each.values for each in real)
     assert {each.values for each in real} == {(other, "f") for other in "abcde"}
     assert all(each.mean == pytest.approx(-math.log(1.05), abs=0.02) for each in real)
-    report = classes.report_of([found])
-    assert not all(goal.met for goal in report.goals)
-    assert "idle=a over idle=f" in report.body
+    assert not all(goal.met for goal in classes.judge([found]))
+    assert "idle=a over idle=f" in classes.section([found])
 
 
 def test_one_wild_member_makes_a_class_too_wide(content, repeats):
@@ -94,7 +94,7 @@ def test_one_wild_member_makes_a_class_too_wide(content, repeats):
     found = classes.findings_of("t", content(lambda c, drawn: drawn * (1.3 if c.matches(wild) else 1)), repeats)
     offending = [each for each in found.widths if each.offends]
     assert [each.slowest.get("idle") for each in offending] == ["c"]
-    assert "differ in: idle" in classes.report_of([found]).body
+    assert "differ in: idle" in classes.section([found])
 
 
 def test_configs_without_a_program_are_classes_of_their_own(content, repeats):

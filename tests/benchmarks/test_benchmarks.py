@@ -1,101 +1,28 @@
-"""The benchmarks' own parts: sections are replaced one at a time, simulated noise is what it claims to be."""
+"""The benchmarks' own parts: simulated noise is what it claims to be, and each judges as it says."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from autotune.config import Config
 from autotune.measure.statistics import Verdict
 from autotune.space.load import Circumstances, load_space
 from autotune.trial.folder import TrialFolder
-from benchmarks import aa, adaptive, delivered, overhead, planted, record, regions, under_load
+from benchmarks import aa, adaptive, delivered, overhead, planted, regions, under_load
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.plain import settings_of
+from benchmarks.record import Conditions, Kept
 from benchmarks.simulated import UNTUNED_S, Machine, Noise, SimulatedTrials, Truth, simulate, space_of_variants
 
 STILL = Noise(process_sd=0, call_sd=0, spike_share=0, drift_sd=0)
-
-
-@pytest.fixture(scope="module")
-def conditions():
-    return record.Conditions.now()
-
-
-def a_report(body="the body", name="mine"):
-    goal = record.Goal("it works", "it does", met=True)
-    return record.Report(name, title="Title", about="About.", goals=[goal], body=body, results={"n": 1})
-
-
-# Sections
-
-
-def test_a_section_replaces_its_own_and_nothing_else():
-    one, two = "<!-- one: begin -->\nold\n<!-- one: end -->\n", "<!-- two: begin -->\n2\n<!-- two: end -->\n"
-    text = f"# Head\n\n{one}between\n{two}foot\n"
-    assert record.with_section(text, "one", "new\n") == text.replace("old", "new")
-    assert record.with_section(text, "two", "new\n") == text.replace("\n2\n", "\nnew\n")
-
-
-def test_a_missing_section_is_added_at_the_end():
-    framed = "<!-- one: begin -->\nnew\n<!-- one: end -->\n"
-    assert record.with_section("# Head\n", "one", "new\n") == f"# Head\n\n{framed}"
-    assert record.with_section("", "one", "new\n") == framed
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["<!-- one: begin -->\n", "<!-- one: end -->\n", "<!-- one: end -->\n<!-- one: begin -->\n"],
-    ids=["begin", "end", "swapped"],
-)
-def test_a_lone_marker_is_refused(text):
-    with pytest.raises(ValueError, match="section 'one'"):
-        record.with_section(text, "one", "new\n")
-
-
-def test_a_kept_report_says_goals_conditions_and_numbers(tmp_path, conditions):
-    docs, results = tmp_path / "benchmarks.md", tmp_path / "results"
-    docs.write_text("# Head\n")
-    record.keep(a_report("first"), conditions, docs, results)
-    record.keep(a_report("second"), conditions, docs, results)
-    text = docs.read_text()
-    assert text.startswith("# Head\n")
-    assert "first" not in text
-    assert "**Met**: it works. Found: it does." in text
-    assert f"Commit {conditions.commit}" in text
-    assert f"numpy {np.__version__}" in text
-    assert json.loads((results / "mine.json").read_text())["results"] == {"n": 1}
-
-
-def test_an_interrupted_write_leaves_the_old_section(tmp_path, conditions, monkeypatch):
-    docs = tmp_path / "benchmarks.md"
-    record.keep(a_report("first"), conditions, docs, tmp_path)
-    before = docs.read_text()
-
-    def fail_at_the_docs(partial, target):
-        if target == docs:
-            raise OSError("no space left")
-        os.replace(partial, target)
-
-    monkeypatch.setattr(Path, "replace", fail_at_the_docs)
-    with pytest.raises(OSError, match="no space left"):
-        record.keep(a_report("second"), conditions, docs, tmp_path)
-    assert docs.read_text() == before
-    assert sorted(os.listdir(tmp_path)) == ["benchmarks.md", "mine.json"]
-
-
-def test_a_smoke_run_writes_nothing(conditions, monkeypatch, capsys):
-    monkeypatch.setattr(record, "keep", lambda *_: pytest.fail("written"))
-    record.publish(a_report(), conditions, write=False)
-    assert "the body" in capsys.readouterr().out
 
 
 # The simulation
@@ -232,16 +159,24 @@ def test_simulated_studies_may_have_blocks_alike_in_time():
     assert aa.simulated_part(Noise(), num_studies=1).goal_rate == 0.01
 
 
-def test_rows_of_real_models_may_stay(tmp_path, conditions):
+def test_rows_of_real_models_may_stay(tmp_path):
     """Only the simulated studies are made again: the rows of real models say when they were measured, at any repeat."""
-    simulated, real = aa.Part("simulated, a"), aa.Part("torch, b", Counter({"tie": 3, "faster": 1}), [1.02])
+    given = aa.BENCHMARK.parser().parse_args(
+        ["--keep-real", "--simulated", "1", "--alike", "0", "--process-sd", "0.03"]
+    )
+    given.results, given.docs = tmp_path, tmp_path / "benchmarks.md"
+    conditions = Conditions.now()
+    parts = [aa.Part("simulated, a"), aa.Part("torch, b", Counter({"tie": 3, "faster": 1}), [1.02])]
+    records = {each.name: TypeAdapter(aa.Part).dump_python(each, mode="json") for each in parts}
+    content = {**Kept("aa.py", conditions).head(), "records": records}
+    (tmp_path / "aa.json").write_text(json.dumps(content))
     for _ in range(2):
-        record.keep(aa.report_of([simulated, real]), conditions, tmp_path / "benchmarks.md", tmp_path)
-        [real] = aa.kept_parts(tmp_path)
+        aa.BENCHMARK.execute(given, "aa.py --keep-real")
+    [real] = aa.kept_parts(tmp_path / "aa.json")
     assert (real.name, real.verdicts["tie"], real.false_speedups) == ("torch, b", 3, [1.02])
     measured = f"{conditions.started:%Y-%m-%d}, commit {conditions.commit}"
     assert real.measured == measured
-    assert f"| torch, b ({measured}) | 4 |" in aa.report_of([real]).body
+    assert f"| torch, b ({measured}) | 4 |" in given.docs.read_text()
 
 
 @pytest.mark.parametrize(
@@ -346,18 +281,19 @@ def test_regions_are_judged_by_the_deep_models(measurement):
     """Shares are those of the blocks over the whole; goals look at deep models in PyTorch that are not frozen."""
 
     def seen(case, whole_s, blocks_s):
-        compile_s = {"untuned": 0.0, "whole": whole_s, "blocks": blocks_s}
-        return regions.Seen(
-            case, {name: [measurement.model_copy(update={"compile_s": each})] * 2 for name, each in compile_s.items()}
+        whole, blocks = (
+            regions.Times.of([measurement.model_copy(update={"compile_s": each})] * 2) for each in (whole_s, blocks_s)
         )
+        return regions.Seen(case.name, case.has_goal, untuned=whole, whole=whole, blocks=blocks)
 
     deep, shallow = regions.Case("torch", "vit", 24), regions.Case("torch", "vit", 6)
     frozen, other = regions.Case("torch", "vit", 24, regions.FROZEN), regions.Case("mindspore", "bert_small", 12)
-    report = regions.report_of([seen(deep, 10, 4), seen(shallow, 10, 9), seen(frozen, 10, 30), seen(other, 1, 2)], 2)
-    assert [goal.met for goal in report.goals] == [True, True]
-    assert report.goals[0].found == "40% at most"
-    assert len(report.body.splitlines()) == 2 + 4
-    assert [goal.met for goal in regions.report_of([seen(deep, 10, 6)], 2).goals] == [False, True]
+    all_four = [seen(deep, 10, 4), seen(shallow, 10, 9), seen(frozen, 10, 30), seen(other, 1, 2)]
+    goals = regions.judge(all_four)
+    assert [goal.met for goal in goals] == [True, True]
+    assert goals[0].found == "40% at most"
+    assert len(regions.section(all_four).splitlines()) == 2 + 2 + 4
+    assert [goal.met for goal in regions.judge([seen(deep, 10, 6)])] == [False, True]
 
 
 def test_traffics_of_the_adaptive_runtime():
@@ -374,20 +310,25 @@ def test_traffics_of_the_adaptive_runtime():
 def test_the_adaptive_runtime_is_judged_by_the_worse_of_both():
     """Up to 5 % over the slower of the two others is met anywhere; on the long tail it must be the fastest."""
 
-    def report(tail_s: float, bursts_s: float):
+    def goals(tail_s: float, bursts_s: float):
         seconds = {
             "steady": (9, 5, 6),
             "long tail": (9, 20, tail_s),
             "long tail, over soon": (9, 20, 11),
             "bursts": (9, 8, bursts_s),
         }
-        found = {
-            case: {
-                name: [{"seconds": each, "num_compiled": 0}] for name, each in zip(adaptive.WAYS, times, strict=True)
-            }
-            for case, times in seconds.items()
-        }
-        return adaptive.report_of(adaptive.CASES, found, 1)
+        return adaptive.judge(
+            [
+                adaptive.Found(
+                    case,
+                    {
+                        way: [{"seconds": each, "num_compiled": 0}]
+                        for way, each in zip(adaptive.WAYS, seconds[case.name], strict=True)
+                    },
+                )
+                for case in adaptive.CASES
+            ]
+        )
 
-    assert [goal.met for goal in report(8, 9.4).goals] == [True, True]
-    assert [goal.met for goal in report(9.1, 9.5).goals] == [False, False]
+    assert [goal.met for goal in goals(8, 9.4)] == [True, True]
+    assert [goal.met for goal in goals(9.1, 9.5)] == [False, False]

@@ -16,7 +16,7 @@ from autotune.files import write_yaml
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage, Usage
 from autotune.trial.runner.runner import Runner
 from benchmarks import record_table, table
-from benchmarks.record_table import Recording, row_of
+from benchmarks.recording import Recording, row_of
 from benchmarks.table import Definition, read_definitions, read_table
 from tests.conftest import MODEL_FILE, QUICK, SPACE_FILE, ScriptedTrials, with_latency
 
@@ -232,10 +232,11 @@ def test_one_program_s_spread_is_that_of_its_processes(recording, measurement):
 def test_the_report_counts_what_works_and_judges_number_and_size(recording, measurement):
     """Fifteen configs of one framework are no exhaustive truth, and it says so; the row names the speed-ups."""
     made = recording.finish(recording.record(counting(measurement)[0]))
-    report = record_table.report_of({"fake": made})
-    assert not report.goals[0].met
-    assert "| fake | 15 | 15 |" in report.body
-    assert "1.00x" in report.body
+    seen = [record_table.Summary.of("fake", made)]
+    assert not record_table.judge(seen)[0].met
+    text = record_table.section(seen)
+    assert "| fake | 15 | 15 |" in text
+    assert "1.00x" in text
 
 
 def test_definitions_name_spaces_that_are_there():

@@ -13,7 +13,8 @@ import pytest
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
 from benchmarks import overhead, plain_loop, wall_time
-from benchmarks.wall_time import LoopTrial, Race, config_of, read_loop, savings_of
+from benchmarks.savings import savings_of
+from benchmarks.wall_time import LoopTrial, Race, Tool, config_of, read_loop
 
 FAKE_SCRIPT = """
 import json, sys
@@ -59,8 +60,8 @@ def document(trials: list[dict[str, object]], best: int = 0, confirmation: objec
 
 
 def a_race(**changes: object) -> Race:
-    given = Race(document([trial(0), trial(1)], best=1), 100.0, loop(4.0, 3.0, 2.0), 30.0, tool_over_loop=1.0)
-    return replace(given, **changes)
+    tool = Tool.of("m", document([trial(0), trial(1)], best=1))
+    return replace(Race("m", tool, 100.0, loop(4.0, 3.0, 2.0), 30.0), **changes)
 
 
 # The plain loop
@@ -150,19 +151,20 @@ def test_the_tool_s_share_is_judged_only_if_it_found_the_answer():
     assert a_race(tool_s=10.0).share == pytest.approx(10 / 30)
     assert a_race(tool_s=10.0, tool_over_loop=0.95).share is None
     assert a_race(tool_s=10.0, tool_over_loop=1.5).share == pytest.approx(10 / 30)
-    assert wall_time._goal(a_race(tool_s=10.0)).met
-    assert not wall_time._goal(a_race(tool_s=11.0)).met
-    assert not wall_time._goal(a_race(tool_s=1.0, tool_over_loop=0.95)).met
+    assert wall_time.judge([a_race(tool_s=10.0)])[0].met
+    assert not wall_time.judge([a_race(tool_s=11.0)])[0].met
+    assert not wall_time.judge([a_race(tool_s=1.0, tool_over_loop=0.95)])[0].met
 
 
-def seconds_by_feature(found: Race, fork_s: float = 0.0) -> dict[str, float]:
-    return {each.feature: each.seconds for each in savings_of(found, fork_s)}
+def seconds_by_feature(of: dict[str, object], loop: list[LoopTrial], fork_s: float = 0.0) -> dict[str, float]:
+    more_trials = a_race(tool=Tool.of("m", of), loop=loop).more_trials
+    return {each.feature: each.seconds for each in savings_of(of, fork_s, more_trials)}
 
 
 def test_features_that_did_nothing_saved_nothing():
     """A study without reuse, caches, early stops and confirmation, as quick as the loop."""
-    found = a_race(loop=loop(1.0))
-    assert set(seconds_by_feature(found).values()) == {0.0}
+    saved = seconds_by_feature(document([trial(0), trial(1)], best=1), loop(1.0))
+    assert set(saved.values()) == {0.0}
 
 
 def test_what_each_feature_saved_comes_from_the_records():
@@ -175,8 +177,7 @@ def test_what_each_feature_saved_comes_from_the_records():
         trial(3, samples=stopped),
     ]
     confirmation = {"candidate": 0, "blocks": [[1.0, 1.0]] * 4, "compile_warm_s": 4.0}
-    found = a_race(document=document(trials, best=0, confirmation=confirmation), loop=loop(3.0, 3.0, 1.0))
-    saved = seconds_by_feature(found, fork_s=2.0)
+    saved = seconds_by_feature(document(trials, best=0, confirmation=confirmation), loop(3.0, 3.0, 1.0), fork_s=2.0)
     assert saved["trials are forked"] == 8.0
     assert saved["samples of the same program are taken over"] == pytest.approx((2.5 + 2.5 + 1.5) / 3)
     assert saved["a program that is known compiles from a cache"] == pytest.approx(7.0)
@@ -185,14 +186,13 @@ def test_what_each_feature_saved_comes_from_the_records():
     assert saved["the sampler"] == pytest.approx(2 * 10.0)
 
 
-def test_the_report_says_both_times_and_every_feature():
+def test_the_section_says_both_times_and_every_feature():
     """Whoever reads the section finds the two times, the winners' comparison and a row for each feature."""
-    found = a_race(tool_over_loop=1.01)
-    report = wall_time.report_of("vit", found, savings_of(found, 1.0))
-    assert "100 s, confirmed" in report.body
-    assert "1.010 times" in report.body
-    assert all(each.feature in report.body for each in savings_of(found, 1.0))
-    assert json.loads(json.dumps(report.results))["loop"][0]["latency_s"] == 4.0
+    savings = savings_of(document([trial(0), trial(1)], best=1), 1.0, more_trials=1)
+    text = wall_time.section([a_race(tool_over_loop=1.01, savings=savings)])
+    assert "100 s, confirmed" in text
+    assert "1.010 times" in text
+    assert all(each.feature in text for each in savings)
 
 
 def test_samples_that_were_taken_over_cost_no_time():

@@ -53,11 +53,11 @@ def test_an_empty_study_stays_empty(tmp_path):
 def test_figures_are_taken_of_real_studies(monkeypatch):
     """Every figure of a small one is there; the report judges the largest."""
     monkeypatch.setitem(large_study.SPACES, "tiny", SPACE)
-    figures = large_study.measure("tiny", 5, repeats=2)
+    figures = large_study.run(large_study.Case("tiny", 5, repeats=2))
     assert figures.num_trials == 5
     assert figures.database_bytes > 0
     seconds = (figures.open_s, figures.list_s, figures.show_s, figures.first_ask_s, figures.ask_s, figures.tell_s)
     assert all(each > 0 for each in seconds)
     slow, quick = replace(figures, open_s=2.5, num_trials=6), replace(figures, open_s=1.9, num_trials=7)
-    assert not large_study.report_of([figures, slow]).goals[0].met
-    assert large_study.report_of([slow, quick]).goals[0].met
+    assert not large_study.judge([figures, slow])[0].met
+    assert large_study.judge([slow, quick])[0].met

@@ -1,0 +1,43 @@
+"""Run benchmarks one after the other, each in a process of its own.
+
+    python -m benchmarks all               those of `make bench`, about three hours; the machine must be idle
+    python -m benchmarks overlap loader    these
+
+One that fails costs the others nothing; a second start goes on with the cases of it that were not recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+EXPORTS = "build/exports"
+STEPS = (
+    ("planted",), ("aa",), ("under_load",), ("overhead",), ("overlap",), ("classes",),
+    ("same_answer", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
+    ("warm_start",), ("training",), ("regions",), ("large_study",), ("loader",), ("adaptive",), ("shapes",),
+    ("wall_time",), ("record_table",), ("record_table", "--report"),
+)  # fmt: skip
+"""Scripts with their arguments, in the order in which they are run."""
+
+
+def main() -> None:
+    """Run what was asked for; exit status 1 where one of them failed."""
+    names = sorted({name for name, *_ in STEPS})
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks one after the other.")
+    parser.add_argument("names", nargs="+", choices=["all", *names], metavar="NAME", help=f"all, or {', '.join(names)}")
+    asked = parser.parse_args().names
+    failed = []
+    for name, *arguments in STEPS:
+        if name in asked or "all" in asked:
+            command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *arguments]
+            print(f"$ python benchmarks/{name}.py {' '.join(arguments)}", flush=True)
+            failed += [name] if subprocess.run(command, check=False).returncode else []
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

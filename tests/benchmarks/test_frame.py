@@ -1,0 +1,230 @@
+"""The frame of the benchmarks: cases are run once each, records are kept, and a section replaces its own text alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import record
+from benchmarks.frame import Benchmark
+
+
+@dataclass(frozen=True)
+class Square:
+    """A record."""
+
+    number: int
+    square: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A number to be squared."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"case {self.number}"
+
+
+class Squares:
+    """A benchmark that counts what it ran, and fails at one number for as long as `broken` says."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.broken: int | None = None
+
+    def run(self, case: Case) -> Square:
+        if case.number == self.broken:
+            raise RuntimeError("broken")
+        self.ran.append(case.number)
+        return Square(case.number, case.number**2)
+
+    @property
+    def benchmark(self) -> Benchmark[Case, Square]:
+        return Benchmark(
+            "squares",
+            "Squares",
+            "How large are squares?",
+            Square,
+            lambda given: [Case(1)] if given.quick else [Case(1), Case(2), Case(3)],
+            self.run,
+            lambda records: [record.Goal("all are small", "largest", met=records[-1].square < 10)],
+            lambda records: (
+                "About.\n\n" + record.table(["n", "n^2"], [[str(r.number), str(r.square)] for r in records])
+            ),
+        )
+
+
+@pytest.fixture
+def squares() -> Squares:
+    return Squares()
+
+
+@pytest.fixture
+def command(tmp_path, squares):
+    """Runs the benchmark with flags, its files in a folder of the test; gives the text of the docs, if any."""
+
+    def run(*flags: str) -> str:
+        docs = tmp_path / "benchmarks.md"
+        squares.benchmark.main([*flags, "--results", str(tmp_path), "--docs", str(docs)])
+        return docs.read_text() if docs.exists() else ""
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _quick_conditions(monkeypatch):
+    """The machine is described once: git takes a while."""
+    conditions = record.Conditions.now()
+    monkeypatch.setattr(record.Conditions, "now", classmethod(lambda cls: conditions))
+
+
+# Running
+
+
+def test_a_section_says_goals_conditions_and_numbers(tmp_path, command):
+    """What a reader needs to believe a figure stands in the section, and the records beside it as JSON."""
+    (tmp_path / "benchmarks.md").write_text("# Head\n")
+    text = command()
+    assert text.startswith("# Head\n")
+    assert "About.\n\n* **Met**: all are small. Found: largest.\n\n| n | n^2 |" in text
+    assert f"Commit {record.Conditions.now().commit}" in text
+    assert f"numpy {np.__version__}" in text
+    kept = json.loads((tmp_path / "squares.json").read_text())
+    assert kept["records"]["case 3"] == {"number": 3, "square": 9}
+    assert kept["goals"][0]["met"] is True
+    assert str(tmp_path) not in kept["command"]
+
+
+def test_a_run_that_broke_off_goes_on_where_it_was(tmp_path, command, squares):
+    """A case that was recorded is not run again; neither records nor section are there before the last case is."""
+    squares.broken = 3
+    with pytest.raises(RuntimeError, match="broken"):
+        command()
+    assert not (tmp_path / "squares.json").exists()
+    squares.broken = None
+    text = command()
+    assert squares.ran == [1, 2, 3]
+    assert "| 2 | 4 |" in text
+    assert not (tmp_path / "squares.jsonl").exists()
+
+
+def test_a_torn_line_is_run_again(tmp_path, command, squares):
+    """A kill in the middle of a write loses that case alone."""
+    squares.broken = 3
+    with pytest.raises(RuntimeError):
+        command()
+    file = tmp_path / "squares.jsonl"
+    file.write_text(file.read_text()[:-5])
+    squares.broken = None
+    command()
+    assert squares.ran == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("why", ["asked for", "another commit"])
+def test_a_broken_run_is_not_continued(tmp_path, command, squares, why):
+    """With `--anew`, and where the code is another one: records of two versions make no section."""
+    squares.broken = 3
+    with pytest.raises(RuntimeError):
+        command()
+    if why == "another commit":
+        file = tmp_path / "squares.jsonl"
+        file.write_text(file.read_text().replace(record.Conditions.now().commit, "0123456789ab"))
+    squares.broken = None
+    command(*(["--anew"] if why == "asked for" else []))
+    assert squares.ran == [1, 2, 1, 2, 3]
+
+
+def test_a_whole_run_is_measured_again(command, squares):
+    """Whoever starts a benchmark that was done wants new figures."""
+    command()
+    command()
+    assert squares.ran == [1, 2, 3] * 2
+
+
+def test_report_only_makes_the_same_section_from_kept_records(tmp_path, command, squares):
+    """And runs nothing."""
+    first = command()
+    (tmp_path / "benchmarks.md").unlink()
+    assert command("--report-only") == first
+    assert squares.ran == [1, 2, 3]
+
+
+@pytest.mark.parametrize("flags", [["--quick"], ["--only", "case 1"]], ids=["quick", "only"])
+def test_a_smoke_run_writes_nothing(tmp_path, command, squares, flags, capsys):
+    """Its figures are shown, and are no evidence."""
+    assert command(*flags) == ""
+    assert os.listdir(tmp_path) == []
+    assert squares.ran == [1]
+    assert "1" in capsys.readouterr().out
+
+
+def test_records_that_are_not_there_are_said_so(tmp_path, command, capsys):
+    """Without records, or with those of an older format, the operator is told what to do."""
+    with pytest.raises(SystemExit):
+        command("--report-only")
+    assert "run the benchmark first" in capsys.readouterr().err
+    (tmp_path / "squares.json").write_text('{"results": {}}')
+    with pytest.raises(SystemExit):
+        command("--report-only")
+    assert "run the benchmark again" in capsys.readouterr().err
+
+
+def test_an_interrupted_write_leaves_the_old_section(tmp_path, command, monkeypatch):
+    """Files are replaced whole: a reader never meets half of one."""
+    before = command()
+
+    def fail_at_the_docs(partial, target):
+        if target.name == "benchmarks.md":
+            raise OSError("no space left")
+        os.replace(partial, target)
+
+    monkeypatch.setattr(Path, "replace", fail_at_the_docs)
+    with pytest.raises(OSError, match="no space left"):
+        command()
+    assert (tmp_path / "benchmarks.md").read_text() == before
+    assert sorted(os.listdir(tmp_path)) == ["benchmarks.md", "squares.json"]
+
+
+# Sections
+
+
+def test_a_section_replaces_its_own_and_nothing_else():
+    """Text before, between and after sections stays as it is."""
+    one, two = "<!-- one: begin -->\nold\n<!-- one: end -->\n", "<!-- two: begin -->\n2\n<!-- two: end -->\n"
+    text = f"# Head\n\n{one}between\n{two}foot\n"
+    assert record.with_section(text, "one", "new\n") == text.replace("old", "new")
+    assert record.with_section(text, "two", "new\n") == text.replace("\n2\n", "\nnew\n")
+
+
+def test_a_missing_section_is_added_at_the_end():
+    """Also to a file that is empty."""
+    framed = "<!-- one: begin -->\nnew\n<!-- one: end -->\n"
+    assert record.with_section("# Head\n", "one", "new\n") == f"# Head\n\n{framed}"
+    assert record.with_section("", "one", "new\n") == framed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<!-- one: begin -->\n", "<!-- one: end -->\n", "<!-- one: end -->\n<!-- one: begin -->\n"],
+    ids=["begin", "end", "swapped"],
+)
+def test_a_lone_marker_is_refused(text):
+    """What stands between is not known, so nothing is overwritten."""
+    with pytest.raises(ValueError, match="section 'one'"):
+        record.with_section(text, "one", "new\n")
+
+
+def test_conditions_are_read_back_as_they_were():
+    """A section from kept records says under which conditions they were measured."""
+    conditions = record.Conditions.now()
+    again = record.Conditions.of(json.loads(json.dumps(conditions.as_data())))
+    assert again.in_words() == conditions.in_words()
+    assert record.Kept("x", conditions).head()["conditions"] == again.as_data()
