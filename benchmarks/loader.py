@@ -27,14 +27,12 @@ import torch._inductor.config
 import yaml
 
 import autotune
-from autotune import environment
-from autotune.backends.torch.backend import TorchBackend
 from autotune.backends.torch.frozen import FrozenWeights
 from autotune.job.load import Loaded
-from autotune.measure.measurement import structure_sha256
 from autotune.models.torch.vit import vit
 from benchmarks.frame import Benchmark
-from benchmarks.record import REPOSITORY, Goal, table
+from benchmarks.made_up_export import made_up_export
+from benchmarks.record import Goal, table
 
 PLAIN_SHARE, FROZEN_SHARE = 0.1, 0.02
 """Of a call of the smallest model, and of a ViT's: a share, since machines differ by more than the wrapper costs."""
@@ -86,14 +84,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
 
 def answer(made: tuple[torch.nn.Module, torch.Tensor], config: dict[str, Any], folder: Path) -> Loaded:
     """An answer for a model and its input, on this machine."""
-    model, x = made
-    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework="torch", verdict="faster", config=config, untuned={"execution": "eager"})
-    here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
-    content["environment"] = {**here, "framework_version": str(torch.__version__)}
-    parameters = TorchBackend().parameters(model)
-    inputs = [{"shape": list(x.shape), "dtype": "float32"}]
-    content["workload"]["signature"].update(structure_sha256=structure_sha256(parameters), inputs=inputs)
+    content = made_up_export(*made, config)
     content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
     (folder / "best.yaml").write_text(yaml.safe_dump(content))
     return autotune.load(folder / "best.yaml")
