@@ -208,11 +208,13 @@ class Runner:
 class Runners:
     """Runs trials of any framework, with a `Runner` for each, made at its first trial. A context manager.
 
-    Arguments as of `Runner`; their supervisors share the log.
+    Arguments as of `Runner`, but a framework whose live processes are forks is always preloaded; the supervisors share
+    the log.
     """
 
     def __init__(self, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
-        self._make = partial(Runner, variables=variables, preload=preload, log=log)
+        self._make = partial(Runner, variables=variables, log=log)
+        self._preload = preload
         self._runners: dict[str, Runner] = {}
         self._stack = ExitStack()
 
@@ -236,7 +238,8 @@ class Runners:
     def _of(self, request: TrialRequest) -> Runner:
         framework = request.workload.framework
         if framework not in self._runners:
-            self._runners[framework] = self._stack.enter_context(self._make(framework))
+            preload = self._preload or not entry_of(framework).holds_fresh
+            self._runners[framework] = self._stack.enter_context(self._make(framework, preload=preload))
         return self._runners[framework]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -47,7 +46,7 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
     with task.recording():
         progress.enter(Stage.COMPILE)
         memory.restart()
-        start = time.perf_counter()
+        start = backend.clock()
         changes = UndoLog()
         for kind in request.without:
             require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
@@ -59,8 +58,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
                 outputs = inputs[0].call(step)
                 backend.synchronise()
             else:
-                replay = first_pass(subject, step, config, backend, time.perf_counter() - start)
-        first_call_s = time.perf_counter() - start if replay is None else replay.cold_s[0]
+                replay = first_pass(subject, step, config, backend, backend.clock() - start)
+        first_call_s = backend.clock() - start if replay is None else replay.cold_s[0]
         compile_peak_bytes = memory.peak_bytes()
 
         progress.enter(Stage.CHECK)
@@ -147,8 +146,8 @@ def _take(
 ) -> Samples:
     calls, plan = calls_of_a_pass(subject, step, backend), _plan(request, backend)
     if turns is None:
-        return take_samples(calls, plan, incumbent_s=request.incumbent_s)
-    return take_turns(calls, plan, turns.wait)
+        return take_samples(calls, plan, backend.clock, incumbent_s=request.incumbent_s)
+    return take_turns(calls, plan, turns.wait, backend.clock)
 
 
 def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:

@@ -43,7 +43,7 @@ def first_pass(
         return None if backend.shapes is None else backend.shapes.compilations(subject.model, config)
 
     read()  # The first reading may set up counters, which is not part of the first call.
-    cold_s, compilations = take_cold_pass(calls_of_a_pass(subject, step, backend), read)
+    cold_s, compilations = take_cold_pass(calls_of_a_pass(subject, step, backend), read, backend.clock)
     return Replay(
         sizes=subject.stream.sizes,
         stream=subject.stream.calls,
