@@ -166,6 +166,12 @@ def _a_quiet_machine(monkeypatch):
     monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 0.0)
 
 
+@pytest.fixture
+def real_clock(monkeypatch):
+    """Calls and compilations of the fake framework take their time, and a model's own seconds count."""
+    monkeypatch.delenv(clock.VARIABLE, raising=False)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_running():
     """Whatever a test does, no process of it may outlive it."""

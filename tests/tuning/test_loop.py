@@ -370,7 +370,7 @@ class TestTheMachineIsWatched:
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 9}))
         assert [each.after for each in again.drift_checks][:2] == [4, 5]
 
-    def test_a_machine_that_drifts_is_reported(self, make_study, model_file, tmp_path):
+    def test_a_machine_that_drifts_is_reported(self, real_clock, make_study, model_file, tmp_path):
         """The untuned model's own latency doubles during the search: measured, said, and no verdict comes from it."""
         slow = tmp_path / "slow"
         model_file.write_text(

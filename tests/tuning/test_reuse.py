@@ -451,7 +451,7 @@ class TestCaches:
         assert MAX_DONORS <= max(most) <= MAX_DONORS + 4
 
     @pytest.mark.slow
-    def test_a_killed_run_s_cache_is_not_used(self, study_of, tmp_path, model_file):
+    def test_a_killed_run_s_cache_is_not_used(self, real_clock, study_of, tmp_path, model_file):
         """Killed with -9 while it compiles: half a cache is left. The next run clears it, and compiles from nothing."""
         space = tmp_path / "killed.yaml"
         space.write_text(RUNTIME.replace("[300, 301], default: 300", "[1500], default: 1500"))

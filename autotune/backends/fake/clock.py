@@ -13,9 +13,9 @@ import time
 
 VARIABLE = "FAKE_CLOCK"
 PROCESS_SCATTER = 0.003
-"""Standard deviation of a process's speed, as a share."""
+"""How much longer all calls of a process take, as a share: half a normal distribution of this deviation."""
 CALL_SCATTER = 0.005
-"""The same of a single call."""
+"""The same of a single call. As with a real sleep, none is shorter than asked for."""
 _LEAST_S = 1e-6
 """Time goes on with every call: sampling ends by the clock."""
 
@@ -36,13 +36,16 @@ class SimulatedClock:
     def __init__(self) -> None:
         self._now_s = 0.0
         self._random = random.Random()
-        self._pace = self._random.gauss(1, PROCESS_SCATTER)
+        self._pace = self._longer(PROCESS_SCATTER)
 
     def __call__(self) -> float:
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        self._now_s += max(seconds * self._pace * self._random.gauss(1, CALL_SCATTER), _LEAST_S)
+        self._now_s += max(seconds * self._pace * self._longer(CALL_SCATTER), _LEAST_S)
+
+    def _longer(self, scatter: float) -> float:
+        return 1 + abs(self._random.gauss(0, scatter))
 
 
 def clock_of_a_trial() -> RealClock | SimulatedClock:
