@@ -107,6 +107,7 @@ class Runner:
             started = self._start(folder, self._with_toolchain(request), fresh=fresh, waits=waits)
         started.watch(on_stage)
         if started.is_gated:
+            started.resume()
             self._order_prepared("resume")
             started.wait_for(Stage.WAIT)
             self._order_prepared("pause")
@@ -263,6 +264,10 @@ class _Process:
         self._on_stage = on_stage
         if on_stage is not None and self._stage is not Stage.START:
             on_stage(self._stage)
+
+    def resume(self) -> None:
+        """Let one that may be paused go on."""
+        self._order("resume")
 
     def begin(self) -> None:
         """Let a gated one take its samples."""
