@@ -43,8 +43,6 @@ from autotune.tuning.reuse import shelve, with_reuse
 from autotune.tuning.session import Session, trial_request
 from autotune.tuning.time_budget import TimeBudget
 
-CLEARLY_BEYOND_NOISE = 3.0
-"""Sampling is cut short only for a config that is slower by this many times the noise floor."""
 HARNESS_FAILURES_IN_A_ROW = 2
 """After this many the machine is at fault, and the search ends."""
 
@@ -243,7 +241,7 @@ class Tuner:
         self._notify(TrialStarted(asked.number, asked.config))
         folder = self._study.trial_folder(asked.number)
         request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
-        request = self._with_early_stop(with_reuse(request, self._study, self._session.caches))
+        request = with_reuse(request, self._study, self._session.caches)
         clock = self._session.deadline.clock
         ends = clock() + longest_s
 
@@ -262,21 +260,6 @@ class Tuner:
         self._study.tell(asked, outcome)
         shelve(self._study.record(asked.number), likely_finalists(self._session), self._study, self._session.caches)
         return outcome
-
-    def _with_early_stop(self, request: TrialRequest) -> TrialRequest:
-        """With the latency to beat, and how much slower is clearly slower on a machine as noisy as this one.
-
-        Unchanged where something else than the latency is wanted, or something else as well: a slow config may have it.
-        """
-        fastest, floor = self._session.fastest(), self._study.noise_floor
-        if fastest is None or floor is None or len(self._study.manifest.objectives) > 1:
-            return request
-        incumbent_s = self._session.objective.incumbent_s(fastest.measurement)
-        if incumbent_s is None:
-            return request
-        plan = self._budget.sampling
-        clearly = max(plan.clearly_slower, CLEARLY_BEYOND_NOISE * floor.spread)
-        return request.sampled_by(plan.model_copy(update={"clearly_slower": clearly}), incumbent_s=incumbent_s)
 
 
 def _stands(confirmation: Confirmation, study: Study) -> bool:

@@ -12,7 +12,6 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, 
 from autotune.measure.objective import Objective
 from autotune.study.budget import Budget
 from autotune.study.own_files import clear_runs
-from autotune.study.records import TrialRecord, fastest
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -100,10 +99,6 @@ class Session:
 
     def notify_stage(self, stage: Stage) -> None:
         self.notify(StageEntered(stage))
-
-    def fastest(self) -> TrialRecord | None:
-        """Of the trials so far that keep every constraint and were not disturbed; None as long as there is none."""
-        return fastest((each for each in self.study.records() if each.disturbed is None), self.value)
 
 
 def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:

@@ -24,7 +24,6 @@ from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import check
 from autotune.trial.worker.memory import PeakMemory
-from autotune.trial.worker.reused_samples import find_equivalent_trial
 from autotune.trial.worker.stages import Progress, Turns
 from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
@@ -77,17 +76,12 @@ def measure(
 
         program = compile_model.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
-        # A live process is timed beside others, so it never reuses samples.
-        twin = find_equivalent_trial(request, program, here) if turns is None else None
-        if twin is not None:
-            samples, peak_bytes = twin.measurement.samples, twin.measurement.peak_memory_bytes
-        else:
-            if gate is None or not gate.wait():
-                progress.enter(Stage.RUN)
-            memory.restart()
-            samples = _take(request, subject, step, backend, turns)
-            peak_bytes = memory.peak_bytes()
-            task.require_sound(step)
+        if gate is None or not gate.wait():
+            progress.enter(Stage.RUN)
+        memory.restart()
+        samples = _take(request, subject, step, backend, turns)
+        peak_bytes = memory.peak_bytes()
+        task.require_sound(step)
         diagnosis = backend.diagnose(model, config)
         if request.profile_in is not None:
             _profile(one_call(step, inputs[0], backend), TrialFolder(Path(request.profile_in)), backend)
@@ -107,7 +101,6 @@ def measure(
         environment=here,
         stage_s=progress.spent_s(),
         program=program,
-        reused_from=None if twin is None else twin.number,
         compiled_from=None if cold is None else cold.trial,
         replay=replay,
     )
@@ -153,7 +146,7 @@ def _take(
 ) -> Samples:
     calls, plan = calls_of_a_pass(subject, step, backend), _plan(request, backend)
     if turns is None:
-        return take_samples(calls, plan, backend.clock, incumbent_s=request.incumbent_s)
+        return take_samples(calls, plan, backend.clock)
     return take_turns(calls, plan, turns.wait, backend.clock)
 
 
