@@ -23,6 +23,7 @@ SPARE_BYTES = 2**30
 """A compiler's own memory, and what the system needs, for each trial."""
 MEMORY_FACTOR = 2
 """A process that compiles holds the model and what it makes of it: times the largest peak of a trial so far."""
+_OF_COMPILING = ("compile", "total")
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,10 @@ def fitting_jobs(peak_bytes: int | None) -> int:
 def _may_compile_ahead(study: Study) -> bool:
     """Not where what compiling costs is compared, and not on a device: it was never measured there."""
     manifest = study.manifest
-    quantities = {each.quantity for each in (*manifest.objectives, *manifest.constraints)}
-    of_compiling = {"compile", "total"}
+    bounded = {each.quantity for each in manifest.constraints}
+    quantities = bounded.union(each.quantity for each in manifest.objectives)
     is_plain = manifest.workload.device == "cpu" and not manifest.others and manifest.workload.traffic is None
-    return is_plain and not quantities & of_compiling
+    return is_plain and quantities.isdisjoint(_OF_COMPILING)
 
 
 def _peak_bytes(study: Study) -> int | None:
