@@ -35,11 +35,11 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialR
     return request.compiled_already(_cold_compile(donor))
 
 
-def shelve(record: TrialRecord, likely_finalists: Sequence[TrialRecord], study: Study, shelf: CacheStore) -> None:
-    """A trial has ended: keep its cache if it worked, and remove what nobody will need any more."""
+def shelve(record: TrialRecord, wanted: Sequence[int], study: Study, shelf: CacheStore) -> None:
+    """A trial has ended: keep its cache if it worked, and those of the trials `wanted`; remove the others."""
     if isinstance(record.outcome, Measurement):
         shelf.shelve(record.number)
-    shelf.keep([*(each.number for each in likely_finalists), *_likely_donors(study)])
+    shelf.keep([*wanted, *_likely_donors(study)])
 
 
 def _donor(config: Config, study: Study, shelf: CacheStore) -> TrialRecord | None:

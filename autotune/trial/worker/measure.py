@@ -32,8 +32,13 @@ from autotune.trial.worker.timed_calls import calls_of_a_pass, first_pass, one_c
 PROFILED_CALLS = 5
 
 
-def measure(request: TrialRequest, progress: Progress, turns: Turns | None, backend: Backend) -> Measurement:
-    """Build, compile, check and time the workload under the request's config. Raises on any failure."""
+def measure(
+    request: TrialRequest, progress: Progress, turns: Turns | None, gate: Turns | None, backend: Backend
+) -> Measurement:
+    """Build, compile, check and time the workload under the request's config. Raises on any failure.
+
+    A live process takes its samples in `turns`; a prepared one waits at the `gate` before it takes any.
+    """
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
     memory = PeakMemory(backend)
@@ -45,7 +50,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
     with task.recording():
         progress.enter(Stage.COMPILE)
         memory.restart()
-        start = backend.clock()
+        clock = backend.clock if gate is None else progress.without_pauses(backend.clock)
+        start = clock()
         changes = UndoLog()
         for kind in request.without:
             require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
@@ -57,8 +63,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
                 outputs = inputs[0].call(step)
                 backend.synchronise()
             else:
-                replay = first_pass(subject, step, config, backend, backend.clock() - start)
-        first_call_s = backend.clock() - start if replay is None else replay.cold_s[0]
+                replay = first_pass(subject, step, config, backend, clock=clock, wrapping_s=clock() - start)
+        first_call_s = clock() - start if replay is None else replay.cold_s[0]
         compile_peak_bytes = memory.peak_bytes()
 
         progress.enter(Stage.CHECK)
@@ -70,7 +76,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
 
         program = compile_model.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
-        progress.enter(Stage.RUN)
+        if gate is None or not gate.wait():
+            progress.enter(Stage.RUN)
         memory.restart()
         samples = _take(request, subject, step, backend, turns)
         peak_bytes = memory.peak_bytes()
