@@ -58,10 +58,6 @@ class Environment(BaseModel):
     inherited: dict[str, str] = {}
     """Those of the user's own that choose the allocator or the threads: a latency holds under them only."""
 
-    def is_like(self, other: Environment) -> bool:
-        """A latency of the other holds here too: all is the same but for what else runs at the moment."""
-        return self.model_copy(update={"load_1m": None}) == other.model_copy(update={"load_1m": None})
-
     def differences(self, other: Environment) -> list[str]:
         """How the other computes on other hardware or with other threads, so that latencies must not be compared."""
         pairs = [("processor", self.processor, other.processor), ("usable cores", self.num_cores, other.num_cores)]

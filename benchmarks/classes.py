@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.measure.measurement import Measurement, Stage
+from autotune.measure.measurement import Measurement
 from autotune.planning.models import make_workload
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
@@ -55,10 +55,8 @@ ABOUT = (
     "config that were run here for comparison. *Too wide*: the fastest and the slowest of a class lie further "
     f"apart than so many processes of one config do ({CONFIDENCE:.0%} for all classes of a table together). A "
     f"knob is named where its values differ within classes by {WORTH_NAMING:.0%} or more and the "
-    f"{CONFIDENCE:.0%} interval excludes none. *Sampling spared*: warm-up and sampling of every config but the "
-    "first of its class, if all were tried, by the time that those take here. *Compiling spared*: cold "
-    "compiles of configs that differ from an earlier one in runtime knobs alone, a warm start being taken for "
-    "free. Shares are of all trials."
+    f"{CONFIDENCE:.0%} interval excludes none. *Compiling spared*: cold compiles of configs that differ from "
+    "an earlier one in runtime knobs alone, a warm start being taken for free, as a share of all trials."
 )
 
 
@@ -86,14 +84,9 @@ class Findings:
     repeats: Repeats
     widths: tuple[Width, ...]
     shifts: tuple[Shift, ...]
-    num_reused: int
     all_trials_s: float
     spared_compile_s: float
     """Cold compiles of configs that differ from an earlier one in runtime knobs alone."""
-
-    @property
-    def spared_run_s(self) -> float:
-        return self.num_reused * self.repeats.run_s
 
     def cells(self) -> list[str]:
         return [
@@ -103,7 +96,6 @@ class Findings:
             "-" if self.class_sd is None else percent(self.class_sd),
             f"{percent(self.repeats.sd)} ({len(self.repeats.latencies_s)})",
             f"{sum(each.offends for each in self.widths)} of {len(self.widths)}",
-            f"{self.spared_run_s:.0f} s ({percent(self.spared_run_s / self.all_trials_s)})",
             f"{self.spared_compile_s:.0f} s ({percent(self.spared_compile_s / self.all_trials_s)})",
         ]
 
@@ -121,7 +113,6 @@ def findings_of(name: str, content: dict[str, Any], repeats: Repeats) -> Finding
         repeats=repeats,
         widths=widths_of(classes, repeats),
         shifts=shifts_of(classes),
-        num_reused=num_named - len(classes),
         all_trials_s=sum(row["trial_s"] for row in content["rows"]),
         spared_compile_s=spared_compile_s(rows, SearchSpace.model_validate(content["space"])),
     )
@@ -158,7 +149,6 @@ def repeat(content: dict[str, Any], num_repeats: int) -> Repeats:
     return Repeats(
         config=str(config),
         latencies_s=tuple(_cpu_s(each) for each in measured),
-        run_s=statistics.mean(each.stage_s[Stage.RUN] for each in measured),
     )
 
 
@@ -208,7 +198,7 @@ def section(records: Sequence[Findings]) -> str:
     lines += [f"* {name}: {shift.in_words()}." for name, shift in _shifts(records)]
     header = [
         "table", "configs that work", "programs", "scatter within classes", "scatter of one config (processes)",
-        "classes too wide", "sampling spared", "compiling spared",
+        "classes too wide", "compiling spared",
     ]  # fmt: skip
     parts = [ABOUT, table(header, [each.cells() for each in records]), "\n".join(lines)]
     return "\n\n".join(filter(None, parts))

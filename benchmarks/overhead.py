@@ -106,8 +106,6 @@ class Cost:
 def shares_of(model: str, trials: list[dict[str, Any]]) -> Shares:
     """Add up the stages of all measured trials; the first one's share of the framework's import is in it."""
     measured = [each for each in trials if each["outcome"] and each["outcome"]["kind"] == "measurement"]
-    # A trial that took another one's samples has not spent their time.
-    measured = [each for each in measured if each["outcome"].get("reused_from") is None]
     split = [split_of(each) for each in measured]
     names = [name for name in _STAGES if all(name in each for each in split)]
     return Shares(
@@ -126,8 +124,6 @@ def split_of(trial: dict[str, Any]) -> dict[str, float]:
     """
     outcome = trial["outcome"]
     warmup_s, sampling_s = sum(outcome["samples"]["warmup_s"]), sum(outcome["samples"]["latency_s"])
-    if outcome.get("reused_from") is not None:  # Another trial spent those.
-        warmup_s = sampling_s = 0.0
     told: dict[str, float] = dict(outcome.get("stage_s") or {})
     run_s = told.pop("run", warmup_s + sampling_s)
     stages = told or {"compile": outcome["first_call_s"]}

@@ -36,12 +36,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Repeats:
-    """One config in several fresh processes: median CPU seconds a call of each, and what the sampling of each took."""
+    """One config in several fresh processes: median CPU seconds a call of each."""
 
     config: str
     latencies_s: tuple[float, ...]
-    run_s: float
-    """Mean wall seconds of warm-up and sampling, which reuse saves."""
 
     @property
     def sd(self) -> float:

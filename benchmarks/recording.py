@@ -1,8 +1,8 @@
 """Recording a table: every config of a space on one workload, each in a fresh process with cold caches.
 
-Trials go through the product's own runner and worker, but for what saves time in a study: no config is stopped early
-and none takes the samples of another one that compiles to the same program. A killed recording goes on where it was:
-each row is appended to `NAME.jsonl` as it comes, and the table is written when the last one is there.
+Trials go through the product's own runner and worker; none starts from the compile cache of another. A killed
+recording goes on where it was: each row is appended to `NAME.jsonl` as it comes, and the table is written when the last
+one is there.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Recording:
                 f"Every config in a fresh process with cold compile caches, on {self.num_cores} core(s); latency_s "
                 f"is the median CPU time of a call over {measured_by.min_samples} to {measured_by.max_samples} calls "
                 f"of that process (at most {measured_by.max_sampling_s:g} s), wall_s the wall time of the same calls. "
-                "No config was stopped early, none took another's samples. Recorded by benchmarks/record_table.py."
+                "Recorded by benchmarks/record_table.py."
             ),
             space=self.space,
             environment=environment.describe(device="cpu", variables={}),

@@ -42,9 +42,7 @@ def savings_of(document: Document, fork_s: float, more_trials: int) -> list[Savi
     outcomes = [each["outcome"] for each in trials if each["outcome"] and each["outcome"]["kind"] == "measurement"]
     return [
         Saving("trials are forked", fork_s * len(trials), "measured for one trial, times the trials of the study"),
-        Saving("samples of the same program are taken over", _reused_s(outcomes), "computed: mean sampling of others"),
         Saving("a program that is known compiles from a cache", _cached_s(outcomes), "computed: its cold compile time"),
-        Saving("slow configs are stopped early", _stopped_s(outcomes), "computed: as many samples as the others take"),
         Saving("blocks keep their caches", _warm_s(document), "computed: the winner's cold less warm compile"),
         Saving("the sampler", _sampler_s(trials, more_trials), SAMPLER),
     ]
@@ -77,35 +75,10 @@ def fork_saving_s(model: str, repeats: int) -> float:
     return statistics.median(taken[True]) - statistics.median(taken[False])
 
 
-def _run_s(outcome: Document) -> float:
-    """Seconds of warm-up and sampling."""
-    return float(sum(outcome["samples"]["warmup_s"]) + sum(outcome["samples"]["latency_s"]))
-
-
-def _reused_s(outcomes: Sequence[Document]) -> float:
-    reused = [each for each in outcomes if each.get("reused_from") is not None]
-    own = [_run_s(each) for each in outcomes if each.get("reused_from") is None]
-    return len(reused) * statistics.mean(own) if own else 0.0
-
-
 def _cached_s(outcomes: Sequence[Document]) -> float:
     """A trial that compiled from another's cache keeps the cold figure and tells how long it really took."""
     cached = [each for each in outcomes if each.get("compiled_from") is not None]
     return float(sum(max(each["compile_s"] - each["first_call_s"], 0.0) for each in cached))
-
-
-def _stopped_s(outcomes: Sequence[Document]) -> float:
-    """Of a stopped config, the samples that were not taken, as long as each of its samples is."""
-    whole = [len(each["samples"]["latency_s"]) for each in outcomes if each["samples"]["ended_by"] != "slower"]
-    if not whole:
-        return 0.0
-    limit_s, num_whole = Budget().sampling.max_sampling_s, statistics.median(whole)
-    saved = 0.0
-    for each in outcomes:
-        samples = each["samples"]["latency_s"]
-        if each["samples"]["ended_by"] == "slower":
-            saved += max(min(num_whole * statistics.median(samples), limit_s) - sum(samples), 0.0)
-    return saved
 
 
 def _warm_s(document: Document) -> float:

@@ -73,7 +73,8 @@ class ForkingRunner(Runner):
     """Live processes are forked too: starting PyTorch in each would take longer than all else."""
 
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
-        held = self._start(folder, request, on_stage, fresh=False, live=True)
+        held = self._start(folder, request, fresh=False, waits="live")
+        held.watch(on_stage)
         held.wait_for(Stage.WAIT)
         return held
 

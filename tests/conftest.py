@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import yaml
 from typer.testing import CliRunner
 
 from autotune.backends import registry
+from autotune.backends.fake import clock
 from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import describe
@@ -35,6 +37,7 @@ from autotune.study.open import create_study
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
+from autotune.trial.runner import probe
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
@@ -159,7 +162,14 @@ class ScriptedTrials:
 @pytest.fixture(autouse=True)
 def _a_quiet_machine(monkeypatch):
     """What else runs beside the tests is not what they are about."""
+    monkeypatch.setenv(clock.VARIABLE, "simulated")
     monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 0.0)
+
+
+@pytest.fixture
+def real_clock(monkeypatch):
+    """Calls and compilations of the fake framework take their time, and a model's own seconds count."""
+    monkeypatch.delenv(clock.VARIABLE, raising=False)
 
 
 @pytest.fixture(autouse=True)
@@ -270,9 +280,31 @@ def make_study(tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callab
     return make
 
 
+def _ask_in_a_fork(framework: str, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As `probe._ask`, in a fork of this process, which has imported what the probe would import first."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", dir=folder) as said:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.chdir(folder)
+                os.environ.update(variables)
+                os.dup2(said.fileno(), 1)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                sys.stdout = os.fdopen(1, "w")
+                probe.main(*arguments)
+                sys.stdout.flush()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        said.seek(0)
+        return subprocess.CompletedProcess(arguments, 0, said.read(), "")
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Run a command line in this process, in the test's folder, and return what it printed. Trials are processes."""
+    ask = probe._ask
+    monkeypatch.setattr(probe, "_ask", lambda name, *more: (_ask_in_a_fork if name == "fake" else ask)(name, *more))
 
     def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from autotune.config import Config
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
+from autotune.measure.sampling import Clock
 from autotune.workload.workload import Device
 
 
@@ -63,6 +65,9 @@ class Backend(Protocol):
 
     evaluation_call: str
     """What a user writes to turn a model's dropout off."""
+
+    clock: Clock = time.perf_counter
+    """What calls are timed with: seconds from any start. It is read after `synchronise`."""
 
     training: Training | None = None
     shapes: ShapeStrategies | None = None

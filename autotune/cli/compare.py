@@ -25,7 +25,7 @@ from autotune.cli.app import (
 )
 
 if TYPE_CHECKING:
-    from autotune.trial.runner.runner import Runners
+    from autotune.trial.runner.runners import Runners
     from autotune.verification.comparison import PairedRun
 
 
@@ -137,7 +137,7 @@ def scratch() -> Iterator[Path]:
 
 def runners(variables: dict[str, str], folder: Path) -> Runners:
     """Trials outside of any study; SIGTERM stops them."""
-    from autotune.trial.runner.runner import Runners
+    from autotune.trial.runner.runners import Runners
 
     end_politely()
     return Runners(variables, preload=False, log=folder / "supervisor.log")

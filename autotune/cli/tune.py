@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
-    from autotune.trial.runner.runner import Runners
+    from autotune.trial.runner.runners import Runners
     from autotune.tuning.priors import Source
 
 EarlyStop = Annotated[
@@ -279,7 +279,7 @@ def at_work(study: Study) -> Iterator[tuple[Runners, LiveDisplay]]:
     """What runs the trials of a study, and what shows them."""
     from autotune.report.console import PlainConsole
     from autotune.report.live import LiveDisplay
-    from autotune.trial.runner.runner import Runners
+    from autotune.trial.runner.runners import Runners
 
     with (
         LiveDisplay(PlainConsole(stderr=True)) as display,

@@ -144,8 +144,8 @@ class Samples(Record):
     """Per-call wall times in seconds, device-synchronised, in the order taken.
 
     `steady` says whether the warm-up had settled, `ended_by` which rule stopped the sampling: the median was precise
-    enough, there were enough samples, the time was used up, the config was clearly slower than the best one, or (a live
-    process) there were no more turns.
+    enough, there were enough samples, the time was used up, or (a live process) there were no more turns. In records of
+    older releases it may be `slower`: the config was clearly slower than the best one.
 
     Under traffic they are whole passes of the stream, in its order: each shape has its share, and the percentiles are
     those of the traffic.
@@ -193,7 +193,8 @@ class Measurement(Record):
     """Digest of the code that the compiler emitted and of the settings under which it runs, as read back in the
     process: two configs with the same program behave the same. None: the framework does not report it."""
     reused_from: int | None = None
-    """Trial with the same program whose samples and running peak memory these are; None: measured here."""
+    """Trial with the same program whose samples and running peak memory these are, in records of older releases; None:
+    measured here."""
     compiled_from: int | None = None
     """Trial that compiled the very same cold: `compile_s` and the compile's peak memory are its figures, and this one
     started from a copy of its caches; None: these are its own."""

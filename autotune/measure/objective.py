@@ -98,12 +98,6 @@ class Objective(Record):
             return total_s(measurement, self.num_calls)
         return _VALUES[self.quantity](measurement)
 
-    def incumbent_s(self, measurement: Measurement) -> float | None:
-        """The latency to beat: a config whose median is clearly above it is not the best. None: it says nothing."""
-        if not self.is_latency:
-            return None
-        return measurement.latency.p50 if self.quantity == "throughput" else self.value(measurement)
-
 
 def _memory_bytes(measurement: Measurement) -> float:
     peak_bytes = measurement.peak_memory_bytes

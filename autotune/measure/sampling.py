@@ -58,8 +58,9 @@ class SamplingPlan(Record):
     longest_s: PositiveFloat | None = None
     """Limit of the process. A model of 60 s a call gets one sample, a stream one pass, instead of none."""
     clearly_slower: PositiveFloat = 0.10
-    """Sampling ends when the median is this share above the incumbent's, after at least `samples_to_judge`."""
+    """Read and ignored, so that earlier budgets and requests load: sampling of a slow config used to end early."""
     samples_to_judge: PositiveInt = 7
+    """The same."""
     turn_s: PositiveFloat = 0.1
     """A turn of a live process lasts this long, but at least `fewest_in_turn` samples."""
     fewest_in_turn: PositiveInt = 2
@@ -80,24 +81,13 @@ class TailPlan(Record):
         return usual.model_copy(update={**counts, "max_sampling_s": self.max_sampling_s})
 
 
-def take_samples(
-    calls: Calls,
-    plan: SamplingPlan,
-    clock: Clock = time.perf_counter,
-    *,
-    incumbent_s: float | None = None,
-) -> Samples:
-    """Warm up, then time passes by `plan`. The warm-up's samples are kept apart.
-
-    `incumbent_s` is the best latency so far: sampling ends early for what is clearly slower. The medians of two runs of
-    the same config would have to differ by more than 10 % for the best config to be lost; docs/measurement.md states
-    how often that happens.
-    """
+def take_samples(calls: Calls, plan: SamplingPlan, clock: Clock = time.perf_counter) -> Samples:
+    """Warm up, then time passes by `plan`. The warm-up's samples are kept apart."""
     begun = clock()
     warmup, steady = _warm_up(calls, plan, clock)
     log = SampleLog()
     with log.watched():
-        ended_by = _sample(calls, plan, clock, log, incumbent_s=incumbent_s, begun=begun)
+        ended_by = _sample(calls, plan, clock, log, begun=begun)
     return log.samples(warmup, steady, ended_by)
 
 
@@ -138,13 +128,6 @@ def take_cold_pass(
         compilations.append(read())
     known = tuple(each for each in compilations if each is not None)
     return tuple(seconds), known if len(known) == len(seconds) else None
-
-
-def is_clearly_slower(samples_s: Sequence[float], plan: SamplingPlan, incumbent_s: float | None) -> bool:
-    """Whether sampling can end: there are enough samples, and their median is too far above the incumbent's."""
-    if incumbent_s is None or len(samples_s) < plan.samples_to_judge:
-        return False
-    return statistics.median(samples_s) > (1 + plan.clearly_slower) * incumbent_s
 
 
 def relative_half_width(samples: list[float]) -> float:
@@ -194,7 +177,7 @@ class SampleLog:
         self,
         warmup: list[float],
         steady: bool,
-        ended_by: Literal["precision", "num_samples", "time", "slower", "turns"],
+        ended_by: Literal["precision", "num_samples", "time", "turns"],
         turns: tuple[int, ...] = (),
     ) -> Samples:
         usage = None
@@ -249,9 +232,8 @@ def _sample(
     clock: Clock,
     log: SampleLog,
     *,
-    incumbent_s: float | None,
     begun: float,
-) -> Literal["precision", "num_samples", "time", "slower"]:
+) -> Literal["precision", "num_samples", "time"]:
     # The precision of a stream's median says nothing, since its samples are of different shapes.
     is_stream = len(calls) > 1
     fewest = FEWEST_PASSES * len(calls) if is_stream else min(plan.fewest_samples, plan.max_samples)
@@ -260,8 +242,6 @@ def _sample(
     while True:
         log.time_pass(calls, clock)
         num_taken = len(log.latency_s)
-        if is_clearly_slower(log.latency_s, plan, incumbent_s):
-            return "slower"
         is_long_enough = num_taken >= plan.min_samples and clock() >= min(start + plan.min_sampling_s, end)
         if not is_stream and is_long_enough and relative_half_width(log.latency_s) <= plan.precision:
             return "precision"

@@ -181,13 +181,12 @@ def _told(event: Event) -> list[str]:
 
 
 def _how(figures: Measurement) -> str:
-    """Compiled for how long, or with whose caches; and whose samples were taken over."""
+    """Compiled for how long, or with whose caches."""
     payer = "" if figures.compiled_from is None else f" by trial {figures.compiled_from}"
-    alias = "" if figures.reused_from is None else f", the same program as trial {figures.reused_from}"
     replay = figures.replay
     graphs = "" if replay is None or replay.num_compilations is None else f" {count(replay.num_compilations)} graphs"
     eager = ", then left to eager execution" if replay is not None and replay.num_fallbacks else ""
-    return f"compiled{graphs} in {seconds(figures.compile_s)}{payer}{eager}{alias}"
+    return f"compiled{graphs} in {seconds(figures.compile_s)}{payer}{eager}"
 
 
 def _line(record: TrialRecord, objective: Objective) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -20,6 +21,7 @@ from autotune.report.findings import KINDS, one_line
 from autotune.report.format import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
 from autotune.report.objectives import described, faster, gain, shown, stopped, to_be_better
 from autotune.results.result import StudyResult
+from autotune.study.equivalence import equivalence_classes
 from autotune.study.records import (
     DRIFTING,
     UNRELIABLE_DRIFT,
@@ -39,9 +41,13 @@ def trials_table(answer: StudyResult, *, full: bool = False) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=name not in _TEXTS)
+    aliases = _aliases(answer.records)
     for record in answer.records:
         is_best = answer.best is not None and record.number == answer.best.number
-        table.add_row(*_row(record, answer, full=full), style="green" if is_best else _STYLES.get(record.state))
+        table.add_row(
+            *_row(record, answer, aliases.get(record.number), full=full),
+            style="green" if is_best else _STYLES.get(record.state),
+        )
     return table
 
 
@@ -112,7 +118,7 @@ _TEXTS = ("state", "config")
 _STYLES = {"failed": "dim", "lost": "dim", "infeasible": "yellow"}
 
 
-def _row(record: TrialRecord, answer: StudyResult, *, full: bool) -> list[str]:
+def _row(record: TrialRecord, answer: StudyResult, alias: int | None, *, full: bool) -> list[str]:
     outcome = record.outcome
     config = config_text(record.config, answer.space, full=full)
     if not isinstance(outcome, Measurement):
@@ -120,7 +126,7 @@ def _row(record: TrialRecord, answer: StudyResult, *, full: bool) -> list[str]:
         return [str(record.number), state, *["-"] * (len(_COLUMNS) - 3), config]
     return [
         str(record.number),
-        _state(record),
+        _state(record, alias),
         seconds(outcome.latency.p50),
         seconds(outcome.latency.p99),
         _ratio(outcome, answer),
@@ -137,12 +143,19 @@ def _remarks(record: TrialRecord, outcome: Measurement) -> tuple[str | None, ...
     return misses(record), outcome.diagnosis.note, crashed
 
 
-def _state(record: TrialRecord) -> str:
-    """A second name of a program is marked with the trial whose samples it has."""
-    if record.reused_from is None:
-        return f"{record.state}, disturbed" if record.disturbed else record.state
-    alias = f"= trial {record.reused_from}"
-    return alias if record.state == "measured" else f"{record.state} ({alias})"
+def _aliases(records: Sequence[TrialRecord]) -> dict[int, int]:
+    """Trial -> the first one that ran the same program. In studies of older releases, the one whose samples it has."""
+    classes = equivalence_classes(records)
+    first = {each.number: names[0].number for names in classes for each in names[1:]}
+    return first | {each.number: each.reused_from for each in records if each.reused_from is not None}
+
+
+def _state(record: TrialRecord, alias: int | None) -> str:
+    """A second name of a program is marked with the trial that ran it first."""
+    state: str = record.state
+    if alias is not None:
+        state = f"= trial {alias}" if state == "measured" else f"{state} (= trial {alias})"
+    return f"{state}, disturbed" if record.disturbed else state
 
 
 def _ratio(outcome: Measurement, answer: StudyResult) -> str:

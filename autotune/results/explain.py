@@ -20,6 +20,7 @@ from autotune.measure.profile import HotSpots
 from autotune.measure.statistics import Comparison, Speedup, Verdict
 from autotune.results.result import StudyResult, result_of
 from autotune.space.space import SearchSpace
+from autotune.study.equivalence import run_same_program
 from autotune.study.importance import Importance, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, TrialRecord
@@ -146,12 +147,15 @@ class Figures:
     confirmation: Confirmation | None = None
     noise: float = 0.0
     """Share by which two processes of one config may differ in the search."""
+    is_of_calls: bool = True
+    """What is minimised is the time of a steady call, in which equal programs do not differ."""
 
     @classmethod
     def of(cls, study: Study, answer: StudyResult) -> Figures:
         untuned = answer.untuned
         noise = 0.0 if untuned is None else uncertainty_of(study, untuned)
-        return cls(study.manifest.objective.value, untuned, answer.confirmation, noise)
+        objective = study.manifest.objective
+        return cls(objective.value, untuned, answer.confirmation, noise, objective.is_latency)
 
     def confirmed(self, one: TrialRecord, other: TrialRecord) -> Speedup | None:
         """`one` over `other`; None unless both took part to the end."""
@@ -167,6 +171,8 @@ class Figures:
         """`one` over `other`, by one process each; None where either was disturbed."""
         if one.disturbed is not None or other.disturbed is not None:
             return None
+        if self.is_of_calls and run_same_program(one, other):
+            return Speedup(median=1.0, low=1.0, high=1.0)
         ratio = self.value(other.measurement) / self.value(one.measurement)
         return Speedup(median=ratio, low=ratio / (1 + self.noise), high=ratio * (1 + self.noise))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autotune.measure.measurement import Measurement
@@ -11,7 +10,7 @@ from autotune.measure.profile import HotSpots
 from autotune.measure.statistics import Speedup, Verdict, break_even_calls
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
-from autotune.study.equivalence import run_same_program, simplest
+from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
 from autotune.study.pareto import front
 from autotune.study.records import (
@@ -119,8 +118,9 @@ def result_of(study: Study) -> StudyResult:
     verdict = None if confirmation is None else confirmation.verdict
     candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
     manifest = study.manifest
+    one_of_each = representatives((each for each in measured if each.state == "measured"), manifest.space)
     best = {
-        None: _leader(records, study),
+        None: fastest(one_of_each, manifest.objective.value),
         Verdict.FASTER: candidate,
         Verdict.FEASIBLE: candidate,
         Verdict.INFEASIBLE: None,
@@ -138,7 +138,7 @@ def result_of(study: Study) -> StudyResult:
         noise_floor=study.noise_floor,
         drift_checks=study.drift_checks,
         effects=effects_of(records, study.manifest.space),
-        front=front(sorted(measured, key=lambda each: manifest.space.num_changes(each.config)), manifest.values),
+        front=front(sorted(one_of_each, key=lambda each: manifest.space.num_changes(each.config)), manifest.values),
         stop_reason=study.stop_reason,
         num_configs=study.num_configs(),
         failure_rules=find_failure_rules(study.manifest.space, records),
@@ -174,15 +174,6 @@ def _hot_spots(study: Study, untuned: TrialRecord | None, best: TrialRecord | No
         for record in (untuned, None if best is untuned else best)
     )
     return HotSpots(first, second) if first or second else None
-
-
-def _leader(records: Sequence[TrialRecord], study: Study) -> TrialRecord | None:
-    """The best so far: of the trials that ran the fastest program, the one with the simplest config."""
-    first = fastest(records, study.manifest.objective.value)
-    if first is None:
-        return None
-    names = [each for each in records if each.state == "measured" and run_same_program(each, first)]
-    return simplest(names or [first], study.manifest.space)
 
 
 def break_even_of(

@@ -48,18 +48,11 @@ def representative_of(names: Sequence[TrialRecord], space: SearchSpace) -> Trial
     return replace(chosen, outcome=outcome)
 
 
+def representatives(records: Iterable[TrialRecord], space: SearchSpace) -> list[TrialRecord]:
+    """One trial for each class."""
+    return [representative_of(names, space) for names in equivalence_classes(records)]
+
+
 def simplicity(record: TrialRecord, space: SearchSpace) -> tuple[int, float]:
     """Smaller is simpler: knobs away from the framework's default, then seconds to compile."""
     return space.num_changes(record.config), record.measurement.compile_s
-
-
-def measured_programs(records: Iterable[TrialRecord]) -> dict[str, int]:
-    """Program -> number of a trial that was sampled for it: to the end if there is one, and else the last one."""
-    sampled: dict[str, TrialRecord] = {}
-    for record in records:
-        program = program_of(record)
-        if program is None or record.measurement.reused_from is not None:
-            continue
-        if program not in sampled or not sampled[program].measurement.samples.are_whole:
-            sampled[program] = record
-    return {program: record.number for program, record in sampled.items()}

@@ -150,7 +150,7 @@ class TrialRecord:
 
     @property
     def reused_from(self) -> int | None:
-        """The trial whose samples these are, since the same program ran; None: it was sampled itself, or not at all."""
+        """The trial whose samples these are, in studies of older releases; None: its own, or none at all."""
         return self.outcome.reused_from if isinstance(self.outcome, Measurement) else None
 
     @property

@@ -10,19 +10,17 @@ import fcntl
 import os
 import shutil
 import sqlite3
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import URL, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import StoreError
-from autotune.study.fast_read import read_trials
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -46,29 +44,6 @@ _SENTENCES = {
 }
 
 
-class StudyStorage(RDBStorage):
-    """Optuna's storage, but for how it reads many trials at once.
-
-    `_get_trials` is what its cache of finished trials calls (Optuna 5). Should a release call it no more, reading is
-    as slow as Optuna's own again, and nothing else changes.
-    """
-
-    def _get_trials(
-        self,
-        study_id: int,
-        states: Container[TrialState] | None,
-        included_trial_ids: set[int],
-        trial_id_greater_than: int,
-    ) -> list[FrozenTrial]:
-        connection = self.engine.raw_connection()
-        try:
-            sqlite: Any = connection.driver_connection
-            found = read_trials(sqlite, study_id, trial_id_greater_than, included_trial_ids)
-        finally:
-            connection.close()
-        return [trial for trial in found if states is None or trial.state in states]
-
-
 def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S) -> RDBStorage:
     """Optuna's storage on the SQLite file at `path`. Raises StoreError; creates the file only if told to.
 
@@ -85,7 +60,7 @@ def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S)
             if reads_only:
                 how = {"creator": lambda: sqlite3.connect(_reading(path), uri=True, check_same_thread=False)}
             # Optuna fills braces in.
-            storage = StudyStorage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=how)
+            storage = RDBStorage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=how)
         except RuntimeError as error:
             raise StoreError(
                 f"{path} has the schema of another Optuna release: {str(error).splitlines()[0]}",

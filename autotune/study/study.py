@@ -243,6 +243,7 @@ class Study:
         return self._finished[trial.number]
 
     def _trials(self) -> list[FrozenTrial]:
+        """Every trial. Optuna reads a finished one from the database once: it never changes."""
         with storage.storage_errors(self._database):
             return self._optuna.get_trials(deepcopy=False)
 

@@ -80,7 +80,8 @@ class TrialFolder:
     def write_request(self, request: TrialRequest) -> None:
         """Write the request and remove the files of an earlier run, whose outcome must not be taken for this run's."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in (self.outcome_file, self._stage, self.stdout, self.stderr, self._profile, self.trace_file):
+        logs = (self.stdout, self.stderr, self._stage, self._paused)
+        for stale in (self.outcome_file, *logs, self._profile, self.trace_file):
             stale.unlink(missing_ok=True)
         self.drop_temporary()
         write_whole(self._request, request.model_dump_json(by_alias=True, indent=2))
@@ -117,6 +118,21 @@ class TrialFolder:
     def drop_temporary(self) -> None:
         """Remove the folder for temporary files."""
         shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def write_paused(self, seconds: float) -> None:
+        """How long the trial's processes have been paused in all, before they go on."""
+        write_whole(self._paused, repr(seconds))
+
+    def read_paused_s(self) -> float:
+        """Seconds; 0 where they never were."""
+        try:
+            return float(self._paused.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return 0.0
+
+    @property
+    def _paused(self) -> Path:
+        return self.path / "paused"
 
     @property
     def _request(self) -> Path:

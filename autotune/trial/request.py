@@ -6,7 +6,7 @@ crosses the process boundary: no pickles, no exceptions. Running the worker by h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
@@ -60,9 +60,7 @@ class Changes(TypedDict, total=False):
     compiled_before: ColdCompile | None
     keep_cache_in: str | None
     shipped: ShippedCache | None
-    known_programs: dict[str, str]
     sampling: SamplingPlan
-    incumbent_s: PositiveFloat | None
     profile_in: str | None
     limits: Limits
 
@@ -97,14 +95,14 @@ class TrialRequest(Record):
     shipped: ShippedCache | None = None
     """The first call must start from these caches; otherwise the trial fails."""
     known_programs: dict[str, str] = {}
-    """Program -> absolute path of the outcome.json of the trial that measured it; its samples are reused."""
+    """Read and ignored, so that earlier requests load: a trial used to take over the samples of an equal program."""
     sampling: SamplingPlan = SamplingPlan()
     without: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that the compiler is told to capture, where the framework can, to measure their cost."""
     judged: bool = True
     """Compare the outputs with the reference; a model whose outputs are not repeatable fails."""
     incumbent_s: PositiveFloat | None = None
-    """Best latency so far. Sampling of a config that is clearly slower ends early."""
+    """Read and ignored, so that earlier requests load: sampling of a slow config used to end early."""
     profile_in: str | None = None
     """Absolute path of a trial's folder. After the measurement the model is profiled, and the profile is written
     there."""
@@ -119,9 +117,8 @@ class TrialRequest(Record):
     def limited_to(self, limits: Limits) -> TrialRequest:
         return self._but(limits=limits)
 
-    def sampled_by(self, plan: SamplingPlan, *, incumbent_s: float | None = None) -> TrialRequest:
-        """`incumbent_s` is the latency to beat, if there is one."""
-        return self._but(sampling=plan, incumbent_s=incumbent_s)
+    def sampled_by(self, plan: SamplingPlan) -> TrialRequest:
+        return self._but(sampling=plan)
 
     def profiled_in(self, folder: Path) -> TrialRequest:
         """The profile and its trace go to a trial's folder."""
@@ -146,10 +143,6 @@ class TrialRequest(Record):
         """The first call takes what it needs from the artifact."""
         return self._but(shipped=shipped)
 
-    def with_known_programs(self, outcomes: Mapping[str, str]) -> TrialRequest:
-        """Samples of these programs are reused."""
-        return self._but(known_programs=dict(outcomes))
-
     def compiled_already(self, before: ColdCompile) -> TrialRequest:
         """The cache folder holds a copy of the caches that this compile left."""
         return self._but(cold=False, compiled_before=before)
@@ -157,10 +150,6 @@ class TrialRequest(Record):
     def from_empty_caches(self) -> TrialRequest:
         """Compiled for itself."""
         return self._but(cold=True, compiled_before=None)
-
-    def without_reuse(self) -> TrialRequest:
-        """Compiled and sampled for itself."""
-        return self.from_empty_caches().with_known_programs({})
 
     def _but(self, **changes: Unpack[Changes]) -> TrialRequest:
         return self.model_copy(update=dict(changes))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from autotune.measure.measurement import Measurement
 from autotune.space.space import SearchSpace
-from autotune.study.equivalence import equivalence_classes, representative_of, run_same_program, simplicity
+from autotune.study.equivalence import representatives, run_same_program, simplicity
 from autotune.study.records import DRIFTING, TrialRecord, drift
 from autotune.study.study import Study
 from autotune.tuning.session import Session
@@ -20,8 +20,7 @@ besides."""
 
 def candidates_among(feasible: Sequence[TrialRecord], untuned: TrialRecord, space: SearchSpace) -> list[TrialRecord]:
     """One trial for each program but the untuned model's: configs with the same program are not compared."""
-    others = [each for each in equivalence_classes(feasible) if not _is_untuned(each[0], untuned)]
-    return [representative_of(names, space) for names in others]
+    return [each for each in representatives(feasible, space) if not _is_untuned(each, untuned)]
 
 
 def likely_finalists(session: Session) -> list[TrialRecord]:

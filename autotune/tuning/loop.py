@@ -13,16 +13,14 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
 from autotune.study.records import Confirmation, DriftCheck, StopReason, TrialRecord
-from autotune.study.study import Asked, Study
+from autotune.study.study import Study
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.runner import Trials
+from autotune.trial.runner.runner import PreparedTrials, Trials
 from autotune.tuning import priors, pruning
 from autotune.tuning.baseline import require_baseline, require_same_machine
 from autotune.tuning.busy_machine import BusyMachine
-from autotune.tuning.circuit_breaker import (
-    CircuitBreaker,
-)
+from autotune.tuning.circuit_breaker import CircuitBreaker
 from autotune.tuning.confirmation import confirm
 from autotune.tuning.crash_retry import retry_if_crashed
 from autotune.tuning.cross_framework import require_same_function, require_unchanged
@@ -39,12 +37,11 @@ from autotune.tuning.events import (
 from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.noise_floor import check_drift, measure_noise_floor
-from autotune.tuning.reuse import shelve, with_reuse
-from autotune.tuning.session import Session, trial_request
+from autotune.tuning.reuse import shelve
+from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget
+from autotune.tuning.trial_queue import Queued, TrialQueue
 
-CLEARLY_BEYOND_NOISE = 3.0
-"""Sampling is cut short only for a config that is slower by this many times the noise floor."""
 HARNESS_FAILURES_IN_A_ROW = 2
 """After this many the machine is at fault, and the search ends."""
 
@@ -64,11 +61,15 @@ class Tuner:
         *,
         deadline: Deadline | None = None,
         sources: Sequence[priors.Source] = (),
+        prepared_trials: PreparedTrials | None = None,
+        num_jobs: int | None = None,
     ) -> None:
         self._study = study
         self._budget = budget
         self._notify = notify
-        self._session = Session(study, budget, trials, notify, deadline or Deadline.after(budget.wall_s))
+        deadline = deadline or Deadline.after(budget.wall_s)
+        self._session = Session(study, budget, trials, notify, deadline, prepared_trials)
+        self._queue = TrialQueue(self._session, num_jobs)
         self._time = TimeBudget(self._session)
         self._quiet = BusyMachine(self._session)
         self._failure_rules = FailureRules(study, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded)))
@@ -133,11 +134,18 @@ class Tuner:
         return reason
 
     def _wants_more(self) -> bool:
-        return self._budget.num_trials is None or self._study.num_recorded() < self._budget.num_trials
+        num_tried = self._study.num_recorded() + len(self._queue)
+        return self._budget.num_trials is None or num_tried < self._budget.num_trials
 
     def _try_configs(self) -> StopReason:
+        try:
+            return self._run_until_stopped()
+        finally:
+            self._queue.drop()
+
+    def _run_until_stopped(self) -> StopReason:
         harness_failures = 0
-        while self._wants_more():
+        while self._queue or self._wants_more():
             require_baseline(self._study)
             require_same_function(self._study)
             self._check_noise_and_drift()
@@ -145,24 +153,36 @@ class Tuner:
             if longest_s is None:
                 return StopReason.TIME
             self._failure_rules.update()
-            if self._gain_is_negligible():
-                return StopReason.UNPROMISING
-            asked = self._study.ask(longest_s=self._budget.limits.total)
-            if asked is None:
-                return StopReason.EXHAUSTED
-            outcome = self._run_asked(asked, longest_s)
-            record = self._study.record(asked.number)
+            no_more = self._ask_ahead(longest_s)
+            if no_more is not None and not self._queue:
+                return no_more
+            queued = self._queue.pop()
+            outcome = self._run_queued(queued, longest_s)
+            record = self._study.record(queued.asked.number)
             self._notify(TrialEnded(record))
             if record.was_cut_off:
                 return StopReason.TIME
             harness_failures = harness_failures + 1 if _is_harness(outcome) else 0
             if isinstance(outcome, Failure) and harness_failures >= HARNESS_FAILURES_IN_A_ROW:
                 raise HarnessError(
-                    f"trial {asked.number} could not be run: {outcome.error}",
+                    f"trial {record.number} could not be run: {outcome.error}",
                     tip=f"full log: {outcome.evidence}",
                 )
             self._breaker.check(self._study.records(), record)
         return StopReason.TRIALS
+
+    def _ask_ahead(self, longest_s: float) -> StopReason | None:
+        """Ask for as many trials as may run at the same time. Returns why there are fewer, if so."""
+        while len(self._queue) < self._queue.num_jobs:
+            if not self._wants_more():
+                return StopReason.TRIALS
+            if self._gain_is_negligible():
+                return StopReason.UNPROMISING
+            asked = self._study.ask(longest_s=self._budget.limits.total)
+            if asked is None:
+                return StopReason.EXHAUSTED
+            self._queue.add(asked, longest_s)
+        return None
 
     def _prune(self) -> None:
         """Measure the winner without settings that may have no effect, unless a trial shows it already."""
@@ -179,7 +199,8 @@ class Tuner:
             asked = study.ask_for(config, longest_s=self._budget.limits.total)
             if asked is None:
                 return
-            self._run_asked(asked, longest_s)
+            self._queue.add(asked, longest_s)
+            self._run_queued(self._queue.pop(), longest_s)
             self._notify(TrialEnded(study.record(asked.number)))
 
     def _beats(self, winner: TrialRecord, untuned: TrialRecord) -> bool:
@@ -197,7 +218,8 @@ class Tuner:
         forecast = study.forecast()
         if forecast is None or not forecast.is_negligible:
             return False
-        study.early_stop = forecast
+        if not self._queue:  # What is not measured yet may show more.
+            study.early_stop = forecast
         return True
 
     def _require_same_model(self) -> None:
@@ -231,19 +253,17 @@ class Tuner:
             if floor is not None:
                 study.noise_floor = floor
         last = max((each.after for each in study.drift_checks), default=untuned.number)
-        newest = study.records()[-1].number
+        newest = max(each.number for each in study.records() if each.state != "running")
         if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_drift_check():
             first_s = untuned.measurement.latency.p50
             check = check_drift(self._session, self._quiet, newest, first_s)
             if check is not None:
                 Study.drift_checks.add(study, check)
 
-    def _run_asked(self, asked: Asked, longest_s: float) -> Outcome:
+    def _run_queued(self, queued: Queued, longest_s: float) -> Outcome:
         """Run and store one trial, of at most `longest_s`. An interrupted trial is not left running in the study."""
+        asked, folder, request = queued.asked, queued.folder, queued.request
         self._notify(TrialStarted(asked.number, asked.config))
-        folder = self._study.trial_folder(asked.number)
-        request = trial_request(self._study, asked.number, asked.config, folder, self._budget)
-        request = self._with_early_stop(with_reuse(request, self._study, self._session.caches))
         clock = self._session.deadline.clock
         ends = clock() + longest_s
 
@@ -260,23 +280,9 @@ class Tuner:
             self._study.abandon(asked)
             raise
         self._study.tell(asked, outcome)
-        shelve(self._study.record(asked.number), likely_finalists(self._session), self._study, self._session.caches)
+        wanted = [*(each.number for each in likely_finalists(self._session)), *self._queue.numbers()]
+        shelve(self._study.record(asked.number), wanted, self._study, self._session.caches)
         return outcome
-
-    def _with_early_stop(self, request: TrialRequest) -> TrialRequest:
-        """With the latency to beat, and how much slower is clearly slower on a machine as noisy as this one.
-
-        Unchanged where something else than the latency is wanted, or something else as well: a slow config may have it.
-        """
-        fastest, floor = self._session.fastest(), self._study.noise_floor
-        if fastest is None or floor is None or len(self._study.manifest.objectives) > 1:
-            return request
-        incumbent_s = self._session.objective.incumbent_s(fastest.measurement)
-        if incumbent_s is None:
-            return request
-        plan = self._budget.sampling
-        clearly = max(plan.clearly_slower, CLEARLY_BEYOND_NOISE * floor.spread)
-        return request.sampled_by(plan.model_copy(update={"clearly_slower": clearly}), incumbent_s=incumbent_s)
 
 
 def _stands(confirmation: Confirmation, study: Study) -> bool:

@@ -17,6 +17,7 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.statistics import Verdict
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
+from autotune.study.equivalence import run_same_program
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.open import list_studies, open_study
 from autotune.study.records import TrialRecord, fastest
@@ -125,7 +126,8 @@ def related(studies_dir: Path, manifest: Manifest) -> list[str]:
 
 
 def near_best_after(study: Study, records: Sequence[TrialRecord]) -> int | None:
-    """Trials after which the search had a config within 2 % of its best; None as long as nothing is feasible."""
+    """Trials after which the search had a config within 2 % of its best, or its best's program under another name; None
+    as long as nothing is feasible."""
     value = study.manifest.objective.value
     best = fastest(records, value)
     if best is None:
@@ -135,7 +137,7 @@ def near_best_after(study: Study, records: Sequence[TrialRecord]) -> int | None:
     return next(
         done
         for done, each in enumerate(counted, start=1)
-        if each.state == "measured" and value(each.measurement) <= bar
+        if each.state == "measured" and (value(each.measurement) <= bar or run_same_program(each, best))
     )
 
 

@@ -1,4 +1,4 @@
-"""What a trial of the search takes over from earlier ones: samples of the same program, and compile caches.
+"""What a trial of the search takes over from earlier ones: compile caches.
 
 Only the search does: noise floor, sentinels, probes and the confirmation measure for themselves.
 """
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
-from autotune.study.equivalence import measured_programs
 from autotune.study.records import TrialRecord
 from autotune.study.study import Study
 from autotune.trial.request import ColdCompile, TrialRequest
@@ -20,7 +19,7 @@ MAX_DONORS = 8
 
 
 def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialRequest:
-    """The request of a search's trial: its cache on the shelf, and all that earlier trials can spare it.
+    """The request of a search's trial: its cache on the shelf, which may begin as a copy of an earlier trial's.
 
     The untuned model takes nothing over: it is what all others are compared with.
     """
@@ -28,39 +27,29 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialR
     request = request.cached_in(place, cold=request.cold)
     if request.untuned:
         return request
-    records = study.records()
-    request = request.with_known_programs(_known_programs(records, study))
     if any(each.quantity in ("compile", "total") for each in study.manifest.objectives):
         return request  # The calls that compile are part of what is compared: each trial makes its own from nothing.
-    donor = _donor(request.config, records, study, shelf)
+    donor = _donor(request.config, study, shelf)
     if donor is None or not shelf.copy(donor.number, place):
         return request
     return request.compiled_already(_cold_compile(donor))
 
 
-def shelve(record: TrialRecord, likely_finalists: Sequence[TrialRecord], study: Study, shelf: CacheStore) -> None:
-    """A trial has ended: keep its cache if it worked, and remove what nobody will need any more."""
+def shelve(record: TrialRecord, wanted: Sequence[int], study: Study, shelf: CacheStore) -> None:
+    """A trial has ended: keep its cache if it worked, and those of the trials `wanted`; remove the others."""
     if isinstance(record.outcome, Measurement):
         shelf.shelve(record.number)
-    shelf.keep([*(each.number for each in likely_finalists), *_likely_donors(study)])
+    shelf.keep([*wanted, *_likely_donors(study)])
 
 
-def _known_programs(records: Sequence[TrialRecord], study: Study) -> dict[str, str]:
-    """Program -> where the outcome of the trial lies that was sampled for it, undisturbed. Evidence may have been
-    deleted."""
-    files = {each.number: study.trial_folder(each.number).outcome_file.resolve() for each in records}
-    with_evidence = [each for each in records if each.disturbed is None and files[each.number].exists()]
-    return {program: str(files[number]) for program, number in measured_programs(with_evidence).items()}
-
-
-def _donor(config: Config, records: Sequence[TrialRecord], study: Study, shelf: CacheStore) -> TrialRecord | None:
+def _donor(config: Config, study: Study, shelf: CacheStore) -> TrialRecord | None:
     """A trial that compiled the very same, with its cache on the shelf."""
     space = study.manifest.space
     compiled = space.compiled_part(config)
     return next(
         (
             each
-            for each in records
+            for each in study.records()
             if _was_compiled(each) and shelf.holds(each.number) and space.compiled_part(each.config) == compiled
         ),
         None,

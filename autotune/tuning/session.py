@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.config import Config
@@ -12,13 +12,12 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, 
 from autotune.measure.objective import Objective
 from autotune.study.budget import Budget
 from autotune.study.own_files import clear_runs
-from autotune.study.records import TrialRecord, fastest
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
-from autotune.trial.request import TrialRequest
+from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant, attempt
 from autotune.trial.runner.deadline import NEVER, Deadline
-from autotune.trial.runner.runner import Trials
+from autotune.trial.runner.runner import PreparedTrials, Trials
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
 
@@ -32,6 +31,10 @@ class Session:
     trials: Trials
     notify: Notify
     deadline: Deadline = NEVER
+    prepared_trials: PreparedTrials | None = None
+    """The same, where trials can be started ahead."""
+    _prepared: dict[Path, tuple[float, Limits]] = field(default_factory=dict)
+    """Folders of the trials that were: when, and under which limits."""
 
     @property
     def objective(self) -> Objective:
@@ -52,12 +55,19 @@ class Session:
 
         A trial that the end of that time (or `longest_s`) cut off is a failure that no config is blamed for.
         """
-        limits = self.deadline.cap(request.limits, longest_s)
-        begun = self.deadline.clock()
+        begun, limits = self._prepared.pop(folder.path, (self.deadline.clock(), None))
+        limits = limits or self.deadline.cap(request.limits, longest_s)
         capped = request.limited_to(limits)
         outcome = attempt(self.trials, folder, capped, on_stage=self.notify_stage)
         was_cut = limits.total < request.limits.total and self.deadline.clock() - begun >= limits.total
         return _cut_off(outcome) if was_cut else outcome
+
+    def prepare(self, folder: TrialFolder, request: TrialRequest, longest_s: float) -> None:
+        """Start a trial ahead of its `attempt`."""
+        assert self.prepared_trials is not None, "the caller has looked"
+        limits = self.deadline.cap(request.limits, longest_s)
+        self._prepared[folder.path] = (self.deadline.clock(), limits)
+        self.prepared_trials.prepare(folder, request.limited_to(limits))
 
     def untuned_again(self, name: str, framework: str | None = None) -> tuple[TrialFolder, TrialRequest]:
         """Folder and request of a run of the untuned model, of a named framework's if given, that is no trial."""
@@ -100,10 +110,6 @@ class Session:
 
     def notify_stage(self, stage: Stage) -> None:
         self.notify(StageEntered(stage))
-
-    def fastest(self) -> TrialRecord | None:
-        """Of the trials so far that keep every constraint and were not disturbed; None as long as there is none."""
-        return fastest((each for each in self.study.records() if each.disturbed is None), self.value)
 
 
 def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:

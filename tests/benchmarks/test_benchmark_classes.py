@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
 from autotune.space.load import Circumstances, load_space
-from benchmarks import classes, overhead
+from benchmarks import classes
 from benchmarks.program_classes import Repeats
 
 SPACE = """
@@ -54,7 +53,7 @@ def content(tmp_path):
 def repeats():
     """Eight processes of one config that scatter as the table's do."""
     latencies_s = np.exp(np.random.default_rng(1).normal(0, SD, 8))
-    return Repeats(config="any", latencies_s=tuple(float(each) for each in latencies_s), run_s=2.0)
+    return Repeats(config="any", latencies_s=tuple(float(each) for each in latencies_s))
 
 
 def test_classes_that_hold(content, repeats):
@@ -68,10 +67,8 @@ def test_classes_that_hold(content, repeats):
 
 
 def test_what_reuse_spares(content, repeats):
-    """Five of six names are not sampled, every second number of threads is not compiled; of 73 trials and a failure."""
+    """Every second number of threads is not compiled; of 73 trials and a failure."""
     found = classes.findings_of("t", content(), repeats)
-    assert found.num_reused == 60
-    assert found.spared_run_s == 60 * 2.0
     assert found.spared_compile_s == 36 * 5.0
     assert found.all_trials_s == 73 * 10 + 3
 
@@ -98,26 +95,9 @@ def test_one_wild_member_makes_a_class_too_wide(content, repeats):
 
 
 def test_configs_without_a_program_are_classes_of_their_own(content, repeats):
-    """A framework that does not tell spares no sampling."""
+    """Where a framework does not tell, nothing is compared."""
     unknown = content()
     for row in unknown["rows"]:
         row["program"] = None
     found = classes.findings_of("t", unknown, repeats)
-    assert (found.num_programs, found.num_reused, found.class_sd, found.widths) == (73, 0, None, ())
-
-
-def test_the_overhead_leaves_reused_trials_out():
-    """They have samples, and have not spent the time of them."""
-    numbers = itertools.count()
-
-    def trial(reused_from):
-        second = next(numbers)
-        return {
-            "started": f"2026-01-01T00:00:0{second}", "ended": f"2026-01-01T00:00:0{second + 1}",
-            "outcome": {
-                "kind": "measurement", "reused_from": reused_from, "first_call_s": 0.1, "stage_s": {"compile": 0.1},
-                "samples": {"warmup_s": [0.1], "latency_s": [0.1]},
-            },
-        }  # fmt: skip
-
-    assert overhead.shares_of("m", [trial(None), trial(0)]).num_trials == 1
+    assert (found.num_programs, found.class_sd, found.widths) == (73, None, ())

@@ -134,8 +134,8 @@ def test_trials_on_other_cores_are_not_mixed_in(recording, measurement):
     assert len(pinned.rows()) == 2
 
 
-def test_no_config_is_stopped_early(recording, measurement):
-    """A table needs the slow configs' figures too: no request names a latency to beat."""
+def test_every_config_compiles_for_itself(recording, measurement):
+    """A table has cold compile times only: each request starts from empty caches."""
     seen = []
 
     class Spy(ScriptedTrials):
@@ -145,7 +145,7 @@ def test_no_config_is_stopped_early(recording, measurement):
 
     recording.record(Spy(counting(measurement)[0].outcome_of))
     assert len(seen) == NUM_CONFIGS
-    assert all(each.incumbent_s is None and each.cold for each in seen)
+    assert all(each.cold for each in seen)
     assert [each.untuned for each in seen] == [True] + [False] * (NUM_CONFIGS - 1)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
-from benchmarks import overhead, plain_loop, wall_time
+from benchmarks import plain_loop, wall_time
 from benchmarks.savings import savings_of
 from benchmarks.wall_time import LoopTrial, Race, Tool, config_of, read_loop
 
@@ -162,26 +162,18 @@ def seconds_by_feature(of: dict[str, object], loop: list[LoopTrial], fork_s: flo
 
 
 def test_features_that_did_nothing_saved_nothing():
-    """A study without reuse, caches, early stops and confirmation, as quick as the loop."""
+    """A study without caches and confirmation, as quick as the loop."""
     saved = seconds_by_feature(document([trial(0), trial(1)], best=1), loop(1.0))
     assert set(saved.values()) == {0.0}
 
 
 def test_what_each_feature_saved_comes_from_the_records():
-    """Forking per trial; samples as others took; cold compile less the real one; the samples that were not taken."""
-    stopped = {"warmup_s": [0.5], "latency_s": [0.5] * 2, "ended_by": "slower"}
-    trials = [
-        trial(0),
-        trial(1, reused_from=0),
-        trial(2, compiled_from=0, first_call_s=3.0),
-        trial(3, samples=stopped),
-    ]
+    """Forking per trial; the cold compile less the real one; the confirmation's warm compiles; the loop's trials."""
+    trials = [trial(0), trial(1), trial(2, compiled_from=0, first_call_s=3.0), trial(3)]
     confirmation = {"candidate": 0, "blocks": [[1.0, 1.0]] * 4, "compile_warm_s": 4.0}
     saved = seconds_by_feature(document(trials, best=0, confirmation=confirmation), loop(3.0, 3.0, 1.0), fork_s=2.0)
     assert saved["trials are forked"] == 8.0
-    assert saved["samples of the same program are taken over"] == pytest.approx((2.5 + 2.5 + 1.5) / 3)
     assert saved["a program that is known compiles from a cache"] == pytest.approx(7.0)
-    assert saved["slow configs are stopped early"] == pytest.approx(1.0)
     assert saved["blocks keep their caches"] == pytest.approx(3 * 6.0)
     assert saved["the sampler"] == pytest.approx(2 * 10.0)
 
@@ -193,11 +185,3 @@ def test_the_section_says_both_times_and_every_feature():
     assert "100 s, confirmed" in text
     assert "1.010 times" in text
     assert all(each.feature in text for each in savings)
-
-
-def test_samples_that_were_taken_over_cost_no_time():
-    """A trial that reused another's samples spent nothing on sampling, whatever they say."""
-    stages = {"start": 1.0, "build": 1.0, "compile": 5.0, "check": 1.0}
-    split = overhead.split_of(trial(0, reused_from=1, stage_s=stages))
-    assert split["sampling"] == split["warm-up"] == 0.0
-    assert sum(split.values()) == pytest.approx(10)

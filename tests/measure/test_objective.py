@@ -81,15 +81,6 @@ def test_an_objective_that_cannot_be_measured_is_never_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "incumbent_s"),
-    [("latency", 51), ("p90", 91), ("p99", 100), ("throughput", 51), ("memory", None), ("total:9", None)],
-)
-def test_only_a_latency_can_be_clearly_slower(text: str, incumbent_s: float | None) -> None:
-    """The latency to beat, for objectives of which a config with slow calls cannot be the best."""
-    assert Objective.parse(text).incumbent_s(measurement(signature=four_items())) == incumbent_s
-
-
-@pytest.mark.parametrize(
     ("texts", "names"),
     [
         (["memory"], ["memory"]),

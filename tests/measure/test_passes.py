@@ -34,8 +34,8 @@ class Script:
     def clock(self) -> float:
         return self.now
 
-    def sampled(self, incumbent_s: float | None = None, **plan: float) -> Samples:
-        return take_samples(self.calls(), SamplingPlan.model_validate(plan), self.clock, incumbent_s=incumbent_s)
+    def sampled(self, **plan: float) -> Samples:
+        return take_samples(self.calls(), SamplingPlan.model_validate(plan), self.clock)
 
 
 def compiled(num_graphs: int, num_given_up: int | None = 0) -> Compilations:
@@ -81,14 +81,6 @@ def test_warm_up_compares_whole_passes() -> None:
     assert settled.steady
     hurried = Script((9, 9, 9), STEADY).sampled(max_warmup_s=20, max_samples=6)
     assert (hurried.warmup_s, hurried.steady) == ((9, 9, 9), False)
-
-
-def test_clearly_slower_is_judged_on_whole_passes() -> None:
-    """A stream that begins with its slow shapes is not cut short for that; one that is slow as a whole is."""
-    slow_first = (9.0, 9.0, 9.0, 1.0, 1.0, 1.0, 1.0)
-    plan = {"max_samples": 14, "max_sampling_s": 1000.0, "samples_to_judge": 2}
-    assert Script(slow_first).sampled(incumbent_s=1.0, **plan).ended_by == "num_samples"
-    assert Script(slow_first).sampled(incumbent_s=0.5, **plan).ended_by == "slower"
 
 
 def test_a_turn_is_one_call_that_does_not_count_and_whole_passes() -> None:

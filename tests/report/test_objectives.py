@@ -205,20 +205,6 @@ def test_what_is_compared_is_what_was_asked_for(tuned, objective, is_cold, num_t
     assert all(len(names) == 1 for names in caches.values()), "no two configs share a cache"
 
 
-@pytest.mark.parametrize(
-    ("objectives", "incumbent_ms"),
-    [(["latency"], 10), (["throughput"], 10), (["p99"], 20), (["memory"], None), (["compile"], None),
-     (["total:5"], None), (["latency", "memory"], None)],
-)  # fmt: skip
-def test_only_who_asks_for_latency_alone_stops_slow_configs(tuned, objectives, incumbent_ms):
-    """A slow config may need the least memory: it is sampled to the end."""
-    tuned({UNTUNED: Runs(10, slowest_ms=20), A: Runs(30)}, *objectives)
-    requests = dict(tuned.trials.requests)
-    expected = None if incumbent_ms is None else pytest.approx(incumbent_ms / 1e3)
-    assert requests["0000"].incumbent_s is None
-    assert requests["0001"].incumbent_s == expected
-
-
 def test_what_cannot_be_measured_cannot_be_asked_for(tuned):
     """A framework that does not tell its memory: said after the first trial, nothing is tried in vain."""
     with pytest.raises(HarnessError, match="--objective memory: it cannot be measured here"):

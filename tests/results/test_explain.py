@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from autotune.config import Config
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.report.explanation import explanation
 from autotune.results.explain import Figures, explain, influences
@@ -105,6 +107,17 @@ def test_effects_need_no_order_of_the_records(told):
     as_set = {(e.knob, repr(e.slower), repr(e.faster), e.median) for e in influences(space, records, known)}
     turned = influences(space, records[::-1], known)
     assert as_set == {(e.knob, repr(e.slower), repr(e.faster), e.median) for e in turned}
+
+
+def test_equal_programs_do_not_differ_in_a_call(measurement):
+    """What two processes of one program differ in is noise; what compiling costs may be their own."""
+    one, other = (
+        replace(each, outcome=each.outcome.model_copy(update={"program": "p"}))
+        for each in (measured(0, {"a": 1}, measurement, 0.01), measured(1, {"a": 2}, measurement, 0.02))
+    )
+    latency, total = Objective(), Objective.parse("total:10")
+    assert Figures(latency.value).in_search(one, other).median == 1
+    assert Figures(total.value, is_of_calls=False).in_search(one, other).median > 1
 
 
 class TestAMachineThatIsNotQuiet:

@@ -11,8 +11,8 @@ from autotune.measure.measurement import Failure
 from autotune.space.load import Circumstances, load_space
 from autotune.study.equivalence import (
     equivalence_classes,
-    measured_programs,
     representative_of,
+    representatives,
     run_same_program,
     simplest,
 )
@@ -125,29 +125,11 @@ class TestAsOne:
         assert one.measurement.compile_s == 7.0
         assert representative_of([default, stopped], space) == default
 
-
-class TestMeasuredPrograms:
-    """Whose samples may serve again."""
-
-    def test_the_trial_that_was_sampled(self, record):
-        """Not one that took its samples over itself, nor one without a program, nor a failure."""
-        first = record(DEFAULT, "p")
-        records = [
-            first,
-            record(config(mode="b"), "p", reused_from=first.number),
-            record(config(mode="c"), None),
-            record(config(flag=True), "fails"),
-        ]
-        assert measured_programs(records) == {"p": first.number}
-
-    def test_one_that_was_sampled_to_the_end_is_preferred(self, record):
-        """A trial that was stopped early, or never settled, gives way; the first one that did neither stays."""
-        wild = record(DEFAULT, "p", steady=False)
-        stopped, whole, again = (record(DEFAULT, "p", ended_by=each) for each in ("slower", "precision", "time"))
-        assert measured_programs([stopped]) == {"p": stopped.number}
-        assert measured_programs([wild, whole, again]) == {"p": whole.number}
-        assert measured_programs([stopped, whole, again]) == {"p": whole.number}
-        assert measured_programs([whole, stopped]) == {"p": whole.number}
+    def test_one_trial_for_each_class(self, record, space):
+        """The simplest name's own samples, however lucky those of a classmate were."""
+        far, near = record(config(mode="b"), "p", latency_s=0.9), record(DEFAULT, "p", latency_s=1.0)
+        other = record(config(mode="c"), "q", latency_s=2.0)
+        assert representatives([far, other, near], space) == [near, other]
 
 
 class TestEffects:

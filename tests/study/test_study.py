@@ -476,6 +476,30 @@ def test_an_unknown_study_lists_those_there_are(make_study, tmp_path):
     assert list_studies(tmp_path / "studies") == ["known"]
 
 
+def test_a_finished_trial_is_read_from_the_database_once(make_study, measurement):
+    """Else a search would read all its trials again for each new one. Trials still under way are read each time."""
+    study = make_study()
+    ask_all(study, lambda _: measurement, limit=3)
+    running = study.ask(longest_s=60)
+    before = study._trials()
+    study.tell(running, measurement)
+    after = study._trials()
+    assert [each.state for each in after] == [TrialState.COMPLETE] * 4
+    assert [a is b for a, b in zip(before, after, strict=True)] == [True, True, True, False]
+
+
+def test_what_another_process_wrote_is_seen(make_study, measurement, tmp_path):
+    """A trial that was running when it was read is read again; a new one is added."""
+    study = make_study()
+    running = study.ask(longest_s=60)
+    other = open_study(tmp_path / "studies", "s")
+    assert [each.state for each in other.records()] == ["running"]
+    study.tell(running, measurement)
+    ask_all(study, lambda _: measurement, limit=1)
+    assert [each.state for each in other.records()] == ["measured"] * 2
+    other.close()
+
+
 def test_the_dashboard_opens_the_file(make_study, measurement):
     """`optuna-dashboard` reads a study as it stands on disk, its trials and its user attributes."""
     dashboard = pytest.importorskip("optuna_dashboard")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
@@ -9,6 +10,7 @@ from typing import get_type_hints
 import pytest
 
 from autotune.measure.sampling import SamplingPlan
+from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Changes, ColdCompile, Limits, TrialRequest
 
 BEFORE = ColdCompile(trial=3, compile_s=2.0, peak_memory_bytes=None)
@@ -19,11 +21,10 @@ COPIES: list[tuple[Callable[[TrialRequest], TrialRequest], dict[str, object]]] =
     (lambda request: request.cached_in(Path("/c"), cold=False), {"cache": "/c", "cold": False}),
     (lambda request: request.with_toolchain(Path("/t")), {"toolchain": "/t"}),
     (lambda request: request.keeping_cache_in(Path("/k")), {"keep_cache_in": "/k"}),
-    (lambda request: request.with_known_programs({"p": "/o"}), {"known_programs": {"p": "/o"}}),
     (lambda request: request.compiled_already(BEFORE), {"cold": False, "compiled_before": BEFORE}),
     (
-        lambda request: request.sampled_by(SamplingPlan(max_samples=7), incumbent_s=0.1),
-        {"sampling": SamplingPlan(max_samples=7), "incumbent_s": 0.1},
+        lambda request: request.sampled_by(SamplingPlan(max_samples=7)),
+        {"sampling": SamplingPlan(max_samples=7)},
     ),
 ]
 
@@ -37,12 +38,20 @@ def test_a_copy_changes_its_own_fields(make_request, copy, changed):
     assert dict(request) == before
 
 
-def test_a_trial_without_reuse_takes_nothing_over(make_request):
-    """Neither caches nor samples."""
+def test_a_trial_from_empty_caches_takes_nothing_over(make_request):
+    """It pays for its own compile."""
     plain = make_request()
-    borrowed = plain.compiled_already(BEFORE).with_known_programs({"p": "/o"})
-    assert borrowed.from_empty_caches() == plain.with_known_programs({"p": "/o"})
-    assert borrowed.without_reuse() == plain
+    assert plain.compiled_already(BEFORE).from_empty_caches() == plain
+
+
+def test_a_request_of_an_earlier_release_is_read(make_request, tmp_path):
+    """It may name programs whose samples were known, a latency to beat, and what was clearly slower than that."""
+    content = json.loads(make_request().model_dump_json(by_alias=True))
+    content |= {"known_programs": {"p": "/o/outcome.json"}, "incumbent_s": 0.25}
+    content["sampling"] |= {"clearly_slower": 0.3, "samples_to_judge": 9}
+    folder = TrialFolder(tmp_path)
+    (tmp_path / "request.json").write_text(json.dumps(content))
+    assert json.loads(folder.read_request().model_dump_json(by_alias=True)) == content
 
 
 def test_the_type_checker_sees_the_fields_as_they_are() -> None:

@@ -127,32 +127,6 @@ class TestLearning:
         seen = study._sampler._seen(study._trials())
         assert [number for number, each in enumerate(seen) if each.values is None] == [1, 3]
 
-    def test_no_early_stop_against_a_disturbed_incumbent(self, tune, make_study):
-        """The latency to beat is that of an undisturbed trial."""
-        tune(lambda name, count: name == "0001", ms=lambda config: 50.0)
-        bench = Session(tune.study, BUDGET, tune.trials, lambda _: None)
-        assert bench.fastest().number == 0
-
-    def test_its_samples_are_not_taken_over(self, tune, quiet_one, loud_one):
-        """Another name of the same program is sampled for itself."""
-        from autotune.tuning.reuse import _known_programs
-
-        tune(lambda name, count: name == "0001")
-        study = tune.study
-        records = study.records()
-        for each in records[:2]:
-            folder = study.trial_folder(each.number)
-            folder.path.mkdir(parents=True, exist_ok=True)
-            folder.outcome_file.write_text("{}")
-        named = [
-            type(each)(
-                each.number, each.config, each.measurement.model_copy(update={"program": f"p{each.number}"}),
-                each.violations, each.started, each.ended, each.running,
-            )
-            for each in records[:2]
-        ]  # fmt: skip
-        assert list(_known_programs(named, study)) == ["p0"]
-
 
 class TestTheVerdict:
     """`keep untuned` is not said where the search could not tell which configs to compare."""

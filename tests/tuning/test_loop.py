@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
-
 import pytest
 from rich.console import Console
 
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.job.load import Loaded
-from autotune.measure.measurement import Measurement, Stage
+from autotune.measure.measurement import Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.report.summary import summary
 from autotune.results.export import tuned_config
 from autotune.results.result import result_of
 from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
-from autotune.study.records import DRIFTING, NoiseFloor
+from autotune.study.records import DRIFTING
 from autotune.trial.runner.runner import Runner
 from autotune.tuning.events import (
     BlockMeasured,
@@ -370,7 +368,7 @@ class TestTheMachineIsWatched:
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 9}))
         assert [each.after for each in again.drift_checks][:2] == [4, 5]
 
-    def test_a_machine_that_drifts_is_reported(self, make_study, model_file, tmp_path):
+    def test_a_machine_that_drifts_is_reported(self, real_clock, make_study, model_file, tmp_path):
         """The untuned model's own latency doubles during the search: measured, said, and no verdict comes from it."""
         slow = tmp_path / "slow"
         model_file.write_text(
@@ -411,42 +409,6 @@ class TestTheMachineIsWatched:
         tune(study, QUICK_BUDGET)
         assert [each.after for each in study.drift_checks] == [5]
         assert study.confirmation is not None
-
-
-class TestEarlyStop:
-    """A clearly slower config is not sampled to the end."""
-
-    @pytest.mark.slow
-    def test_it_is_recorded_and_never_wins(self, make_study):
-        """What was sampled until then is a measurement like any other, above the best trial's by the documented bar."""
-        study = make_study()
-        # As on a quiet machine: what is clearly slower on a noisy one is 8 ms after 2 ms no more.
-        study.noise_floor = NoiseFloor(pairs=((1.0, 1.01),), spread=0.01, relative_error=0.0, start_s=0.1)
-        sampling = QUICK_BUDGET.sampling.model_copy(update={"samples_to_judge": 5})
-        confirmation = tune(study, EXHAUSTIVE.model_copy(update={"sampling": sampling}))
-        records = study.records()
-        stopped = [
-            each for each in records
-            if isinstance(each.outcome, Measurement) and each.outcome.samples.ended_by == "slower"
-        ]  # fmt: skip
-        assert stopped, "8 ms after 2 ms"
-        for each in stopped:
-            earlier = [r for r in records[: each.number] if r.state == "measured"]
-            best_s = min(r.outcome.latency.p50 for r in earlier)
-            assert statistics.median(each.outcome.samples.latency_s) > 1.1 * best_s
-            assert each.number != confirmation.candidate
-            assert each.state == "measured"
-        assert study.record(confirmation.candidate).outcome.samples.ended_by != "slower"
-
-    def test_the_untuned_model_is_sampled_in_full(self, make_study):
-        """Trial 0 has nothing to be slower than; its request names no latency to beat."""
-        study = make_study()
-        tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 3}))
-        assert study.records()[0].outcome.samples.ended_by != "slower"
-        requests = [study.trial_folder(number).read_request() for number in range(3)]
-        assert requests[0].incumbent_s is None
-        assert requests[1].incumbent_s == study.records()[0].outcome.latency.p50
-        assert all(each.sampling.clearly_slower >= 0.1 for each in requests)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a trial takes over from earlier ones: samples of the same program, compile caches. On real child processes."""
+"""Configs that run the same program, and compile caches that trials take over. On real child processes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 from rich.console import Console
 
 from autotune.config import Config
-from autotune.measure.measurement import Failure, Measurement, Stage
+from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
+from autotune.report.json import document
 from autotune.report.live import LiveDisplay
+from autotune.report.summary import trials_table
 from autotune.results.export import tuned_config
 from autotune.results.result import result_of
 from autotune.space.load import Circumstances, load_space
@@ -23,9 +25,8 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.tuning.loop import Tuner
-from autotune.tuning.rerun import rerun_trial
 from autotune.tuning.reuse import MAX_DONORS
-from tests.conftest import MODEL_FILE, QUICK, QUICK_BUDGET, ScriptedTrials, cli_command, cli_environment, with_latency
+from tests.conftest import MODEL_FILE, QUICK_BUDGET, ScriptedTrials, cli_command, cli_environment, with_latency
 
 ALIASES = """
 schema: 1
@@ -95,10 +96,6 @@ def by_program(study):
     return programs
 
 
-def aliases_of(study):
-    return {each.number: each.reused_from for each in study.records()}
-
-
 def search(study, budget=ALL, notify=lambda _: None):
     """Tune, and stop where the confirmation would begin."""
 
@@ -133,25 +130,17 @@ def tuned(folder):
     study.close()
 
 
-class TestAClassIsSampledOnce:
+class TestAClassIsOneConfig:
     """Two configs that come to the same program are one config with two names."""
 
-    def test_the_second_takes_the_first_one_s_samples(self, tuned):
-        """Sampled once for each program; the second name is checked and compiled for itself, and ends there."""
-        assert tuned.num_recorded() == 6, "each of them counts: it was compiled and checked"
+    def test_each_is_compiled_checked_and_sampled_itself(self, tuned):
+        """Trials that ran the same program are measurements of their own."""
+        assert tuned.num_recorded() == 6
         for records in by_program(tuned).values():
-            first, *others = records
-            assert len(others) == 2
-            assert first.reused_from is None
-            assert Stage.RUN in first.measurement.stage_s
-            for each in others:
-                assert each.reused_from == first.number
-                assert each.state == "measured"
-                assert each.measurement.samples == first.measurement.samples
-                assert each.measurement.peak_memory_bytes == first.measurement.peak_memory_bytes
-                assert Stage.RUN not in each.measurement.stage_s
-                assert each.measurement.relative_error is not None
-                assert each.measurement.first_call_s != first.measurement.first_call_s
+            assert len(records) == 3
+            assert all(Stage.RUN in each.measurement.stage_s for each in records)
+            assert [each.reused_from for each in records] == [None] * 3
+            assert len({each.measurement.samples for each in records}) == 3
 
     def test_a_class_is_one_contestant_under_its_simplest_name(self, tuned):
         """Of the fast program's three names the default takes part; the untuned model's names do not."""
@@ -159,22 +148,6 @@ class TestAClassIsSampledOnce:
         assert [tuned.record(n).config for n in confirmation.contestants] == [space.untuned(), space.default()]
         assert confirmation.verdict is Verdict.FASTER
         assert tuned_config(tuned).config == space.default()
-
-    def test_noise_floor_sentinels_and_blocks_are_sampled(self, tuned):
-        """They ask how fast it is now: nothing is taken over there."""
-        folders = [path.parent for path in tuned.folder.rglob("outcome.json") if "trials" not in path.parts]
-        outcomes = {folder: TrialFolder(folder).read_outcome() for folder in folders}
-        assert any("sentinel" in folder.name for folder in outcomes)
-        assert any(folder.parent.name == "block-01" for folder in outcomes)
-        assert all(each.reused_from is None for each in outcomes.values())
-
-    def test_a_trial_run_again_is_sampled(self, tuned):
-        """`run STUDY N` is there to see it for oneself."""
-        alias = next(each.number for each in tuned.records() if each.reused_from == 1)
-        outcome, _ = rerun_trial(tuned, alias)
-        assert isinstance(outcome, Measurement)
-        assert outcome.reused_from is None
-        assert outcome.samples != tuned.record(alias).measurement.samples
 
     def test_knobs_without_effect_are_named(self, tuned):
         """By the programs of the trials."""
@@ -186,33 +159,10 @@ class TestAClassIsSampledOnce:
         study = study_of(ONE_PROGRAM)
         events = []
         confirmation = tune(study, notify=events.append)
-        assert aliases_of(study) == {0: None, 1: 0, 2: 0}
         assert confirmation.verdict is Verdict.KEEP_UNTUNED
         assert "the untuned model under another name" in confirmation.note
         assert not any(isinstance(each, ConfirmationStarted) for each in events)
         assert result_of(study).best.number == 0
-
-    def test_a_study_that_goes_on_reuses_what_was_measured_before(self, study_of, tmp_path):
-        """Programs are known from the record, whichever run measured them."""
-        study = study_of(ALIASES)
-        search(study, up_to(2))
-        assert aliases_of(study) == {0: None, 1: None}
-        study.close()
-        again = open_study(tmp_path / "studies", "s")
-        search(again)
-        assert {again.record(number).reused_from for number in range(2, 6)} == {0, 1}
-
-    @pytest.mark.slow
-    def test_where_the_evidence_is_gone_it_is_sampled_anew(self, study_of):
-        """And serves those that come after."""
-        study = study_of(ALIASES)
-        search(study, up_to(2))
-        study.trial_folder(1).outcome_file.unlink()
-        search(study)
-        fast = by_program(study)["fast"]
-        assert fast[1].reused_from is None
-        assert Stage.RUN in fast[1].measurement.stage_s
-        assert fast[2].reused_from == fast[1].number
 
     def test_the_leader_has_its_simplest_name(self, study_of, measurement):
         """Before the confirmation too: the fastest program was met under a name far from the default first."""
@@ -231,110 +181,14 @@ class TestAClassIsSampledOnce:
         assert best.number > far[0]
         assert space.num_changes(best.config) == 1
 
-
-CONFIG = {"program": "p", "latency_ms": 2}
-OTHER = {"program": "p", "latency_ms": 3}
-LONGER = QUICK.model_copy(update={"min_samples": 20})
-"""Long enough for the early stop to come first."""
-
-
-class TestWhoseSamplesServe:
-    """One earlier trial, one later one with the same program; what is in doubt is sampled anew."""
-
-    @pytest.fixture
-    def later(self, tmp_path, make_request):
-        """The later trial's outcome, after `change` was done to the earlier one's outcome."""
-
-        def run(change=lambda outcome: None, *, earlier=None, settings=OTHER, **later):
-            folder = TrialFolder(tmp_path / "earlier")
-            with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
-                runner.run(TrialFolder(tmp_path / "untuned"), make_request())
-                runner.run(folder, make_request(CONFIG, number=7, **(earlier or {})))
-                content = json.loads(folder.outcome_file.read_text())
-                changed = change(content)
-                folder.outcome_file.write_text(changed if isinstance(changed, str) else json.dumps(content))
-                known = {"p": str(folder.outcome_file)}
-                request = make_request(settings, number=8, known_programs=known, **later)
-                self.earlier = folder.read_outcome()
-                return runner.run(TrialFolder(tmp_path / "later"), request)
-
-        return run
-
-    def test_the_samples_of_a_trial_that_was_sampled(self, later):
-        """The rule; its number is that of the earlier trial's own request."""
-        outcome = later()
-        assert outcome.reused_from == 7
-        assert outcome.samples == self.earlier.samples
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda outcome: "{",
-            lambda outcome: outcome.update(program="q"),
-            lambda outcome: outcome.update(reused_from=3),
-            lambda outcome: outcome["samples"].update(ended_by="slower"),
-            lambda outcome: outcome["samples"].update(steady=False),
-            lambda outcome: outcome["samples"].update(ended_by="turns"),
-            lambda outcome: outcome["environment"].update(num_cores=1000),
-            lambda outcome: outcome["environment"].update(inherited={"OMP_NUM_THREADS": "7"}),
-            lambda outcome: outcome["environment"]["packages"].update(torch="1.0"),
-        ],
-        ids=[
-            "broken",
-            "another program",
-            "an alias",
-            "early stop",
-            "unsettled",
-            "live",
-            "cores",
-            "variables",
-            "packages",
-        ],
-    )
-    def test_what_is_in_doubt_is_sampled(self, later, change):
-        """Whatever is wrong with the earlier outcome, the later trial is a trial like any other."""
-        outcome = later(change)
-        assert outcome.reused_from is None
-        assert Stage.RUN in outcome.stage_s
-
-    def test_another_load_is_no_other_environment(self, later):
-        """What else ran at the moment is not what makes two environments differ."""
-        assert later(lambda outcome: outcome["environment"].update(load_1m=99.0)).reused_from == 7
-
-    def test_an_early_stop_that_would_be_made_again_serves(self, later):
-        """It lost by a rule by which the later one loses as well."""
-        stopped = {"incumbent_s": 1e-4, "sampling": LONGER}
-        outcome = later(earlier=stopped, **stopped)
-        assert self.earlier.samples.ended_by == "slower"
-        assert outcome.reused_from == 7
-
-    def test_an_early_stop_that_would_not_be_made_again_does_not_serve(self, later):
-        """The rule has changed since, or the incumbent: seven samples are not enough."""
-        outcome = later(earlier={"incumbent_s": 1e-4, "sampling": LONGER}, incumbent_s=1.0)
-        assert self.earlier.samples.ended_by == "slower"
-        assert outcome.reused_from is None
-
-    def test_an_unknown_program_is_sampled(self, later):
-        """Another program, or a framework that does not tell."""
-        assert later(settings={"program": "q", "latency_ms": 2}).reused_from is None
-        assert later(settings={"latency_ms": 2}).reused_from is None
-
-    def test_a_wrong_result_stays_one(self, later):
-        """The check comes before: nobody inherits a measurement that was not earned."""
-        outcome = later(settings={**OTHER, "behaviour": "wrong"})
-        assert isinstance(outcome, Failure)
-        assert outcome.reason == "wrong_result"
-
-    def test_a_live_process_takes_nothing_over(self, tmp_path, make_request, later):
-        """Whoever takes part in a block is timed there."""
-        later()
-        known = {"p": str(tmp_path / "earlier" / "outcome.json")}
-        with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
-            live = runner.hold(TrialFolder(tmp_path / "live"), make_request(OTHER, known_programs=known))
-            live.turn()
-            outcome = live.finish()
-        assert outcome.reused_from is None
-        assert outcome.program == "p"
+    def test_the_front_has_a_program_once(self, study_of, measurement):
+        """Two processes of one program differ by noise: one faster, the other smaller are no choice."""
+        study = study_of(ONE_PROGRAM, objectives=(Objective(), Objective.parse("memory")))
+        for latency_s, peak_bytes in ((0.003, 3000000), (0.002, 2000000), (0.001, 4000000)):
+            asked = study.ask(1)
+            changes = {"program": "p", "peak_memory_bytes": peak_bytes}
+            study.tell(asked, with_latency(measurement, latency_s, **changes))
+        assert [each.number for each in result_of(study).front] == [0], "the untuned model is the simplest name"
 
 
 class TestCaches:
@@ -373,7 +227,6 @@ class TestCaches:
                 assert each.measurement.compile_s == first.measurement.compile_s
                 assert each.measurement.diagnosis.cache_hits == 1
                 assert each.measurement.first_call_s != first.measurement.first_call_s
-                assert each.reused_from is None, "what runs differs in its runtime knobs"
 
     @pytest.mark.parametrize("objective", ["total:10", "compile"])
     def test_a_first_call_that_is_compared_is_each_trial_s_own(self, study_of, objective):
@@ -451,7 +304,7 @@ class TestCaches:
         assert MAX_DONORS <= max(most) <= MAX_DONORS + 4
 
     @pytest.mark.slow
-    def test_a_killed_run_s_cache_is_not_used(self, study_of, tmp_path, model_file):
+    def test_a_killed_run_s_cache_is_not_used(self, real_clock, study_of, tmp_path, model_file):
         """Killed with -9 while it compiles: half a cache is left. The next run clears it, and compiles from nothing."""
         space = tmp_path / "killed.yaml"
         space.write_text(RUNTIME.replace("[300, 301], default: 300", "[1500], default: 1500"))
@@ -507,39 +360,48 @@ class TestConfirmedPrograms:
 class TestReports:
     """A second name is shown as one."""
 
-    def test_show_marks_the_trial_whose_samples_they_are(self, folder, cli):
+    def test_show_marks_the_trial_that_ran_the_program_first(self, folder, cli):
         """In the table's column of states; knobs without effect stand in the summary."""
         shown = cli("show", "s", "--studies-dir", str(folder / "studies")).stdout
         assert shown.count("= trial 0") == 2
         assert shown.count("= trial 1") == 2
         assert "no effect   here: execution, mode" in shown
 
-    def test_json_has_program_and_origin(self, folder, cli):
+    def test_json_has_the_program(self, folder, cli):
         """For scripts, beside the outcome; and what the study says about each knob."""
-        document = json.loads(cli("show", "s", "--studies-dir", str(folder / "studies"), "--json").stdout)
-        assert [each["reused_from"] for each in document["trials"][:2]] == [None, None]
-        assert sorted(each["reused_from"] for each in document["trials"][2:]) == [0, 0, 1, 1]
-        assert {each["program"] for each in document["trials"]} == {"slow", "fast"}
-        verdicts = {each["knob"]: each["verdict"] for each in document["effects"]}
+        shown = json.loads(cli("show", "s", "--studies-dir", str(folder / "studies"), "--json").stdout)
+        assert [each["reused_from"] for each in shown["trials"]] == [None] * 6
+        assert {each["program"] for each in shown["trials"]} == {"slow", "fast"}
+        verdicts = {each["knob"]: each["verdict"] for each in shown["effects"]}
         assert verdicts["mode"] == "no effect"
         assert verdicts["program"] == "not compared", "it never changes without latency_ms"
 
-    @pytest.mark.parametrize(
-        ("overrides", "words"),
-        [
-            ({"reused_from": 4}, "the same program as trial 4"),
-            ({"compiled_from": 3, "compile_s": 9.0}, "9 s by trial 3"),
-        ],
-    )
-    def test_the_live_line_says_it(self, measurement, study_of, overrides, words):
+    def test_the_live_line_says_whose_cache_it_was(self, measurement, study_of):
         """As soon as the trial has ended."""
         study = study_of(ALIASES)
         asked = study.ask(1)
-        study.tell(asked, measurement.model_copy(update=overrides))
+        study.tell(asked, measurement.model_copy(update={"compiled_from": 3, "compile_s": 9.0}))
         console = Console(force_terminal=True, width=200)
         with console.capture() as captured, LiveDisplay(console) as display:
             display(TrialEnded(study.record(asked.number)))
-        assert words in captured.get()
+        assert "9 s by trial 3" in captured.get()
+
+    def test_a_study_of_an_earlier_release_is_shown_as_before(self, measurement, study_of):
+        """There a second name has the samples of the first, and a slow config was not sampled to the end."""
+        study = study_of(ALIASES)
+        slow = measurement.samples.model_copy(update={"ended_by": "slower"})
+        for number in range(4):
+            asked = study.ask(1)
+            changes = {"reused_from": 2} if number == 3 else {"samples": slow} if number == 1 else {}
+            study.tell(asked, measurement.model_copy(update={"program": f"p{min(number, 2)}", **changes}))
+        result = result_of(study)
+        console = Console(width=200)
+        with console.capture() as captured:
+            console.print(trials_table(result))
+        assert captured.get().count("= trial 2") == 1
+        trials = document(study.manifest, result)["trials"]
+        assert [each["reused_from"] for each in trials] == [None, None, None, 2]
+        assert trials[1]["outcome"]["samples"]["ended_by"] == "slower"
 
 
 def test_configs_are_told_apart_by_value(study_of):

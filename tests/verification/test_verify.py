@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -254,13 +255,17 @@ class TestOnTheCommandLine:
         return folder
 
     @pytest.fixture
-    def command(self, tmp_path, scratch, budget_file):
-        """Run the command line with a temporary folder of its own and a quick budget."""
+    def command(self, cli, tmp_path, scratch, budget_file, monkeypatch):
+        """Run the command line with a temporary folder of its own and a quick budget; with variables in a child."""
 
         def run(*arguments, **variables):
-            arguments = (*arguments, "--budget", budget_file)
+            arguments = (*map(str, arguments), "--budget", str(budget_file))
+            if not variables:
+                with monkeypatch.context() as patch:
+                    patch.setattr(tempfile, "tempdir", str(scratch))
+                    return cli(*arguments)
             return subprocess.run(
-                cli_command(*map(str, arguments)), cwd=tmp_path, capture_output=True, text=True, check=False,
+                cli_command(*arguments), cwd=tmp_path, capture_output=True, text=True, check=False,
                 timeout=240, env={**cli_environment(), "TMPDIR": str(scratch), **variables},
             )  # fmt: skip
 

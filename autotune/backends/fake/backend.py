@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from autotune.backends.capabilities import VaryingAxis, Versions
 from autotune.backends.fake.behaviours import BEHAVIOURS, FakeOutOfMemoryError
 from autotune.backends.fake.capabilities import FakeCache, FakeRegions, FakeShapes, FakeTraining, FakeVersions
+from autotune.backends.fake.clock import RealClock, SimulatedClock, clock_of_a_trial
 from autotune.backends.protocol import Backend, DeviceReport
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -44,6 +44,7 @@ class FakeBackend(Backend):
     evaluation_call = "model.eval()"
 
     def __init__(self) -> None:
+        self.clock: RealClock | SimulatedClock = RealClock()
         self._num_hits = 0
         self.is_compiling = True
         self.marked: list[tuple[VaryingAxis, ...]] = []
@@ -61,6 +62,7 @@ class FakeBackend(Backend):
     def prepare(self, device: Device, seed: int) -> None:
         if device != "cpu":
             raise MissingDeviceError(f"the fake framework has no {device}")
+        self.clock = clock_of_a_trial()
         random.seed(seed)
         np.random.seed(seed)
 
@@ -94,7 +96,7 @@ class FakeBackend(Backend):
                 else:
                     self._compile_or_load(config, wanted)
                     compiled.add(wanted)
-            time.sleep(latency_s if self.is_compiling and wanted in compiled else eager_s)
+            self.clock.sleep(latency_s if self.is_compiling and wanted in compiled else eager_s)
             return BEHAVIOURS[behaviour](model(*args, **kwargs))
 
         return step
@@ -148,10 +150,10 @@ class FakeBackend(Backend):
 
     def profile(self, call: Callable[[], None], num_calls: int, trace: Path) -> Profile:
         """The model is a function: one operator."""
-        start = time.perf_counter()
+        start = self.clock()
         for _ in range(num_calls):
             call()
-        self_s = time.perf_counter() - start
+        self_s = self.clock() - start
         event = {"name": "function", "ph": "X", "ts": 0, "dur": self_s * 1e6, "pid": os.getpid(), "tid": 0}
         trace.write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
         return Profile.of({"function": (self_s, num_calls)}, num_calls)
@@ -173,6 +175,6 @@ class FakeBackend(Backend):
             return
         if made is not None:
             made.write_text("half")
-        time.sleep(float(config.get("compile_ms") or 0) / 1e3)
+        self.clock.sleep(float(config.get("compile_ms") or 0) / 1e3)
         if made is not None:
             made.write_text("whole")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
@@ -161,7 +160,7 @@ class FakeVersions:
         self._versions: list[Callable[..., Any]] = []
 
     def eager(self, *args: Any, **kwargs: Any) -> Any:
-        time.sleep(float(self._config.get("eager_ms") or 0) / 1e3)
+        self._backend.clock.sleep(float(self._config.get("eager_ms") or 0) / 1e3)
         return self._model(*args, **kwargs)
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:

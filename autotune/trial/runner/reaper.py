@@ -1,4 +1,4 @@
-"""Killing and reaping the descendants of the supervisor."""
+"""Stopping, killing and reaping the descendants of the supervisor."""
 
 from __future__ import annotations
 
@@ -49,6 +49,30 @@ def kill_descendants(of_trial: str | None = None) -> None:
                 process.kill()
         if not reaped():
             time.sleep(0.01)
+
+
+def stop_tree(pid: int) -> None:
+    """Stop a process and all its descendants, those in other sessions included; none is started meanwhile."""
+    stopped: set[int] = set()
+    while new := [each for each in _tree(pid) if each.pid not in stopped]:
+        for process in new:
+            stopped.add(process.pid)
+            with suppress(psutil.Error):
+                process.suspend()
+
+
+def continue_tree(pid: int) -> None:
+    """Let a process and all its descendants go on."""
+    for process in _tree(pid):
+        with suppress(psutil.Error):
+            process.resume()
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
 
 
 def _name_of(process: psutil.Process) -> str:

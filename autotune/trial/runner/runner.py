@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from autotune.backends.registry import entry_of, framework_version
 from autotune.errors import HarnessError
@@ -25,6 +23,8 @@ from autotune.trial.runner.supervisor_process import SupervisorProcess
 from autotune.trial.toolchain import ensure_toolchain
 
 StageCallback = Callable[[Stage], None]
+Waits = Literal["free", "gated", "live"]
+"""What a process waits for before it takes samples: nothing, one order to begin, or an order for each turn."""
 
 _TOOLCHAIN_LIMIT_S = 600.0
 """Making the toolchain takes 30 s of CPU time with inductor; the machine may be slow or busy."""
@@ -56,12 +56,25 @@ class Trials(Protocol):
         """Start a fresh process that is ready for its first turn, or has failed. Raises HarnessError like `run`."""
 
 
+class PreparedTrials(Trials, Protocol):
+    """Trials that can be started ahead."""
+
+    def prepare(self, folder: TrialFolder, request: TrialRequest) -> None:
+        """Start a trial ahead of its `run`, which times it. Raises HarnessError like `run`."""
+
+    def drop_prepared(self) -> None:
+        """End the prepared trials that were not run."""
+
+
 class Runner:
     """Runs trials of one framework. A context manager: no process is left behind.
 
     `variables` are set before any Python of a trial starts. `preload` forks trials from a process that has imported the
     framework; `run` with `fresh=True`, and `hold`, start a new Python anyway. The supervisor's output goes to the file
     `log`; with None it goes to this process's stderr, and so does the trials' output (`echo`).
+
+    Prepared trials compile beside each other and beside the one that is run, and are paused whenever a process is
+    timed.
     """
 
     def __init__(self, framework: str, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
@@ -72,6 +85,7 @@ class Runner:
         self._log = log
         self._supervisor: SupervisorProcess | None = None
         self._running: dict[str, _Process] = {}
+        self._prepared: dict[Path, _Process] = {}
         self._toolchain: tuple[Path | None] | None = None
         """In a tuple: (None,) means that it cannot be made."""
 
@@ -87,14 +101,39 @@ class Runner:
         self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
     ) -> Outcome:
         """Write the request, wait for the child, and return its outcome. Raises HarnessError if the disk is full."""
-        request = self._with_toolchain(request)
-        return self._start(folder, request, on_stage, fresh=fresh, live=False).wait()
+        started = self._prepared.pop(folder.path, None)
+        if started is None:
+            waits: Waits = "gated" if self._prepared else "free"
+            started = self._start(folder, self._with_toolchain(request), fresh=fresh, waits=waits)
+        started.watch(on_stage)
+        if started.is_gated:
+            started.resume()
+            self._order_prepared("resume")
+            started.wait_for(Stage.WAIT)
+            self._order_prepared("pause")
+            started.begin()
+        outcome = started.wait()
+        self._order_prepared("resume")
+        return outcome
 
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
         """Start a live process and wait until it is warm. Raises HarnessError if the disk is full."""
-        held = self._start(folder, self._with_toolchain(request), on_stage, fresh=self._entry.holds_fresh, live=True)
+        self._order_prepared("pause")
+        held = self._start(folder, self._with_toolchain(request), fresh=self._entry.holds_fresh, waits="live")
+        held.watch(on_stage)
         held.wait_for(Stage.WAIT)
         return held
+
+    def prepare(self, folder: TrialFolder, request: TrialRequest) -> None:
+        """Start a trial that builds, compiles and checks, and waits for its `run` before it is timed."""
+        self._prepared[folder.path] = self._start(folder, self._with_toolchain(request), fresh=False, waits="gated")
+
+    def drop_prepared(self) -> None:
+        """End the prepared trials that were not run."""
+        self._order_prepared("kill")
+        for each in self._prepared.values():
+            each.wait()
+        self._prepared.clear()
 
     def close(self) -> None:
         """End the supervisor, which kills all its processes, and wait for that."""
@@ -105,6 +144,7 @@ class Runner:
         for each in list(self._running.values()):
             each.end(None)
         self._running.clear()
+        self._prepared.clear()
 
     def send(self, **order: Any) -> None:
         """Send an order to the supervisor. If it was lost, so are its trials; the next trial gets a new supervisor."""
@@ -144,35 +184,39 @@ class Runner:
                 self.close()
                 raise
 
-    def _start(
-        self, folder: TrialFolder, request: TrialRequest, on_stage: StageCallback | None, *, fresh: bool, live: bool
-    ) -> _Process:
+    def _order_prepared(self, order: str) -> None:
+        for folder in self._prepared:
+            self.send(order=order, folder=str(folder))
+
+    def _start(self, folder: TrialFolder, request: TrialRequest, *, fresh: bool, waits: Waits) -> _Process:
         _require_disk(folder.path)
         try:
             folder.write_request(request)
         except OSError as error:
             raise HarnessError(f"cannot write {folder.path}: {error.strerror}") from None
         # Whether stopping is safe with a device driver in the process was not measured.
-        stops = live and request.workload.device == "cpu"
+        stops = waits != "free" and request.workload.device == "cpu"
         echo = self._log is None
-        return self._launch(folder, request.limits, on_stage, fresh=fresh, live=live, stops=stops, echo=echo)
+        return self._launch(folder, request.limits, fresh=fresh, waits=waits, stops=stops, echo=echo)
 
     def _launch(
         self,
         folder: TrialFolder,
         limits: Limits,
-        on_stage: StageCallback | None,
         program: str = "trial.worker.main",
+        *,
+        waits: Waits,
         **order: bool,
     ) -> _Process:
         """Start a program for a folder. One that cannot be started has a failure as its outcome."""
-        started = _Process(self, folder, on_stage)
+        started = _Process(self, folder, is_gated=waits == "gated")
         refusal = self._require_supervisor(min(limits.start, limits.total))
         if refusal is not None:
             started.refuse(refusal)
             return started
         self._running[str(folder.path)] = started
-        self.send(order="start", program=program, folder=str(folder.path), limits=limits.model_dump(), **order)
+        names = {"program": program, "folder": str(folder.path), "waits": waits}
+        self.send(order="start", limits=limits.model_dump(), **names, **order)
         return started
 
     def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
@@ -190,9 +234,7 @@ class Runner:
     def _make_toolchain(self, folder: TrialFolder) -> None:
         assert self._entry.toolchain is not None
         limits = Limits(start=_TOOLCHAIN_LIMIT_S, total=_TOOLCHAIN_LIMIT_S)
-        made = self._launch(
-            folder, limits, None, self._entry.toolchain, fresh=True, live=False, stops=False, echo=False
-        )
+        made = self._launch(folder, limits, self._entry.toolchain, fresh=True, waits="free", stops=False, echo=False)
         made.wait()
 
     def _require_supervisor(self, limit_s: float) -> str | None:
@@ -205,51 +247,32 @@ class Runner:
         return None
 
 
-class Runners:
-    """Runs trials of any framework, with a `Runner` for each, made at its first trial. A context manager.
-
-    Arguments as of `Runner`; their supervisors share the log.
-    """
-
-    def __init__(self, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
-        self._make = partial(Runner, variables=variables, preload=preload, log=log)
-        self._runners: dict[str, Runner] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Runners:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close them all, even if one fails."""
-        self._stack.close()
-
-    def run(
-        self, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False, on_stage: StageCallback | None = None
-    ) -> Outcome:
-        return self._of(request).run(folder, request, fresh=fresh, on_stage=on_stage)
-
-    def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
-        return self._of(request).hold(folder, request, on_stage=on_stage)
-
-    def _of(self, request: TrialRequest) -> Runner:
-        framework = request.workload.framework
-        if framework not in self._runners:
-            self._runners[framework] = self._stack.enter_context(self._make(framework))
-        return self._runners[framework]
-
-
 class _Process:
     """A started trial, as seen from the parent."""
 
-    def __init__(self, runner: Runner, folder: TrialFolder, on_stage: StageCallback | None) -> None:
+    def __init__(self, runner: Runner, folder: TrialFolder, *, is_gated: bool) -> None:
         self._runner = runner
         self._folder = folder
-        self._on_stage = on_stage
+        self.is_gated = is_gated
+        self._on_stage: StageCallback | None = None
         self._stage = Stage.START
         self._oom_kills = num_oom_kills()
         self.outcome: Outcome | None = None
+
+    def watch(self, on_stage: StageCallback | None) -> None:
+        """Tell the stages from now on, and first the one that it is in."""
+        self._on_stage = on_stage
+        if on_stage is not None and self._stage is not Stage.START:
+            on_stage(self._stage)
+
+    def resume(self) -> None:
+        """Let one that may be paused go on."""
+        self._order("resume")
+
+    def begin(self) -> None:
+        """Let a gated one take its samples."""
+        if self.outcome is None:
+            self._order("turn")
 
     def turn(self) -> None:
         if self.outcome is None:

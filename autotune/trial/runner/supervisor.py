@@ -9,6 +9,9 @@ until the order `finish`. Several live processes are held at once, of which one 
 process is stopped (SIGSTOP) if its start order said so, since threads of a runtime may spin for a while after the last
 call and disturb the next process (docs/decisions/0008-stopped-between-turns.md).
 
+A `gated` trial compiles ahead: it waits before sampling, and takes all its samples at the one order `turn`. Until then
+the orders `pause` and `resume` stop all its processes while another one is timed.
+
 It can import a framework and fork trials from there, which saves seconds per trial. That is safe only while the
 process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
 
@@ -35,9 +38,16 @@ from autotune.measure.measurement import Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.process_start import start_when_possible
-from autotune.trial.runner.reaper import kill_descendants, kill_group, reaped, unkillable
+from autotune.trial.runner.reaper import (
+    continue_tree,
+    kill_descendants,
+    kill_group,
+    reaped,
+    stop_tree,
+    unkillable,
+)
 from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
-from autotune.trial.worker.stages import STAGE_FD_VARIABLE, TURN_FD_VARIABLE
+from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, TURN_FD_VARIABLE
 
 _AFTER_KILL_S = 300.0
 """A killed process ends in milliseconds; one that waits in a device driver may never end."""
@@ -53,7 +63,7 @@ class Child:
     pid: int
     stages: int
     turns: int | None
-    """None: it is not live."""
+    """None: it takes its samples without being told."""
     stops: bool
     """It is stopped (SIGSTOP) while it waits for its turn."""
     limits: dict[str, float]
@@ -64,11 +74,14 @@ class Child:
     timed_out: str | None = None
     killed_at: float | None = None
     """When it was killed for a timeout."""
+    paused_at: float | None = None
+    paused_s: float = 0.0
+    """In all, without a pause that is not over."""
 
     def seconds_left(self) -> float:
         if self.killed_at is not None:
             return self.killed_at + _AFTER_KILL_S - time.monotonic()
-        if self.stage == Stage.WAIT:
+        if self.stage == Stage.WAIT or self.paused_at is not None:
             return _LONGEST_WAIT_S
         in_stage = time.monotonic() - self.stage_started
         return min(self.limits[self.stage] - in_stage, self.limits["total"] - self.busy_s - in_stage)
@@ -85,6 +98,30 @@ class Child:
     def wake(self) -> None:
         """Let its threads continue."""
         self._signal(signal.SIGCONT)
+
+    def pause(self) -> None:
+        """Stop all its processes; the time until `resume` counts nowhere."""
+        if self.paused_at is None and self.stage != Stage.WAIT:
+            self.paused_at = time.monotonic()
+            stop_tree(self.pid)
+
+    def resume(self) -> None:
+        """Let them go on, but not one that has come to wait for its turn in the meantime."""
+        if self.paused_at is None:
+            return
+        pause_s = time.monotonic() - self.paused_at
+        self.paused_at = None
+        self.paused_s += pause_s
+        self.stage_started += pause_s
+        with suppress(OSError):  # Without the file its compile time is too long by the pause, which is no failure.
+            TrialFolder(Path(self.folder)).write_paused(self.paused_s)
+        continue_tree(self.pid)
+        if self.stage == Stage.WAIT:
+            self._signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """It is not needed any more."""
+        kill_group(self.pid)
 
     def _signal(self, number: int) -> None:
         if self.stops:
@@ -172,6 +209,9 @@ class Supervisor:
         held = self._children.get(order["folder"])
         if held is None or held.turns is None:
             return  # It has ended; the parent has the event or will get it.
+        if order["order"] in ("pause", "resume", "kill"):
+            {"pause": held.pause, "resume": held.resume, "kill": held.kill}[order["order"]]()
+            return
         held.wake()
         if order["order"] == "finish":
             held.close_turns()
@@ -182,10 +222,11 @@ class Supervisor:
     def _start(self, order: dict[str, Any]) -> Child:
         folder = TrialFolder(Path(order["folder"]))
         stages, told = os.pipe()
-        turn, turns = os.pipe() if order["live"] else (None, None)
+        waits_at = {"live": TURN_FD_VARIABLE, "gated": GATE_FD_VARIABLE, "free": None}[order["waits"]]
+        turn, turns = os.pipe() if waits_at is not None else (None, None)
         for_child = {STAGE_FD_VARIABLE: told}
-        if turn is not None:
-            for_child[TURN_FD_VARIABLE] = turn
+        if waits_at is not None and turn is not None:
+            for_child[waits_at] = turn
         ours = [each for each in (stages, turns) if each is not None]
         try:
             if self._preloaded and not order["fresh"]:

@@ -27,7 +27,7 @@ from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import reference
 from autotune.trial.worker.failures import failure_of
 from autotune.trial.worker.measure import measure
-from autotune.trial.worker.stages import TURN_FD_VARIABLE, Progress, Turns, take_pipe
+from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, Progress, Turns, take_pipe
 
 _RESTARTED = "AUTOTUNE_RESTARTED"
 
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         _require_variables(request, folder)
         temporary = _use_temporary_folder(request, folder)
     progress = Progress(folder)
-    pipe = take_pipe(TURN_FD_VARIABLE)
+    turns, gate = (_turns(name, progress) for name in (TURN_FD_VARIABLE, GATE_FD_VARIABLE))
     if not only_reference and reference.is_missing(request):
         progress.enter(Stage.CHECK)
         status = reference.write_in_child(folder)
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
     if only_reference:
         job = partial(reference.write, request, enter=progress.enter)
     else:
-        job = partial(measure, request, progress, None if pipe is None else Turns(pipe, progress))
+        job = partial(measure, request, progress, turns, gate)
     outcome = run(job, request, progress, folder)
     if outcome is not None:
         folder.write_outcome(outcome)
@@ -85,6 +85,11 @@ def run(
     except BaseException as error:
         traceback.print_exc()
         return failure_of(error, progress.stage, request, backend, evidence=str(folder.stderr))
+
+
+def _turns(variable: str, progress: Progress) -> Turns | None:
+    pipe = take_pipe(variable)
+    return None if pipe is None else Turns(pipe, progress)
 
 
 def _require_variables(request: TrialRequest, folder: TrialFolder) -> None:

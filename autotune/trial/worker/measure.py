@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -25,7 +24,6 @@ from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import check
 from autotune.trial.worker.memory import PeakMemory
-from autotune.trial.worker.reused_samples import find_equivalent_trial
 from autotune.trial.worker.stages import Progress, Turns
 from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
@@ -34,8 +32,13 @@ from autotune.trial.worker.timed_calls import calls_of_a_pass, first_pass, one_c
 PROFILED_CALLS = 5
 
 
-def measure(request: TrialRequest, progress: Progress, turns: Turns | None, backend: Backend) -> Measurement:
-    """Build, compile, check and time the workload under the request's config. Raises on any failure."""
+def measure(
+    request: TrialRequest, progress: Progress, turns: Turns | None, gate: Turns | None, backend: Backend
+) -> Measurement:
+    """Build, compile, check and time the workload under the request's config. Raises on any failure.
+
+    A live process takes its samples in `turns`; a prepared one waits at the `gate` before it takes any.
+    """
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
     memory = PeakMemory(backend)
@@ -47,7 +50,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
     with task.recording():
         progress.enter(Stage.COMPILE)
         memory.restart()
-        start = time.perf_counter()
+        clock = backend.clock if gate is None else progress.without_pauses(backend.clock)
+        start = clock()
         changes = UndoLog()
         for kind in request.without:
             require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
@@ -59,8 +63,8 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
                 outputs = inputs[0].call(step)
                 backend.synchronise()
             else:
-                replay = first_pass(subject, step, config, backend, time.perf_counter() - start)
-        first_call_s = time.perf_counter() - start if replay is None else replay.cold_s[0]
+                replay = first_pass(subject, step, config, backend, clock=clock, wrapping_s=clock() - start)
+        first_call_s = clock() - start if replay is None else replay.cold_s[0]
         compile_peak_bytes = memory.peak_bytes()
 
         progress.enter(Stage.CHECK)
@@ -72,16 +76,12 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
 
         program = compile_model.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
-        # A live process is timed beside others, so it never reuses samples.
-        twin = find_equivalent_trial(request, program, here) if turns is None else None
-        if twin is not None:
-            samples, peak_bytes = twin.measurement.samples, twin.measurement.peak_memory_bytes
-        else:
+        if gate is None or not gate.wait():
             progress.enter(Stage.RUN)
-            memory.restart()
-            samples = _take(request, subject, step, backend, turns)
-            peak_bytes = memory.peak_bytes()
-            task.require_sound(step)
+        memory.restart()
+        samples = _take(request, subject, step, backend, turns)
+        peak_bytes = memory.peak_bytes()
+        task.require_sound(step)
         diagnosis = backend.diagnose(model, config)
         if request.profile_in is not None:
             _profile(one_call(step, inputs[0], backend), TrialFolder(Path(request.profile_in)), backend)
@@ -101,7 +101,6 @@ def measure(request: TrialRequest, progress: Progress, turns: Turns | None, back
         environment=here,
         stage_s=progress.spent_s(),
         program=program,
-        reused_from=None if twin is None else twin.number,
         compiled_from=None if cold is None else cold.trial,
         replay=replay,
     )
@@ -147,8 +146,8 @@ def _take(
 ) -> Samples:
     calls, plan = calls_of_a_pass(subject, step, backend), _plan(request, backend)
     if turns is None:
-        return take_samples(calls, plan, incumbent_s=request.incumbent_s)
-    return take_turns(calls, plan, turns.wait)
+        return take_samples(calls, plan, backend.clock)
+    return take_turns(calls, plan, turns.wait, backend.clock)
 
 
 def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:

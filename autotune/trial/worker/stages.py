@@ -1,4 +1,4 @@
-"""The stage that a trial is in, which the child reports, and the turns of a live process, which it waits for."""
+"""The stage that a trial is in, which the child reports, and what a child waits for before it is timed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from contextlib import suppress
 import psutil
 
 from autotune.measure.measurement import Stage
+from autotune.measure.sampling import Clock
 from autotune.trial.folder import TrialFolder
 
 STAGE_FD_VARIABLE = "AUTOTUNE_STAGE_FD"
 """Number of the pipe on which a supervisor listens for stages; unset when started by hand."""
 TURN_FD_VARIABLE = "AUTOTUNE_TURN_FD"
 """Number of the pipe that tells a live process when to take samples; unset if it takes them in one go."""
+GATE_FD_VARIABLE = "AUTOTUNE_GATE_FD"
+"""Number of the pipe that tells a prepared trial that it may be timed; unset if it need not wait."""
 
 
 class Progress:
@@ -25,7 +28,7 @@ class Progress:
         self._pipe = take_pipe(STAGE_FD_VARIABLE)
         self.stage = Stage.START
         # Only the age of a process is measured by the wall clock.
-        self._entered = time.monotonic() - max(time.time() - psutil.Process().create_time(), 0.0)
+        self._entered = self._running_s() - max(time.time() - psutil.Process().create_time(), 0.0)
         self._spent_s: dict[Stage, float] = {}
 
     def enter(self, stage: Stage) -> None:
@@ -41,14 +44,21 @@ class Progress:
         self._note_time()
         return {stage: round(seconds, 4) for stage, seconds in self._spent_s.items()}
 
+    def without_pauses(self, clock: Clock) -> Clock:
+        """The clock less the time for which the supervisor has paused this process, while another one was timed."""
+        return lambda: clock() - self._folder.read_paused_s()
+
+    def _running_s(self) -> float:
+        return time.monotonic() - self._folder.read_paused_s()
+
     def _note_time(self) -> None:
-        now = time.monotonic()
+        now = self._running_s()
         self._spent_s[self.stage] = self._spent_s.get(self.stage, 0.0) + now - self._entered
         self._entered = now
 
 
 class Turns:
-    """Tells a live process when to take samples. Without one (None) a process takes them at once, by the plan."""
+    """Tells a process when to take samples: a live one at each turn, a prepared one when it may begin."""
 
     def __init__(self, pipe: int, progress: Progress) -> None:
         self._pipe = pipe

@@ -9,7 +9,7 @@ from autotune.backends.protocol import Backend
 from autotune.config import Config
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.measurement import Replay
-from autotune.measure.sampling import take_cold_pass
+from autotune.measure.sampling import Clock, take_cold_pass
 from autotune.trial.worker.subject import Subject
 from autotune.workload.arguments import Arguments
 
@@ -33,9 +33,9 @@ def calls_of_a_pass(subject: Subject, step: Callable[..., Any], backend: Backend
 
 
 def first_pass(
-    subject: Subject, step: Callable[..., Any], config: Config, backend: Backend, wrapping_s: float
+    subject: Subject, step: Callable[..., Any], config: Config, backend: Backend, *, clock: Clock, wrapping_s: float
 ) -> Replay:
-    """Call the whole stream for the first time; `wrapping_s` is what it took to make `step`."""
+    """Call the whole stream for the first time; `wrapping_s` is what it took, by the clock, to make `step`."""
     assert subject.stream is not None
     assert subject.shapes is not None
 
@@ -43,7 +43,7 @@ def first_pass(
         return None if backend.shapes is None else backend.shapes.compilations(subject.model, config)
 
     read()  # The first reading may set up counters, which is not part of the first call.
-    cold_s, compilations = take_cold_pass(calls_of_a_pass(subject, step, backend), read)
+    cold_s, compilations = take_cold_pass(calls_of_a_pass(subject, step, backend), read, clock)
     return Replay(
         sizes=subject.stream.sizes,
         stream=subject.stream.calls,

@@ -1,0 +1,53 @@
+"""How long a call of the fake framework takes: seconds that pass, or seconds that a trial only counts.
+
+In a job and by default a call sleeps. With the variable FAKE_CLOCK=simulated a trial counts what its calls and
+compilations would have taken: a study then takes as long as its processes do, and what it measures does not depend on
+what else the machine does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+VARIABLE = "FAKE_CLOCK"
+PROCESS_SCATTER = 0.003
+"""How much longer all calls of a process take, as a share: half a normal distribution of this deviation."""
+CALL_SCATTER = 0.005
+"""The same of a single call. As with a real sleep, none is shorter than asked for."""
+_LEAST_S = 1e-6
+"""Time goes on with every call: sampling ends by the clock."""
+
+
+class RealClock:
+    """Seconds that pass."""
+
+    def __call__(self) -> float:
+        return time.perf_counter()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class SimulatedClock:
+    """Seconds that have been slept, with the scatter of a quiet machine."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._random = random.Random()
+        self._pace = self._longer(PROCESS_SCATTER)
+
+    def __call__(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        self._now_s += max(seconds * self._pace * self._longer(CALL_SCATTER), _LEAST_S)
+
+    def _longer(self, scatter: float) -> float:
+        return 1 + abs(self._random.gauss(0, scatter))
+
+
+def clock_of_a_trial() -> RealClock | SimulatedClock:
+    """The clock that the process's environment asks for."""
+    return SimulatedClock() if os.environ.get(VARIABLE) == "simulated" else RealClock()

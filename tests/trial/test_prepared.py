@@ -1,0 +1,150 @@
+"""Trials that are prepared: they compile beside each other, and never beside one that is being timed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.backends.fake import clock
+from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.trial.folder import TrialFolder
+from autotune.trial.runner.runner import Runner
+
+SLOW_COMPILE = {"execution": "compile", "latency_ms": 2, "compile_ms": 600}
+
+
+@pytest.fixture
+def runner(tmp_path, monkeypatch, make_request):
+    """One whose trials really take their time, after the reference was left."""
+    monkeypatch.delenv(clock.VARIABLE)
+    with Runner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
+        assert isinstance(runner.run(TrialFolder(tmp_path / "untuned"), make_request()), Measurement)
+        yield runner
+
+
+@pytest.fixture
+def trial(tmp_path, make_request):
+    """Folder and request of a trial by its name."""
+
+    def make(name, settings, **more):
+        return TrialFolder(tmp_path / name), make_request(settings, cache=str(tmp_path / "caches" / name), **more)
+
+    return make
+
+
+def states_of(folder: TrialFolder) -> list[str]:
+    """Status of every process that works in the trial's folder."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if process.cwd().startswith(str(folder.path)):
+                found.append(process.status())
+    return found
+
+
+def test_it_compiles_ahead_and_is_timed_by_its_run(runner, trial):
+    """The stages until the samples pass before `run`; the outcome is that of any trial."""
+    ahead = trial("ahead", SLOW_COMPILE)
+    runner.prepare(*ahead)
+    while ahead[0].read_stage() is not Stage.WAIT:
+        time.sleep(0.01)
+    assert not ahead[0].outcome_file.exists()
+    stages: list[Stage] = []
+    outcome = runner.run(*ahead, on_stage=stages.append)
+    assert isinstance(outcome, Measurement), outcome
+    assert outcome.compile_s > 0.5
+    assert stages[-1] is Stage.RUN
+
+
+def test_it_is_paused_while_another_is_timed(runner, trial):
+    """Its processes are stopped as long as the other takes samples, and its compile time is without the pause."""
+    ahead, other = trial("ahead", SLOW_COMPILE), trial("other", {"execution": "compile", "latency_ms": 40})
+    runner.prepare(*ahead)
+    while ahead[0].read_stage() is not Stage.COMPILE:
+        time.sleep(0.01)
+    seen: list[list[str]] = []
+
+    def look(stage: Stage) -> None:
+        if stage is Stage.RUN:
+            time.sleep(0.8)
+            seen.append(states_of(ahead[0]))
+
+    assert isinstance(runner.run(*other, on_stage=look), Measurement)
+    assert seen == [[psutil.STATUS_STOPPED]]
+    outcome = runner.run(*ahead)
+    assert isinstance(outcome, Measurement), outcome
+    assert ahead[0].read_paused_s() > 0.7
+    assert outcome.compile_s < 0.7, "less the pause; a sleep goes on in it, where a compiler would not"
+
+
+def test_a_pause_is_not_what_a_limit_ends(runner, trial):
+    """A trial that may take a second, and is paused for two, ends by itself."""
+    limits = {"compile": 1.0, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
+    ahead = trial("ahead", SLOW_COMPILE, limits=limits)
+    other = trial("other", {"execution": "compile", "latency_ms": 2})
+    runner.prepare(*ahead)
+    while ahead[0].read_stage() is not Stage.COMPILE:
+        time.sleep(0.01)
+    assert isinstance(runner.run(*other, on_stage=lambda s: time.sleep(1.5) if s is Stage.RUN else None), Measurement)
+    assert isinstance(runner.run(*ahead), Measurement)
+
+
+@pytest.mark.parametrize("behaviour", ["compile_error", "crash", "wrong"])
+def test_it_may_fail_ahead(runner, trial, behaviour):
+    """What goes wrong before it is timed is its outcome, as of any trial."""
+    ahead = trial("ahead", {"execution": "compile", "behaviour": behaviour})
+    runner.prepare(*ahead)
+    outcome = runner.run(*ahead)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason.value in {behaviour, "wrong_result"}
+
+
+def test_a_hang_is_ended_by_its_limit(runner, trial):
+    """One that hangs while it compiles ahead is killed when its own time is over, also if nobody runs it yet."""
+    limits = {"compile": 0.5, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
+    ahead = trial("ahead", {"execution": "compile", "behaviour": "hang"}, limits=limits)
+    runner.prepare(*ahead)
+    outcome = runner.run(*ahead)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason is Reason.TIMEOUT
+
+
+def test_what_is_dropped_leaves_nothing(runner, trial):
+    """Waiting, compiling or paused: it is killed, and its temporary files are removed."""
+    folders = [trial(name, {**SLOW_COMPILE, "compile_ms": ms}) for name, ms in (("done", 0), ("busy", 60_000))]
+    for each in folders:
+        runner.prepare(*each)
+    while folders[0][0].read_stage() is not Stage.WAIT:
+        time.sleep(0.01)
+    runner.drop_prepared()
+    for folder, _ in folders:
+        assert states_of(folder) == []
+        assert not folder.temporary.exists()
+
+
+def test_a_live_process_is_not_started_beside_it(runner, trial):
+    """Prepared trials are paused before a live process is warm, and go on with the next `run`."""
+    ahead = trial("ahead", {**SLOW_COMPILE, "compile_ms": 300})
+    runner.prepare(*ahead)
+    while ahead[0].read_stage() is not Stage.COMPILE:
+        time.sleep(0.01)
+    live = runner.hold(*trial("live", {"execution": "compile", "latency_ms": 2}))
+    live.turn()
+    assert states_of(ahead[0]) == [psutil.STATUS_STOPPED]
+    assert isinstance(live.finish(), Measurement)
+    assert isinstance(runner.run(*ahead), Measurement)
+
+
+def test_the_parent_dies(tmp_path, runner, trial):
+    """Closing the runner ends what was prepared: waiting processes do not hold the supervisor."""
+    ahead = trial("ahead", {**SLOW_COMPILE, "compile_ms": 0})
+    runner.prepare(*ahead)
+    while ahead[0].read_stage() is not Stage.WAIT:
+        time.sleep(0.01)
+    runner.close()
+    assert states_of(ahead[0]) == []
+    assert Path(tmp_path, "ahead", "request.json").exists()
