@@ -3,7 +3,7 @@
     python -m benchmarks all               those of `make bench`, about three hours; the machine must be idle
     python -m benchmarks overlap loader    these
 
-One that fails costs the others nothing; a second start goes on with the cases of it that were not recorded.
+One that fails costs the others nothing.
 """
 
 from __future__ import annotations

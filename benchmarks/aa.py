@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from benchmarks.frame import Benchmark
 from benchmarks.intervals import rate_is_below
 from benchmarks.product import Document, Product, ProductError
-from benchmarks.record import Goal, percent, read, table
+from benchmarks.record import RESULTS, Goal, percent, read, table
 from benchmarks.simulated import UNTUNED_S, Noise, Truth, simulate, space_of_variants
 
 SPACES = Path(__file__).with_name("spaces")
@@ -129,7 +129,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
         reals = [(given.torch, TORCH), (given.mindspore, MINDSPORE)]
     simulated = [Case(name_of(noise), number, noise=noise) for number, noise in noises if number]
     if given.keep_real:
-        return [*simulated, *(Case(part.name, kept=part) for part in kept_parts(given.results / "aa.json"))]
+        return [*simulated, *(Case(part.name, kept=part) for part in kept_parts(RESULTS / "aa.json"))]
     return [*simulated, *(Case(real.name, number, real=real) for number, real in reals if number)]
 
 

@@ -245,12 +245,7 @@ def section(seen: list[Seen], conditions: Conditions, framework: str, num_proces
 
 def keep(seen: list[Seen], conditions: Conditions, text: str, framework: str) -> None:
     """The numbers as JSON, and the table into its place in docs/knobs.md."""
-    numbers = {
-        "started": conditions.started.isoformat(timespec="seconds"),
-        "commit": conditions.commit,
-        **conditions.machine.model_dump(mode="json"),
-        "pairs": [each.numbers() for each in seen],
-    }
+    numbers = {**conditions.model_dump(mode="json"), "pairs": [each.numbers() for each in seen]}
     write_whole(RESULTS / f"knobs_{framework}.json", json.dumps(numbers, indent=2) + "\n")
     docs = DOCS.read_text(encoding="utf-8") if DOCS.exists() else ""
     write_whole(DOCS, with_section(docs, f"knobs-{framework}", text))

@@ -5,13 +5,14 @@ A section stands between two comments that name it; all else in the file is left
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from autotune import environment
 from autotune.errors import InputError
@@ -32,37 +33,23 @@ _MEASURED = (
 """Where an uncommitted change makes the commit's hash a lie."""
 
 
-@dataclass(frozen=True)
-class Conditions:
+class Conditions(environment.Environment):
     """Under which a benchmark ran. Taken before it starts: its own load must not be taken for the machine's."""
 
     started: datetime
-    machine: environment.Environment
     commit: str
 
     @classmethod
     def now(cls) -> Conditions:
-        return cls(datetime.now(UTC), environment.describe(device="cpu", variables={}), _commit())
-
-    @classmethod
-    def of(cls, data: dict[str, Any]) -> Conditions:
-        """From `as_data`."""
-        machine = {name: value for name, value in data.items() if name not in ("started", "commit")}
-        started = datetime.fromisoformat(data["started"])
-        return cls(started, environment.Environment.model_validate(machine), data["commit"])
-
-    def as_data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        started = self.started.isoformat(timespec="seconds")
-        return {"started": started, "commit": self.commit, **self.machine.model_dump(mode="json")}
+        machine = environment.describe(device="cpu", variables={}).model_dump()
+        return cls(started=datetime.now(UTC).replace(microsecond=0), commit=_commit(), **machine)
 
     def in_words(self) -> str:
-        machine = self.machine
-        packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
-        load = "unknown" if machine.load_1m is None else f"{machine.load_1m:.2f}"
+        packages = ", ".join(f"{name} {version}" for name, version in self.packages.items())
+        load = "unknown" if self.load_1m is None else f"{self.load_1m:.2f}"
         return (
-            f"{self.started:%Y-%m-%d %H:%M} UTC. {machine.processor}, {machine.num_cores} cores, "
-            f"{machine.memory_bytes / 2**30:.0f} GiB, {machine.system}. Python {machine.python}, {packages}. "
+            f"{self.started:%Y-%m-%d %H:%M} UTC. {self.processor}, {self.num_cores} cores, "
+            f"{self.memory_bytes / 2**30:.0f} GiB, {self.system}. Python {self.python}, {packages}. "
             f"Load average before: {load}. Commit {self.commit}."
         )
 
@@ -79,33 +66,26 @@ class Goal:
         return f"**{'Met' if self.met else 'Fell short'}**: {self.text}. Found: {self.found}."
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(BaseModel):
     """A run of a benchmark as it is kept: under which conditions, for how long, and the records by case."""
 
+    benchmark: str
     command: str
+    minutes: float
     conditions: Conditions
-    minutes: float = 0.0
-    records: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, data: dict[str, Any]) -> Kept:
-        return cls(data["command"], Conditions.of(data["conditions"]), data["minutes"], data.get("records", {}))
-
-    def head(self) -> dict[str, Any]:
-        """All but the records, as plain data."""
-        return {"command": self.command, "minutes": self.minutes, "conditions": self.conditions.as_data()}
+    goals: list[Goal] = []
+    """For readers of the file; a report judges the records again."""
+    records: dict[str, Any]
 
 
 def read(file: Path) -> Kept:
     """The kept run of a benchmark. Raises InputError where there is none, or one of an older format."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        return Kept.model_validate_json(file.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}", tip="run the benchmark first") from None
-    if "records" not in data:
-        raise InputError(f"{file} has no records: it was written before these were kept", tip="run the benchmark again")
-    return Kept.of(data)
+    except ValidationError:
+        raise InputError(f"{file} was written by an older version", tip="run the benchmark again") from None
 
 
 def with_section(text: str, name: str, section: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from types import SimpleNamespace
 
@@ -15,7 +14,7 @@ from autotune.config import Config
 from autotune.measure.statistics import Verdict
 from autotune.space.load import Circumstances, load_space
 from autotune.trial.folder import TrialFolder
-from benchmarks import aa, adaptive, delivered, overhead, planted, regions, under_load
+from benchmarks import aa, adaptive, delivered, frame, overhead, planted, regions, under_load
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.plain import settings_of
@@ -159,24 +158,26 @@ def test_simulated_studies_may_have_blocks_alike_in_time():
     assert aa.simulated_part(Noise(), num_studies=1).goal_rate == 0.01
 
 
-def test_rows_of_real_models_may_stay(tmp_path):
+def test_rows_of_real_models_may_stay(tmp_path, monkeypatch):
     """Only the simulated studies are made again: the rows of real models say when they were measured, at any repeat."""
     given = aa.BENCHMARK.parser().parse_args(
         ["--keep-real", "--simulated", "1", "--alike", "0", "--process-sd", "0.03"]
     )
-    given.results, given.docs = tmp_path, tmp_path / "benchmarks.md"
+    docs = tmp_path / "benchmarks.md"
+    for module, name, place in ((aa, "RESULTS", tmp_path), (frame, "RESULTS", tmp_path), (frame, "DOCS", docs)):
+        monkeypatch.setattr(module, name, place)
     conditions = Conditions.now()
     parts = [aa.Part("simulated, a"), aa.Part("torch, b", Counter({"tie": 3, "faster": 1}), [1.02])]
     records = {each.name: TypeAdapter(aa.Part).dump_python(each, mode="json") for each in parts}
-    content = {**Kept("aa.py", conditions).head(), "records": records}
-    (tmp_path / "aa.json").write_text(json.dumps(content))
+    kept = Kept(benchmark="aa", command="aa.py", minutes=1.0, conditions=conditions, records=records)
+    (tmp_path / "aa.json").write_text(kept.model_dump_json())
     for _ in range(2):
         aa.BENCHMARK.execute(given, "aa.py --keep-real")
     [real] = aa.kept_parts(tmp_path / "aa.json")
     assert (real.name, real.verdicts["tie"], real.false_speedups) == ("torch, b", 3, [1.02])
     measured = f"{conditions.started:%Y-%m-%d}, commit {conditions.commit}"
     assert real.measured == measured
-    assert f"| torch, b ({measured}) | 4 |" in given.docs.read_text()
+    assert f"| torch, b ({measured}) | 4 |" in docs.read_text()
 
 
 @pytest.mark.parametrize(

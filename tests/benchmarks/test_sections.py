@@ -66,7 +66,10 @@ def test_made_up_records_make_a_section(name):
     """Also after they were JSON, as they are kept."""
     (benchmark,) = benchmarks_of(name)
     records = TypeAdapter(list[benchmark.record]).dump_python(made_up(name), mode="json")
-    kept = Kept(f"{name}.py", Conditions.now(), 1.0, json.loads(json.dumps(dict(enumerate(records)))))
+    kept = Kept(
+        benchmark=name, command=f"{name}.py", minutes=1.0, conditions=Conditions.now(),
+        records=json.loads(json.dumps({str(number): each for number, each in enumerate(records)})),
+    )  # fmt: skip
     goals, text = benchmark.report(kept)
     assert goals
     assert text.startswith(f"## {benchmark.title}\n\n")
