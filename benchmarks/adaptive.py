@@ -25,13 +25,12 @@ import yaml
 
 from benchmarks.adaptive_job import FEWEST, Case, decoding
 from benchmarks.frame import Benchmark
-from benchmarks.made_up_export import made_up_export
+from benchmarks.made_up_export import CONFIG, made_up_export
 from benchmarks.record import REPOSITORY, Goal, table
 
 JOB = Path(__file__).with_name("adaptive_job.py")
 WAYS = ("eager", "compiled", "adaptive")
 SLOWER_LIMIT = 1.05
-CONFIG = {"execution": "compile", "backend": "inductor", "mode": "default", "dynamic": None, "fullgraph": False}
 LONG_TAIL = "long tail"
 ZIPF = tuple(1 / rank**1.8 for rank in range(1, 61))
 CASES = (
@@ -152,15 +151,7 @@ def section(records: Sequence[Found]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "adaptive",
-    "The adaptive runtime on three kinds of traffic",
-    __doc__,
-    Found,
-    cases,
-    run,
-    judge,
-    section,
-    options,
+    "adaptive", "The adaptive runtime on three kinds of traffic", __doc__, Found, cases, run, judge, section, options
 )
 
 if __name__ == "__main__":

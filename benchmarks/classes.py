@@ -43,7 +43,6 @@ from benchmarks.program_classes import (
     equivalence_classes,
     rows_of,
     shifts_of,
-    spared_compile_s,
     widths_of,
 )  # fmt: skip
 from benchmarks.record import REPOSITORY, Goal, percent, table
@@ -55,8 +54,7 @@ ABOUT = (
     "config that were run here for comparison. *Too wide*: the fastest and the slowest of a class lie further "
     f"apart than so many processes of one config do ({CONFIDENCE:.0%} for all classes of a table together). A "
     f"knob is named where its values differ within classes by {WORTH_NAMING:.0%} or more and the "
-    f"{CONFIDENCE:.0%} interval excludes none. *Compiling spared*: cold compiles of configs that differ from "
-    "an earlier one in runtime knobs alone, a warm start being taken for free, as a share of all trials."
+    f"{CONFIDENCE:.0%} interval excludes none."
 )
 
 
@@ -84,9 +82,6 @@ class Findings:
     repeats: Repeats
     widths: tuple[Width, ...]
     shifts: tuple[Shift, ...]
-    all_trials_s: float
-    spared_compile_s: float
-    """Cold compiles of configs that differ from an earlier one in runtime knobs alone."""
 
     def cells(self) -> list[str]:
         return [
@@ -96,7 +91,6 @@ class Findings:
             "-" if self.class_sd is None else percent(self.class_sd),
             f"{percent(self.repeats.sd)} ({len(self.repeats.latencies_s)})",
             f"{sum(each.offends for each in self.widths)} of {len(self.widths)}",
-            f"{self.spared_compile_s:.0f} s ({percent(self.spared_compile_s / self.all_trials_s)})",
         ]
 
 
@@ -113,8 +107,6 @@ def findings_of(name: str, content: dict[str, Any], repeats: Repeats) -> Finding
         repeats=repeats,
         widths=widths_of(classes, repeats),
         shifts=shifts_of(classes),
-        all_trials_s=sum(row["trial_s"] for row in content["rows"]),
-        spared_compile_s=spared_compile_s(rows, SearchSpace.model_validate(content["space"])),
     )
 
 
@@ -198,7 +190,7 @@ def section(records: Sequence[Findings]) -> str:
     lines += [f"* {name}: {shift.in_words()}." for name, shift in _shifts(records)]
     header = [
         "table", "configs that work", "programs", "scatter within classes", "scatter of one config (processes)",
-        "classes too wide", "compiling spared",
+        "classes too wide",
     ]  # fmt: skip
     parts = [ABOUT, table(header, [each.cells() for each in records]), "\n".join(lines)]
     return "\n\n".join(filter(None, parts))

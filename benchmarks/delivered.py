@@ -46,6 +46,13 @@ class Promise:
         stated = exported["evidence"]["speedup"]
         return cls(exported["verdict"], Ratio(stated["median"], stated["low"], stated["high"]))
 
+    def is_kept_by(self, found: Ratio) -> bool:
+        """An untouched model keeps its promise of 1.0 by being itself."""
+        stated = self.speedup
+        return (
+            stated is None or stated.low <= found.mean <= stated.high or abs(found.mean / stated.mean - 1) <= TOLERANCE
+        )
+
 
 @dataclass(frozen=True)
 class Delivery:
@@ -61,11 +68,7 @@ class Delivery:
 
     @property
     def kept(self) -> bool:
-        """An untouched model keeps its promise of 1.0 by being itself."""
-        promised, found = self.promise.speedup, self.found.mean
-        if promised is None:
-            return True
-        return promised.low <= found <= promised.high or abs(found / promised.mean - 1) <= TOLERANCE
+        return self.promise.is_kept_by(self.found)
 
     def cells(self) -> list[str]:
         untuned_ms, compiled_ms = (1e3 * statistics.median(side) for side in zip(*self.pairs_s, strict=True))

@@ -14,7 +14,6 @@ from typing import Any
 from scipy import stats
 
 from autotune.config import Config, Scalar
-from autotune.space.space import SearchSpace
 from benchmarks.record import percent
 
 CONFIDENCE = 0.99
@@ -29,8 +28,6 @@ class Row:
 
     config: Config
     latency_s: float
-    compile_s: float
-    trial_s: float
     program: str | None
 
 
@@ -100,7 +97,7 @@ class Width:
 def rows_of(content: dict[str, Any]) -> list[Row]:
     """The configs that work, in the table's order."""
     return [
-        Row(Config(row["config"]), row["latency_s"], row["compile_s"], row["trial_s"], row["program"])
+        Row(Config(row["config"]), row["latency_s"], row["program"])
         for row in content["rows"]
         if row["latency_s"] is not None
     ]
@@ -160,14 +157,3 @@ def _shift(knob: str, values: tuple[Scalar, Scalar], logs: Sequence[float]) -> S
     mean = statistics.mean(logs)
     half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
     return Shift(knob, values, len(logs), mean, mean - half, mean + half)
-
-
-def spared_compile_s(rows: Sequence[Row], space: SearchSpace) -> float:
-    """Compile seconds of all configs whose compiled part another one before them has."""
-    seen: set[Config] = set()
-    spared_s = 0.0
-    for row in rows:
-        compiled = space.compiled_part(row.config)
-        spared_s += row.compile_s if compiled in seen else 0.0
-        seen.add(compiled)
-    return spared_s

@@ -145,15 +145,7 @@ def section(records: Sequence[Summary]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "record_table",
-    "Exhaustive truth: whole spaces, measured",
-    __doc__,
-    Summary,
-    cases,
-    run,
-    judge,
-    section,
-    options,
+    "record_table", "Exhaustive truth: whole spaces, measured", __doc__, Summary, cases, run, judge, section, options
 )
 
 

@@ -18,13 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.backends.registry import entry_of
 from autotune.config import Config, Scalar
-from autotune.measure.measurement import Measurement, Outcome
+from autotune.measure.measurement import Measurement
 from autotune.planning.models import make_workload
-from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner.runner import Runner
 from autotune.workload.regions import KNOB
-from benchmarks.cold_trials import cold_request, measurements
+from benchmarks.cold_trials import UNTUNED, in_rounds
 from benchmarks.frame import Benchmark
 from benchmarks.record import Goal, table
 
@@ -55,7 +53,7 @@ class Case:
         compiled = {**entry_of(self.framework).compiled, **dict(self.settings)}
         untuned = {"torch": "eager", "mindspore": "pynative"}[self.framework]
         return {
-            "untuned": Config({"execution": untuned}),
+            UNTUNED: Config({"execution": untuned}),
             "whole": Config(compiled),
             "blocks": Config({**compiled, KNOB: BLOCKS}),
         }
@@ -148,20 +146,11 @@ def cases(given: argparse.Namespace) -> list[Case]:
 def run(case: Case) -> Seen:
     """All configs of a case, in rounds."""
     workload = make_workload(case.model, {"depth": case.depth}, case.framework, "cpu", 0)
-    outcomes: dict[str, list[Outcome]] = {name: [] for name in case.configs()}
+    measured: dict[str, list[Measurement]] = {name: [] for name in case.configs()}
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary).resolve()
-        with Runner(case.framework, {}, preload=True, log=folder / "log.txt") as runner:
-            for number in range(case.rounds):
-                for name, config in case.configs().items():
-                    trial = TrialFolder(folder / f"{name}-{number}")
-                    request = cold_request(
-                        workload, config, trial, folder / "reference.npz", PATIENT, untuned=name == "untuned"
-                    )
-                    outcomes[name].append(runner.run(trial, request))
-                    trial.drop_leftovers()
-    times = {name: Times.of(measurements(found, f"{case.name}, {name}")) for name, found in outcomes.items()}
-    return Seen(case.name, case.has_goal, **times)
+        for name, found, _ in in_rounds(workload, case.configs(), case.rounds, Path(temporary).resolve(), PATIENT):
+            measured[name].append(found)
+    return Seen(case.name, case.has_goal, **{name: Times.of(found) for name, found in measured.items()})
 
 
 def judge(records: Sequence[Seen]) -> list[Goal]:

@@ -23,16 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import yaml
 
 from autotune.config import Config, Scalar
-from autotune.measure.measurement import Measurement, Outcome
+from autotune.measure.measurement import Measurement
 from autotune.measure.objective import UNDER_TRAFFIC
 from autotune.planning.models import make_workload
-from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner.runner import Runner
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import STREAM_CALLS
-from benchmarks.cold_trials import cold_request, measurements
+from benchmarks.cold_trials import UNTUNED, in_rounds
 from benchmarks.frame import Benchmark
 from benchmarks.product import Product
 from benchmarks.record import REPOSITORY, Goal, percent, table
@@ -59,7 +57,6 @@ KNOBS: dict[str, dict[str, Scalar]] = {
     "1 compiled, rest eager": {"shapes": "eager_rare", "num_compiled": 1},
     "4 compiled, rest eager": {"shapes": "eager_rare", "num_compiled": 4},
 }
-UNTUNED = "untuned"
 STRATEGIES = {UNTUNED: EAGER, **{name: {**COMPILE, **knobs} for name, knobs in KNOBS.items()}}
 SEQUENCES = tuple(name for name in STRATEGIES if "bucket" not in name and "chunk" not in name)
 BATCHES = (
@@ -217,24 +214,16 @@ def run(case: Case) -> Seen:
         configs = {name: Config(STRATEGIES[name]) for name in case.strategies}
         if pick is not None:
             configs[pick.name] = pick.config
-        outcomes: dict[str, list[Outcome]] = {name: [] for name in configs}
+        measured: dict[str, list[Measurement]] = {name: [] for name in configs}
         in_a_job: dict[str, int] = {}
         traffic = parse_shapes((case.shapes,))
         arguments = {**dict(case.arguments), **traffic.largest}
         workload = make_workload(case.asked, arguments, "torch", "cpu", 0, traffic=traffic)
-        with Runner("torch", {}, preload=True, log=folder / "log.txt") as runner:
-            for number in range(case.rounds):
-                for place, (name, config) in enumerate(configs.items()):
-                    trial = TrialFolder(folder / f"{place}-{number}")
-                    request = cold_request(
-                        workload, config, trial, folder / "reference.npz", PATIENT, untuned=name == UNTUNED
-                    )
-                    outcomes[name].append(runner.run(trial, request))
-                    if pick is not None and number == 0 and name != UNTUNED:
-                        in_a_job[name] = job_with(config, case.place, exported, Path(request.cache), folder)
-                    trial.drop_leftovers()
-                    print(case.name, name, f"{number + 1}/{case.rounds}", file=sys.stderr, flush=True)
-    measured = {name: measurements(found, f"{case.name}, {name}") for name, found in outcomes.items()}
+        for name, found, compile_cache in in_rounds(workload, configs, case.rounds, folder, PATIENT):
+            measured[name].append(found)
+            if pick is not None and name != UNTUNED and name not in in_a_job:
+                in_a_job[name] = job_with(configs[name], case.place, exported, compile_cache, folder)
+            print(case.name, name, f"{len(measured[name])}/{case.rounds}", file=sys.stderr, flush=True)
     strategies = [Strategy.of(name, found, in_a_job.get(name)) for name, found in measured.items()]
     return Seen(case.name, strategies, case.tuned_for, pick)
 

@@ -106,11 +106,7 @@ class Delivery:
 
     @property
     def kept(self) -> bool:
-        """An untouched step keeps its promise of 1.0 by being itself."""
-        promised, found = self.promise.speedup, self.found
-        if promised is None or found is None:
-            return True
-        return promised.low <= found.mean <= promised.high or abs(found.mean / promised.mean - 1) <= TOLERANCE
+        return self.found is None or self.promise.is_kept_by(self.found)
 
     def cells(self) -> list[str]:
         name = [self.framework, self.model]

@@ -52,7 +52,7 @@ def made_up(name: str) -> list[object]:
     """Small records of a benchmark that has no kept ones."""
     if name == "classes":
         repeats = Repeats("any", (1.0, 1.1))
-        return [classes.Findings("t", 3, 2, 0.01, repeats, (), (), 10.0, 5.0)]
+        return [classes.Findings("t", 3, 2, 0.01, repeats, (), ())]
     if name == "regions":
         times = regions.Times([1.0], [0.1], 1, 0.0)
         return [regions.Seen("vit", True, times, times, times)]
