@@ -23,15 +23,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-from autotune.config import Config
-from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement
 from autotune.planning.models import make_workload
 from autotune.space.space import SearchSpace
-from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner.runner import Runner
-from benchmarks.cold_trials import cold_request
+from benchmarks.cold_trials import UNTUNED, in_rounds
 from benchmarks.frame import Benchmark
 from benchmarks.program_classes import (
     CONFIDENCE,
@@ -112,36 +108,16 @@ def findings_of(name: str, content: dict[str, Any], repeats: Repeats) -> Finding
 
 def repeat(content: dict[str, Any], num_repeats: int) -> Repeats:
     """The config of the largest class, in so many fresh processes with cold caches. Raises HarnessError if it fails."""
-    classes = equivalence_classes(rows_of(content))
-    config = max(classes.values(), key=len)[0].config
-    space = SearchSpace.model_validate(content["space"])
+    config = max(equivalence_classes(rows_of(content)).values(), key=len)[0].config
+    configs = {UNTUNED: SearchSpace.model_validate(content["space"]).untuned(), "repeated": config}
     model = content["workload"]
     workload = make_workload(
         str(REPOSITORY / model) if ".py:" in model else model, content["arguments"], content["framework"], "cpu", 0
     )
-    with (
-        tempfile.TemporaryDirectory() as home,
-        Runner(workload.framework, {}, preload=True, log=Path(home) / "log") as runner,
-    ):
-        folder = TrialFolder((Path(home) / "trial").resolve())
-
-        def run(config: Config) -> Measurement:
-            is_untuned = config == space.untuned()
-            request = cold_request(
-                workload, config, folder, Path(home) / "reference.npz", Limits(), untuned=is_untuned,
-                tolerance=content["tolerance"],
-            )  # fmt: skip
-            outcome = runner.run(folder, request)
-            if not isinstance(outcome, Measurement):
-                raise HarnessError(f"{config} failed: {outcome.error}")
-            return outcome
-
-        run(space.untuned())
-        measured = [run(config) for _ in range(num_repeats)]
-    return Repeats(
-        config=str(config),
-        latencies_s=tuple(_cpu_s(each) for each in measured),
-    )
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home).resolve()
+        trials = in_rounds(workload, configs, num_repeats, folder, Limits(), tolerance=content["tolerance"])
+        return Repeats(str(config), tuple(_cpu_s(measured) for name, measured, _ in trials if name != UNTUNED))
 
 
 def _cpu_s(measured: Measurement) -> float:

@@ -59,16 +59,8 @@ KNOBS: dict[str, dict[str, Scalar]] = {
 }
 STRATEGIES = {UNTUNED: EAGER, **{name: {**COMPILE, **knobs} for name, knobs in KNOBS.items()}}
 SEQUENCES = tuple(name for name in STRATEGIES if "bucket" not in name and "chunk" not in name)
-BATCHES = (
-    "untuned",
-    "automatic",
-    "static",
-    "dynamic",
-    "marked",
-    "bounded",
-    "chunks of the median",
-    "4 compiled, rest eager",
-)
+BATCHES = (UNTUNED, "automatic", "static", "dynamic", "marked",
+           "bounded", "chunks of the median", "4 compiled, rest eager")  # fmt: skip
 
 
 @dataclass(frozen=True)
