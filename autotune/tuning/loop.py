@@ -263,7 +263,6 @@ class Tuner:
     def _run_queued(self, queued: Queued, longest_s: float) -> Outcome:
         """Run and store one trial, of at most `longest_s`. An interrupted trial is not left running in the study."""
         asked, folder, request = queued.asked, queued.folder, queued.request
-        self._notify(TrialStarted(asked.number, asked.config))
         clock = self._session.deadline.clock
         ends = clock() + longest_s
 
@@ -271,6 +270,7 @@ class Tuner:
             return self._session.attempt(folder, request, ends - clock())
 
         try:
+            self._notify(TrialStarted(asked.number, asked.config))
             outcome = self._quiet.attempt(folder, request, ends - clock())
             if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
                 # Another trial's caches must not be what a config is blamed for.

@@ -50,7 +50,7 @@ class TrialQueue:
     def num_jobs(self) -> int:
         """One until the untuned model has left its reference; then as many as asked for, or as the machine can take."""
         study = self._session.study
-        if study.untuned_record() is None or not _may_compile_ahead(study) or self._session.prepared_trials is None:
+        if study.untuned_record() is None or not may_compile_ahead(study) or self._session.prepared_trials is None:
             return 1
         return self._wanted if self._wanted is not None else fitting_jobs(_peak_bytes(study))
 
@@ -86,7 +86,7 @@ def fitting_jobs(peak_bytes: int | None) -> int:
     return max(1, min(num_usable_cores(), psutil.virtual_memory().available // each_bytes, MOST_JOBS))
 
 
-def _may_compile_ahead(study: Study) -> bool:
+def may_compile_ahead(study: Study) -> bool:
     """Not where what compiling costs is compared, and not on a device: it was never measured there."""
     manifest = study.manifest
     bounded = {each.quantity for each in manifest.constraints}

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.backends.fake import clock
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.runner import Runner
@@ -18,9 +17,8 @@ SLOW_COMPILE = {"execution": "compile", "latency_ms": 2, "compile_ms": 600}
 
 
 @pytest.fixture
-def runner(tmp_path, monkeypatch, make_request):
+def runner(tmp_path, real_clock, make_request):
     """One whose trials really take their time, after the reference was left."""
-    monkeypatch.delenv(clock.VARIABLE)
     with Runner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
         assert isinstance(runner.run(TrialFolder(tmp_path / "untuned"), make_request()), Measurement)
         yield runner
