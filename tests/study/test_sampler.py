@@ -214,6 +214,34 @@ def test_the_same_seed_and_trials_give_the_same_configs():
     assert search_of(table, seed=6).run(20) != straight
 
 
+@pytest.mark.parametrize("make_space", [medium_space, large_space])
+def test_a_forecast_serves_the_choice_that_follows(make_space, monkeypatch):
+    """Asking for the forecast first changes no choice, and what was computed for it is not computed again."""
+    monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 500)
+    monkeypatch.setattr(candidates, "NUM_DRAWN", 100)
+    table = make_table(make_space(), 3)
+    straight = search_of(table).run(16)
+    search = search_of(table)
+    computed = []
+    forecast = search.sampler._forecaster.forecast
+    search.sampler._forecaster.forecast = lambda *given: computed.append(given) or forecast(*given)
+    for _ in range(16):
+        search.forecast()
+        search.run(1)
+    assert search.asked == straight
+    assert len(computed) == 14, "one a trial, once the two first configs were tried"
+
+
+def test_a_choice_heeds_what_was_excluded_after_the_forecast():
+    """What was computed for a forecast is of no use once other configs are excluded."""
+    search = search_of(make_table(small_space(), 0))
+    search.run(8)
+    assert search.forecast() is not None
+    chosen = search.sampler.choose(search.study.get_trials(deepcopy=False))
+    search.sampler.excluded = chosen.__eq__
+    assert search.ask()[1] != chosen
+
+
 def test_excluded_configs_are_not_proposed():
     """What the predicate rules out is left alone, from the moment on at which it does."""
     table = make_table(small_space(), 0)
