@@ -13,6 +13,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
 from autotune.study.records import Confirmation, DriftCheck, StopReason, TrialRecord
+from autotune.study.sampler.early_stop import FEWEST_TRIALS
 from autotune.study.study import Study
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import Deadline
@@ -209,11 +210,16 @@ class Tuner:
         return bool(untuned.violations) or value(winner.measurement) < value(untuned.measurement)
 
     def _gain_is_negligible(self) -> bool:
-        """Whether further trials are expected to gain too little. A space within the budget is tried in full."""
+        """Whether further trials are expected to gain too little. A space within the budget is tried in full.
+
+        No forecast is made before one could end the search.
+        """
         study, budget = self._study, self._budget
         num_configs = study.num_configs()
         wanted = math.inf if budget.num_trials is None else budget.num_trials
         if not budget.stop_early or (num_configs is not None and num_configs <= wanted):
+            return False
+        if study.num_recorded() < FEWEST_TRIALS:
             return False
         forecast = study.forecast()
         if forecast is None or not forecast.is_negligible:
