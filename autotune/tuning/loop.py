@@ -69,8 +69,8 @@ class Tuner:
         self._budget = budget
         self._notify = notify
         deadline = deadline or Deadline.after(budget.wall_s)
-        self._session = Session(study, budget, trials, notify, deadline, prepared_trials)
-        self._queue = TrialQueue(self._session, num_jobs)
+        self._session = Session(study, budget, trials, notify, deadline, prepared_trials, num_jobs)
+        self._queue = TrialQueue(self._session)
         self._time = TimeBudget(self._session)
         self._quiet = BusyMachine(self._session)
         self._failure_rules = FailureRules(study, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded)))
@@ -174,7 +174,7 @@ class Tuner:
 
     def _ask_ahead(self, longest_s: float) -> StopReason | None:
         """Ask for as many trials as may run at the same time. Returns why there are fewer, if so."""
-        while len(self._queue) < self._queue.num_jobs:
+        while len(self._queue) < self._session.num_jobs:
             if not self._wants_more():
                 return StopReason.TRIALS
             if self._gain_is_negligible():

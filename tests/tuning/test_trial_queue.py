@@ -12,11 +12,11 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
 from autotune.study.records import StopReason
 from autotune.trial.runner.runner import Runner
-from autotune.tuning import trial_queue
+from autotune.tuning import jobs
 from autotune.tuning.events import TrialEnded, TrialStarted
+from autotune.tuning.jobs import MOST_JOBS, fitting_jobs, may_compile_ahead
 from autotune.tuning.loop import Tuner
 from autotune.tuning.session import Session
-from autotune.tuning.trial_queue import TrialQueue, fitting_jobs
 from tests.conftest import QUICK_BUDGET
 
 SEARCH_ALL = QUICK_BUDGET.model_copy(update={"stop_early": False})
@@ -132,20 +132,20 @@ def test_a_search_that_ends_early_leaves_no_process(make_study, tune, runner, mo
 def test_where_compile_time_is_compared_trials_compile_alone(make_study, manifest):
     """It is longer beside another compilation."""
     text = tuple(each.text for each in manifest.get("constraints", ()))
-    assert not trial_queue.may_compile_ahead(make_study(**{**manifest, "constraints": text}))
+    assert not may_compile_ahead(make_study(**{**manifest, "constraints": text}))
 
 
 def test_the_number_of_jobs_follows_from_the_machine(monkeypatch):
     """One a core, as far as memory goes, and at least one."""
-    monkeypatch.setattr(trial_queue, "num_usable_cores", lambda: 4)
+    monkeypatch.setattr(jobs, "num_usable_cores", lambda: 4)
     assert fitting_jobs(None) <= 4
     assert fitting_jobs(10**15) == 1
-    monkeypatch.setattr(trial_queue, "num_usable_cores", lambda: 64)
-    assert fitting_jobs(None) <= trial_queue.MOST_JOBS
+    monkeypatch.setattr(jobs, "num_usable_cores", lambda: 64)
+    assert fitting_jobs(None) <= MOST_JOBS
 
 
 def test_without_a_runner_that_can_it_is_one_at_a_time(make_study, runner):
     """Scripted and replayed trials cannot be started ahead."""
     study = make_study()
     session = Session(study, SEARCH_ALL, runner, lambda _: None)
-    assert TrialQueue(session, 4).num_jobs == 1
+    assert session.num_jobs == 1
