@@ -83,17 +83,17 @@ class Session:
         untuned = self.study.manifest.space.untuned(framework)
         return folder, trial_request(self.study, 0, untuned, folder, self.budget)
 
-    def contest(
+    def blocked_run(
         self,
         folder: Path,
         entries: list[tuple[str, int, Config]],
         plan: BlockPlan,
         on_block: Callable[[dict[str, float]], None],
     ) -> BlockedRun:
-        """A contest of `(name, trial number, config)`, the base first.
+        """A blocked run of `(name, trial number, config)`, the base first.
 
         Compile caches are kept from block to block, and begin as copies of the trials' own so far as those are on the
-        shelf, unless the objective is about what compiling costs. What an earlier contest left in the folder is removed
+        shelf, unless the objective is about what compiling costs. What an earlier run left in the folder is removed
         first: a cache of a killed process may be half written.
         """
         clear_runs(folder)
