@@ -53,7 +53,7 @@ class Config(RootModel[dict[str, Scalar]]):
 
     def matches(self, pattern: Mapping[str, object]) -> bool:
         """True if each knob of `pattern` is set here to its value, or to one of its list of values."""
-        return all(name in self.root and _fits(self.root[name], wanted) for name, wanted in pattern.items())
+        return fits(self.root, pattern)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and self.canonical() == other.canonical()
@@ -65,6 +65,11 @@ class Config(RootModel[dict[str, Scalar]]):
         """For people: knobs without the prefix that the chosen framework gives them."""
         prefix = f"{self.root.get(FRAMEWORK)}."
         return " ".join(f"{name.removeprefix(prefix)}={_short(value)}" for name, value in self.root.items())
+
+
+def fits(settings: Mapping[str, Scalar], pattern: Mapping[str, object]) -> bool:
+    """`Config.matches` of settings that may be a part of a config only."""
+    return all(name in settings and _fits(settings[name], wanted) for name, wanted in pattern.items())
 
 
 def _fits(value: Scalar, wanted: object) -> bool:

@@ -18,4 +18,8 @@ class Record(BaseModel):
         unknown = set(update or ()) - type(self).model_fields.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
-        return super().model_copy(update=update, deep=deep)
+        copied = super().model_copy(update=update, deep=deep)
+        # What a `cached_property` has kept in this one need not hold for the copy.
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
@@ -203,7 +204,7 @@ class Measurement(Record):
     first_crash: str | None = None
     """Folder with the files of an earlier process of this trial that crashed; None: none did."""
 
-    @property
+    @cached_property
     def latency(self) -> Latency:
         return Latency.of(self.samples.latency_s)
 

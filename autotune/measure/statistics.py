@@ -39,7 +39,7 @@ NO_SCATTER = 1e-12
 ALIKE = 0.4
 """From this estimated correlation on, a verdict that found nothing names it as the reason."""
 AS_GOOD = 0.02
-"""A rival that looks faster than the answer by more than this share, and may be, keeps a contest going. What is closer
+"""A rival that looks faster than the answer by more than this share, and may be, keeps the blocks going. What is closer
 counts as equally fast: further blocks for every rival that looks faster would be 6 more where three are equal."""
 
 

@@ -1,6 +1,6 @@
 """`Explanation`: which knobs mattered in a study, why the winner wins, and why the other trials lost.
 
-It is derived from the study's records; nothing is run. There are three views, since each alone misleads: Optuna's
+It is derived from the study's records; nothing is run. There are three views, since each alone misleads: PED-ANOVA's
 importances (all trials at once, rough with few of them), pairs of trials that differ in one knob (there may be none),
 and what the compiler reports of the winner and of those that it is compared with. Times are those of the confirmation
 where it has them, and of trials that nothing disturbed.

@@ -10,8 +10,9 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
-from autotune.config import FRAMEWORK, Config, Scalar
+from autotune.config import FRAMEWORK, Config, Scalar, fits
 from autotune.schema import Record
 from autotune.space.schema import Pattern
 
@@ -31,7 +32,10 @@ class Knob(Record):
 
 
 class SearchSpace(Record):
-    """Ordered knobs and forbidden combinations under the circumstances of a study."""
+    """Ordered knobs and forbidden combinations under the circumstances of a study.
+
+    What a search asks for at every config, its anchors and its fingerprint, is made once.
+    """
 
     framework: str
     """The names of several frameworks are joined by a plus, the base of the comparison first (see `combined`)."""
@@ -45,17 +49,31 @@ class SearchSpace(Record):
     @property
     def fingerprint(self) -> str:
         """Changes with any knob, value, order, condition or rule, but not with links or the wording of reasons."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}, "forbid": True})
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def untuned(self, framework: str | None = None) -> Config:
         """The config of the untuned model, in the named framework or else the first one."""
-        return self._start(framework, lambda knob: knob.untuned)
+        return self._untuned[framework or self.frameworks[0]]
+
+    @cached_property
+    def _untuned(self) -> dict[str, Config]:
+        values = {knob.name: knob.untuned for knob in self.knobs}
+        return {name: self._start(name, values) for name in self.frameworks}
 
     def default(self, framework: str | None = None) -> Config:
         """The config of the framework's default compile, in the named framework or else the first one."""
-        return self._start(framework, lambda knob: knob.default)
+        return self._default[framework or self.frameworks[0]]
+
+    @cached_property
+    def _default(self) -> dict[str, Config]:
+        values = {knob.name: knob.default for knob in self.knobs}
+        return {name: self._start(name, values) for name in self.frameworks}
 
     def anchors(self) -> tuple[Config, ...]:
         """The configs that are tried first, in order: untuned and default of each framework."""
@@ -66,7 +84,7 @@ class SearchSpace(Record):
         """One config: `choose(knob, values)` is called for each active knob, in order."""
         settings: dict[str, Scalar] = {}
         for knob in self.knobs:
-            if Config(settings).matches(knob.when):
+            if fits(settings, knob.when):
                 settings[knob.name] = choose(knob.name, knob.values)
         return Config(settings)
 
@@ -112,18 +130,14 @@ class SearchSpace(Record):
                 yield config
             return
         knob, *later = remaining
-        if not Config(settings).matches(knob.when):
+        if not fits(settings, knob.when):
             yield from self._expand(settings, tuple(later))
             return
         for value in knob.values:
             yield from self._expand({**settings, knob.name: value}, tuple(later))
 
-    def _start(self, framework: str | None, value_of: Callable[[Knob], Scalar]) -> Config:
-        chosen = {} if framework is None else {FRAMEWORK: framework}
-        return self.walk(lambda name, _: chosen.get(name, value_of(self._knob(name))))
-
-    def _knob(self, name: str) -> Knob:
-        return next(knob for knob in self.knobs if knob.name == name)
+    def _start(self, framework: str, values: dict[str, Scalar]) -> Config:
+        return self.walk(lambda name, _: framework if name == FRAMEWORK else values[name])
 
 
 def is_among(value: Scalar, values: tuple[Scalar, ...]) -> bool:

@@ -60,7 +60,9 @@ def open_storage(path: Path, *, create: bool, timeout_s: float = BUSY_TIMEOUT_S)
             if reads_only:
                 how = {"creator": lambda: sqlite3.connect(_reading(path), uri=True, check_same_thread=False)}
             # Optuna fills braces in.
-            storage = RDBStorage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=how)
+            filled = url.replace("{", "{{").replace("}", "}}")
+            # The tables of a new file are those of this release.
+            storage = RDBStorage(filled, engine_kwargs=how, skip_compatibility_check=create)
         except RuntimeError as error:
             raise StoreError(
                 f"{path} has the schema of another Optuna release: {str(error).splitlines()[0]}",

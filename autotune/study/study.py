@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from autotune.study.lease import Lease
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
-from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler
+from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler, Excluded
 from autotune.study.slots import ListSlot, Slot
 from autotune.study.stored_trials import RESULT, failed_through_harness, record_of
 from autotune.trial.folder import TrialFolder
@@ -50,6 +50,21 @@ class Asked:
     number: int
     config: Config
     handle: Trial
+
+
+@dataclass(frozen=True)
+class _Excluded:
+    """Whether a config is not tried (any more)."""
+
+    untuned: Config
+    """Always tried, unless it was given up."""
+    predicates: tuple[Excluded, ...] = ()
+    given_up: frozenset[Config] = frozenset()
+
+    def __call__(self, config: Config) -> bool:
+        if self.given_up and config in self.given_up:
+            return True
+        return any(excludes(config) for excludes in self.predicates) and config != self.untuned
 
 
 class Study:
@@ -85,12 +100,11 @@ class Study:
                     tip="the folder was renamed or the file is another study's; choose another with --study NAME",
                 ) from None
         self._finished: dict[int, TrialRecord] = {}
+        self._excluded = _Excluded(manifest.space.untuned())
         self._sampler = EnumSampler(
-            manifest.space, manifest.workload.seed, excluded=self._is_excluded, distrusted=self._was_disturbed
+            manifest.space, manifest.workload.seed, excluded=self._excluded, distrusted=self._was_disturbed
         )
         self._optuna.sampler = self._sampler
-        self._exclusions: list[Callable[[Config], bool]] = []
-        self._given_up: frozenset[Config] = frozenset()
 
     @property
     def name(self) -> str:
@@ -167,9 +181,11 @@ class Study:
             Study.queue.add(self, *wanted)
         return wanted
 
-    def exclude(self, predicate: Callable[[Config], bool]) -> None:
-        """Never try configs for which `predicate` holds, even queued ones. The untuned model is always tried."""
-        self._exclusions.append(predicate)
+    def exclude(self, *predicates: Excluded) -> None:
+        """From now on, try no config for which one of these holds, even a queued one; what an earlier call excluded is
+        tried again. The untuned model is always tried. A predicate always says the same of a config.
+        """
+        self._excluded = replace(self._excluded, predicates=predicates)
 
     def ask(self, longest_s: float) -> Asked | None:
         """A trial of a config that was not tried before; None if there is none left."""
@@ -180,7 +196,7 @@ class Study:
     def ask_for(self, config: Config, longest_s: float) -> Asked | None:
         """A trial of this config, which no trial has yet; None if it is excluded."""
         with storage.storage_errors(self._database):
-            return None if self._is_excluded(config) else self._ask_once(config, longest_s)
+            return None if self._excluded(config) else self._ask_once(config, longest_s)
 
     def forecast(self) -> ExpectedGain | None:
         """The gain expected of the next trial; None if there is no forecast (see `EnumSampler.forecast`)."""
@@ -270,18 +286,14 @@ class Study:
         return lost
 
     def _survey(self) -> list[FrozenTrial]:
-        """All trials, after an update of the sampler: which configs are planned, and which are given up."""
+        """All trials, after an update of the sampler: which configs are planned, and which are excluded."""
         trials = self._trials()
         space = self.manifest.space
         self._sampler.planned = [*space.anchors(), *self.queue]
         fruitless = Counter(Config(each.params) for each in trials if failed_through_harness(each))
-        self._given_up = frozenset(each for each, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
+        given_up = frozenset(each for each, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
+        self._excluded = self._sampler.excluded = replace(self._excluded, given_up=given_up)
         return trials
-
-    def _is_excluded(self, config: Config) -> bool:
-        if self._given_up and config in self._given_up:
-            return True
-        return any(excludes(config) for excludes in self._exclusions) and config != self.manifest.space.untuned()
 
     def _was_disturbed(self, trial: FrozenTrial) -> bool:
         """Something disturbed its timing, and a time is minimised."""

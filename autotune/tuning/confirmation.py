@@ -14,7 +14,7 @@ from autotune.study.equivalence import program_of, simplicity
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
 from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, BlockedRun
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted
-from autotune.tuning.expected_time import contest_s, fresh_start_s
+from autotune.tuning.expected_time import blocked_run_s, fresh_start_s
 from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
 from autotune.tuning.pruning import without_idle_settings
 from autotune.tuning.session import Session
@@ -29,65 +29,65 @@ CONFIRMATION_SHARE = 0.5
 """Of a run's time the most that is kept for a confirmation with more than two contestants."""
 
 
-def confirm(bench: Session) -> Confirmation:
+def confirm(session: Session) -> Confirmation:
     """Compare the best configs of the search with the untuned model in fresh processes. Raises HarnessError."""
-    study = bench.study
+    study = session.study
     feasible = [each for each in study.records() if each.state == "measured"]
     if not feasible:
         return Confirmation(verdict=Verdict.INFEASIBLE, num_trials=study.num_recorded())
     untuned = study.untuned_record()
     assert untuned is not None, "the search does not end without it"
     candidates = candidates_among(feasible, untuned, study.manifest.space)
-    contenders = _Contenders(bench, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
-    if not contenders.candidates:
+    contestants = _Contestants(session, untuned, without_idle_settings(candidates, study.manifest, EQUALLY_FAST))
+    if not contestants.candidates:
         if not any(each.counts and each.config != untuned.config for each in study.records()):
-            return contenders.untried()
+            return contestants.untried()
         others = [each for each in feasible if each.config != untuned.config]
         aliases = "every other config that was measured is the untuned model under another name: the same program runs"
-        return contenders.without_winner(aliases if others else "no other config gave a measurement")
-    reach = max(OUT_OF_REACH, contenders.uncertainty)
-    if not untuned.violations and contenders.best() > (1 + reach) * bench.value(untuned.measurement):
-        return contenders.without_winner(f"no other config came within {reach:.0%} of the untuned model")
+        return contestants.without_winner(aliases if others else "no other config gave a measurement")
+    reach = max(OUT_OF_REACH, contestants.uncertainty)
+    if not untuned.violations and contestants.best() > (1 + reach) * session.value(untuned.measurement):
+        return contestants.without_winner(f"no other config came within {reach:.0%} of the untuned model")
     for _ in range(MAX_CONTESTS):
-        confirmation = contenders.hold_contest()
+        confirmation = contestants.compare()
         if confirmation is not None:
             return confirmation
-    return contenders.without_winner("none is left")
+    return contestants.without_winner("none is left")
 
 
-def likely_contest(bench: Session) -> list[Measurement]:
+def likely_contestants(session: Session) -> list[Measurement]:
     """Who would take part in a confirmation held now, the untuned model first; it stands for another one too where
     there is none yet.
 
     In a run with a time budget no more than fits into the part of it that a confirmation may take.
     """
-    untuned = bench.study.untuned_record()
+    untuned = session.study.untuned_record()
     assert untuned is not None, "it is the first trial"
-    feasible = [each for each in bench.study.records() if each.state == "measured"]
-    candidates = candidates_among(feasible, untuned, bench.study.manifest.space)
+    feasible = [each for each in session.study.records() if each.state == "measured"]
+    candidates = candidates_among(feasible, untuned, session.study.manifest.space)
     if not candidates:
         return [untuned.measurement] * 2
-    contenders = _Contenders(bench, untuned, candidates)
-    part_s = CONFIRMATION_SHARE * (bench.budget.wall_s or math.inf)
-    chosen = contenders.that_fit(contenders.by_importance(), part_s) or contenders.by_importance()[:1]
+    contestants = _Contestants(session, untuned, candidates)
+    part_s = CONFIRMATION_SHARE * (session.budget.wall_s or math.inf)
+    chosen = contestants.that_fit(contestants.by_importance(), part_s) or contestants.by_importance()[:1]
     return [untuned.measurement, *(each.measurement for each in chosen)]
 
 
-def expected_s(bench: Session, contestants: Sequence[Measurement]) -> float:
+def expected_s(session: Session, contestants: Sequence[Measurement]) -> float:
     """Seconds that a confirmation of these is expected to take until its first look, to be on the safe side."""
-    untuned = bench.study.untuned_record()
+    untuned = session.study.untuned_record()
     assert untuned is not None, "it is the first trial"
-    floor = bench.study.noise_floor
+    floor = session.study.noise_floor
     start_s = floor.start_s if floor and floor.start_s is not None else fresh_start_s(untuned)
-    plan, cold = bench.budget.confirmation.fit_for(bench.objective), bench.objective.compiles_cold
-    return SAFETY * contest_s(contestants, plan, bench.budget.sampling, start_s, cold=cold)
+    plan, cold = session.budget.confirmation.fit_for(session.objective), session.objective.compiles_cold
+    return SAFETY * blocked_run_s(contestants, plan, session.budget.sampling, start_s, cold=cold)
 
 
 @dataclass
-class _Contenders:
+class _Contestants:
     """Who may still win. `candidates` are measured, keep every constraint, and run a program each."""
 
-    bench: Session
+    session: Session
     untuned: TrialRecord
     candidates: list[TrialRecord]
     notes: list[str] = field(default_factory=list)
@@ -95,14 +95,14 @@ class _Contenders:
 
     @property
     def uncertainty(self) -> float:
-        return uncertainty_of(self.bench.study, self.untuned)
+        return uncertainty_of(self.session.study, self.untuned)
 
     def best(self) -> float:
         return min(self._value(each) for each in self.candidates)
 
     def by_importance(self) -> list[TrialRecord]:
         """Whom to compare: the finalists, and where there are several objectives the best in each other one."""
-        study = self.bench.study
+        study = self.session.study
         chosen = by_importance(study, self.candidates, self.uncertainty, self._value)
         others = [_best_in(objective, self.candidates) for objective in study.manifest.objectives[1:]]
         return list({each.number: each for each in [*chosen, *others]}.values())
@@ -113,53 +113,53 @@ class _Contenders:
         for each in chosen:
             more = [*fitting, each]
             measurements = [self.untuned.measurement, *(one.measurement for one in more)]
-            if expected_s(self.bench, measurements) <= left_s:
+            if expected_s(self.session, measurements) <= left_s:
                 fitting = more
         return fitting
 
-    def hold_contest(self) -> Confirmation | None:
+    def compare(self) -> Confirmation | None:
         """The verdict; None if all who took part failed, which takes them out of the field."""
         if not self.candidates:
             return None
         wanted = self.by_importance()
-        chosen = self.that_fit(wanted, SAFETY * self.bench.deadline.left_s())
+        chosen = self.that_fit(wanted, SAFETY * self.session.deadline.left_s())
         left_out = [each for each in wanted if each not in chosen]
         if left_out:
             self.were_left_out = True
             names = ", ".join(f"trial {each.number}" for each in left_out)
             self.notes.append(f"no time to compare {names}")
-        return self._contest_of(sorted(chosen, key=self._value)) if chosen else self._out_of_time()
+        return self._compare(sorted(chosen, key=self._value)) if chosen else self._out_of_time()
 
-    def _contest_of(self, chosen: list[TrialRecord]) -> Confirmation | None:
-        bench = self.bench
-        bench.notify(ConfirmationStarted(chosen, bench.budget.confirmation.most_blocks))
-        folder = bench.study.folder / "confirm"
+    def _compare(self, chosen: list[TrialRecord]) -> Confirmation | None:
+        session = self.session
+        session.notify(ConfirmationStarted(chosen, session.budget.confirmation.most_blocks))
+        folder = session.study.folder / "confirm"
         entries = [("untuned", self.untuned.number, self.untuned.config)]
         entries += [(_name(each), each.number, each.config) for each in chosen]
-        contest = bench.contest(folder, entries, bench.budget.confirmation, on_block=self._tell_block)
+        blocked = session.blocked_run(folder, entries, session.budget.confirmation, on_block=self._tell_block)
         try:
-            comparison = contest.run(
-                lambda comparison: self._is_clear(comparison, [each for each in chosen if _takes_part(contest, each)]),
+            comparison = blocked.run(
+                lambda comparison: self._is_clear(comparison, [each for each in chosen if _takes_part(blocked, each)]),
                 cannot_win=lambda comparison, speedup: (
                     not self.untuned.violations and speedup.high <= 1 + self._margin(comparison)
                 ),
             )
         finally:
             shutil.rmtree(folder / "cache", ignore_errors=True)
-        if len(chosen) > 1 and any(each.reason is Reason.OUT_OF_MEMORY for each in contest.failures.values()):
+        if len(chosen) > 1 and any(each.reason is Reason.OUT_OF_MEMORY for each in blocked.failures.values()):
             self.notes.append(f"no room for {len(chosen) + 1} processes at once: only the best config was compared")
-            return self._contest_of([min(chosen, key=self._value)])
-        self._note_mishaps(contest)
+            return self._compare([min(chosen, key=self._value)])
+        self._note_mishaps(blocked)
         for each in chosen:
-            if (failure := contest.failures.get(_name(each))) is not None:
+            if (failure := blocked.failures.get(_name(each))) is not None:
                 self.candidates.remove(each)
                 self.notes.append(f"trial {each.number} failed in a fresh process: {failure.reason}: {failure.error}")
-        self.notes += [_ran_otherwise(each) for each in chosen if _programs_in(contest, each) - {program_of(each)}]
+        self.notes += [_ran_otherwise(each) for each in chosen if _programs_in(blocked, each) - {program_of(each)}]
         if comparison is not None:
-            return self._judge(contest, comparison, [each for each in chosen if _takes_part(contest, each)])
-        if contest.base.name in contest.failures:
-            return self._without_comparison(why=_lost_base(contest))
-        return self._out_of_time() if contest.was_cut_short else None
+            return self._judge(blocked, comparison, [each for each in chosen if _takes_part(blocked, each)])
+        if blocked.base.name in blocked.failures:
+            return self._without_comparison(why=_lost_base(blocked))
+        return self._out_of_time() if blocked.was_cut_short else None
 
     def _is_clear(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
         """More blocks would not change the verdict, nor whom it is about: the answer is the best, not the first."""
@@ -171,14 +171,14 @@ class _Contenders:
         return not (is_proven and comparison.has_rival(winner))
 
     def _winner(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> int:
-        simplicities = [simplicity(each, self.bench.study.manifest.space) for each in chosen]
+        simplicities = [simplicity(each, self.session.study.manifest.space) for each in chosen]
         return winner_of(comparison, self._margin(comparison), simplicities, must_win=not self.untuned.violations)
 
-    def _note_mishaps(self, contest: BlockedRun) -> None:
+    def _note_mishaps(self, blocked: BlockedRun) -> None:
         """What failed and then ran; what failed for good is told elsewhere."""
-        last = {name: failure for name, failure in contest.mishaps if name not in contest.failures}
+        last = {name: failure for name, failure in blocked.mishaps if name not in blocked.failures}
         for name, failure in last.items():
-            who = "the untuned model" if name == contest.base.name else f"trial {_number(name)}"
+            who = "the untuned model" if name == blocked.base.name else f"trial {_number(name)}"
             self.notes.append(f"{who} failed and was run again: {failure.reason}: {failure.error}")
 
     def without_winner(self, note: str) -> Confirmation:
@@ -190,7 +190,7 @@ class _Contenders:
 
     def untried(self) -> Confirmation:
         """Nothing was compared, and nothing was ruled out either."""
-        was_cut = self.bench.study.stop_reason is StopReason.TIME
+        was_cut = self.session.study.stop_reason is StopReason.TIME
         verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
         why = "the time was used up before any other config was measured" if was_cut else "no other config was measured"
         return self._confirmation(verdict, "; ".join(self.notes) or None, cut_short=was_cut, why=why)
@@ -211,19 +211,19 @@ class _Contenders:
         verdict = Verdict.FEASIBLE if self.untuned.violations else Verdict.UNDECIDED
         return self._confirmation(verdict, "; ".join([*self.notes, named]), candidate=best.number, **reason)
 
-    def _judge(self, contest: BlockedRun, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
+    def _judge(self, blocked: BlockedRun, comparison: Comparison, chosen: list[TrialRecord]) -> Confirmation:
         """The untuned model is the one to beat, unless it breaks a constraint: then the best of the others it is."""
         margin = self._margin(comparison)
         must_win = not self.untuned.violations
         winner = self._winner(comparison, chosen)
         verdict = verdict_of(comparison.speedups[winner], margin)
-        was_lost = contest.base.name in contest.failures
+        was_lost = blocked.base.name in blocked.failures
         if verdict in (Verdict.TIE, Verdict.UNDECIDED) and comparison.correlation > ALIKE:
             self.notes.append(
                 f"successive blocks are alike (correlation {comparison.correlation:.1f}) and prove less for it: "
                 "something on this machine changes from minute to minute"
             )
-        warm = [] if self.bench.objective.compiles_cold else contest.blocks[1:]
+        warm = [] if self.session.objective.compiles_cold else blocked.blocks[1:]
         return self._confirmation(
             verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
             "; ".join(self.notes) or None,
@@ -231,20 +231,20 @@ class _Contenders:
             contestants=(self.untuned.number, *(each.number for each in chosen)),
             blocks=comparison.values,
             speedups=comparison.speedups,
-            retired={_number(name): speedup for name, speedup in contest.retired.items()},
+            retired={_number(name): speedup for name, speedup in blocked.retired.items()},
             margin=margin,
             compile_warm_s=min((block[_name(chosen[winner])].compile_s for block in warm), default=None),
-            why=_lost_base(contest) if was_lost else None,
-            cut_short=contest.was_cut_short or self.were_left_out or was_lost,
+            why=_lost_base(blocked) if was_lost else None,
+            cut_short=blocked.was_cut_short or self.were_left_out or was_lost,
         )
 
     def _confirmation(self, verdict: Verdict, note: str | None, **evidence: object) -> Confirmation:
-        content = {"verdict": verdict, "note": note, "num_trials": self.bench.study.num_recorded(), **evidence}
+        content = {"verdict": verdict, "note": note, "num_trials": self.session.study.num_recorded(), **evidence}
         return self._unless_unreliable(Confirmation.model_validate(content))
 
     def _unless_unreliable(self, confirmation: Confirmation) -> Confirmation:
         """That nothing is faster needs a search that could tell which configs to compare, or all of them compared."""
-        study = self.bench.study
+        study = self.session.study
         is_denied = confirmation.verdict in (Verdict.KEEP_UNTUNED, Verdict.TIE) and study.manifest.objective.is_timed
         why = why_unreliable(self.untuned, study.records(), study.drift_checks) if is_denied else None
         if why is None or {each.number for each in self.candidates} <= confirmation.compared.keys():
@@ -255,15 +255,15 @@ class _Contenders:
         return confirmation.model_copy(update={"verdict": Verdict.UNDECIDED, "note": note})
 
     def _margin(self, comparison: Comparison) -> float:
-        floor = self.bench.study.noise_floor
+        floor = self.session.study.noise_floor
         return MARGIN if floor is None else margin_above(floor.spread, len(comparison.values))
 
     def _value(self, record: TrialRecord) -> float:
-        return self.bench.value(record.measurement)
+        return self.session.value(record.measurement)
 
     def _tell_block(self, values: dict[str, float]) -> None:
         others = {_number(name): value for name, value in values.items() if name != "untuned"}
-        self.bench.notify(BlockMeasured(values["untuned"], others))
+        self.session.notify(BlockMeasured(values["untuned"], others))
 
 
 def winner_of(
@@ -291,21 +291,21 @@ def winner_of(
     return min(filter(is_equal, range(len(speedups))), key=lambda index: simplicities[index])
 
 
-def _takes_part(contest: BlockedRun, record: TrialRecord) -> bool:
-    return any(each.name == _name(record) for each in contest.contestants)
+def _takes_part(blocked: BlockedRun, record: TrialRecord) -> bool:
+    return any(each.name == _name(record) for each in blocked.contestants)
 
 
-def _lost_base(contest: BlockedRun) -> str:
-    failure = contest.failures[contest.base.name]
+def _lost_base(blocked: BlockedRun) -> str:
+    failure = blocked.failures[blocked.base.name]
     return f"the untuned model failed {UNTUNED_ATTEMPTS} times in a row: {failure.reason}: {failure.error}"
 
 
-def _programs_in(contest: BlockedRun, record: TrialRecord) -> set[str | None]:
+def _programs_in(blocked: BlockedRun, record: TrialRecord) -> set[str | None]:
     """What a trial's processes ran in the blocks, as far as the search's trial told its program."""
     if program_of(record) is None:
         return set()
     name = _name(record)
-    return {block[name].program for block in contest.blocks if name in block}
+    return {block[name].program for block in blocked.blocks if name in block}
 
 
 def _ran_otherwise(record: TrialRecord) -> str:

@@ -1,7 +1,7 @@
 """A trial whose process crashed gets one more: what happens by chance is not its config's doing.
 
 Some frameworks die now and then whatever they run (MindSpore's PyNative: 8 of 52 processes of one small model). The
-untuned model has its own rule (`contest.attempt`); docs/decisions/0019-random-crashes.md has the figures.
+untuned model has its own rule (`blocks.attempt`); docs/decisions/0019-random-crashes.md has the figures.
 """
 
 from __future__ import annotations

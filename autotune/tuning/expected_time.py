@@ -40,10 +40,10 @@ def fresh_start_s(untuned: TrialRecord) -> float:
     return max(_asked_to_told_s(untuned) - calls_s, _setting_up_s(untuned.measurement))
 
 
-def contest_s(
+def blocked_run_s(
     contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan, start_s: float, *, cold: bool
 ) -> float:
-    """Seconds of a contest that ends at its first look. `cold`: every block compiles anew, not the first one alone."""
+    """Seconds of a blocked run that ends at its first look. `cold`: every block compiles anew, not the first alone."""
     first_s = sum(live_process_s(each, start_s, 1.0) for each in contestants)
     later_s = sum(live_process_s(each, start_s, 1.0 if cold else WARM_SHARE) for each in contestants)
     turns_s = sampling_s(contestants, plan, sampling)

@@ -63,12 +63,12 @@ class FailureRules:
         self._study = study
         self._on_new = on_new
         self._rules: list[FailureRule] = []
-        study.exclude(lambda config: any(each.excludes(config) for each in self._rules))
 
     def update(self) -> None:
         """Find the rules anew from all trials so far, and report those that are new."""
         known = {each.id for each in self._rules}
         self._rules = find_failure_rules(self._study.manifest.space, self._study.records())
+        self._study.exclude(*(each.excludes for each in self._rules))
         for rule in self._rules:
             if rule.id not in known:
                 self._on_new(rule, self._num_excluded(rule))

@@ -13,6 +13,7 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
 from autotune.study.records import Confirmation, DriftCheck, StopReason, TrialRecord
+from autotune.study.sampler.early_stop import FEWEST_TRIALS
 from autotune.study.study import Study
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import Deadline
@@ -68,8 +69,8 @@ class Tuner:
         self._budget = budget
         self._notify = notify
         deadline = deadline or Deadline.after(budget.wall_s)
-        self._session = Session(study, budget, trials, notify, deadline, prepared_trials)
-        self._queue = TrialQueue(self._session, num_jobs)
+        self._session = Session(study, budget, trials, notify, deadline, prepared_trials, num_jobs)
+        self._queue = TrialQueue(self._session)
         self._time = TimeBudget(self._session)
         self._quiet = BusyMachine(self._session)
         self._failure_rules = FailureRules(study, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded)))
@@ -173,7 +174,7 @@ class Tuner:
 
     def _ask_ahead(self, longest_s: float) -> StopReason | None:
         """Ask for as many trials as may run at the same time. Returns why there are fewer, if so."""
-        while len(self._queue) < self._queue.num_jobs:
+        while len(self._queue) < self._session.num_jobs:
             if not self._wants_more():
                 return StopReason.TRIALS
             if self._gain_is_negligible():
@@ -209,11 +210,16 @@ class Tuner:
         return bool(untuned.violations) or value(winner.measurement) < value(untuned.measurement)
 
     def _gain_is_negligible(self) -> bool:
-        """Whether further trials are expected to gain too little. A space within the budget is tried in full."""
+        """Whether further trials are expected to gain too little. A space within the budget is tried in full.
+
+        No forecast is made before one could end the search.
+        """
         study, budget = self._study, self._budget
         num_configs = study.num_configs()
         wanted = math.inf if budget.num_trials is None else budget.num_trials
         if not budget.stop_early or (num_configs is not None and num_configs <= wanted):
+            return False
+        if study.num_recorded() < FEWEST_TRIALS:
             return False
         forecast = study.forecast()
         if forecast is None or not forecast.is_negligible:
@@ -263,7 +269,6 @@ class Tuner:
     def _run_queued(self, queued: Queued, longest_s: float) -> Outcome:
         """Run and store one trial, of at most `longest_s`. An interrupted trial is not left running in the study."""
         asked, folder, request = queued.asked, queued.folder, queued.request
-        self._notify(TrialStarted(asked.number, asked.config))
         clock = self._session.deadline.clock
         ends = clock() + longest_s
 
@@ -271,6 +276,7 @@ class Tuner:
             return self._session.attempt(folder, request, ends - clock())
 
         try:
+            self._notify(TrialStarted(asked.number, asked.config))
             outcome = self._quiet.attempt(folder, request, ends - clock())
             if isinstance(outcome, Failure) and outcome.blames_config and request.compiled_before is not None:
                 # Another trial's caches must not be what a config is blamed for.

@@ -24,18 +24,18 @@ def measure_noise_floor(session: Session) -> NoiseFloor | None:
     untuned = study.manifest.space.untuned()
     folder = study.folder / "noise_floor"
     entries = [("untuned-1", 0, untuned), ("untuned-2", 0, untuned)]
-    contest = session.contest(folder, entries, session.budget.noise_floor, on_block=lambda _: None)
+    blocked = session.blocked_run(folder, entries, session.budget.noise_floor, on_block=lambda _: None)
     try:
-        comparison = contest.run(is_clear=lambda _: True)
+        comparison = blocked.run(is_clear=lambda _: True)
     finally:
         shutil.rmtree(folder / "cache", ignore_errors=True)
-    wrong = [failure for _, failure in contest.mishaps if failure.reason is Reason.WRONG_RESULT]
-    if failures := [*wrong, *contest.failures.values()]:  # A process that is right does not undo one that was wrong.
+    wrong = [failure for _, failure in blocked.mishaps if failure.reason is Reason.WRONG_RESULT]
+    if failures := [*wrong, *blocked.failures.values()]:  # A process that is right does not undo one that was wrong.
         raise _failed(failures[0])
     if comparison is None:
         return None
     pairs = tuple((row[0], row[1]) for row in comparison.values)
-    processes = [each for block in contest.blocks for each in block.values()]
+    processes = [each for block in blocked.blocks for each in block.values()]
     errors = [each.relative_error for each in processes]
     floor = NoiseFloor(
         pairs=pairs,

@@ -20,6 +20,7 @@ from autotune.trial.runner.deadline import NEVER, Deadline
 from autotune.trial.runner.runner import PreparedTrials, Trials
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
+from autotune.tuning.jobs import num_jobs_in
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Session:
     deadline: Deadline = NEVER
     prepared_trials: PreparedTrials | None = None
     """The same, where trials can be started ahead."""
+    wanted_jobs: int | None = None
+    """Trials that may be compiled at the same time; None: as many as fit."""
     _prepared: dict[Path, tuple[float, Limits]] = field(default_factory=dict)
     """Folders of the trials that were: when, and under which limits."""
 
@@ -45,6 +48,11 @@ class Session:
     def caches(self) -> CacheStore:
         """Of the search's trials; the confirmation starts from copies of them."""
         return CacheStore(self.study.folder / "caches")
+
+    @property
+    def num_jobs(self) -> int:
+        """Trials that may be compiled at the same time."""
+        return 1 if self.prepared_trials is None else num_jobs_in(self.study, self.wanted_jobs)
 
     def value(self, measurement: Measurement) -> float:
         """What the study minimises first, in seconds or bytes."""
@@ -75,17 +83,17 @@ class Session:
         untuned = self.study.manifest.space.untuned(framework)
         return folder, trial_request(self.study, 0, untuned, folder, self.budget)
 
-    def contest(
+    def blocked_run(
         self,
         folder: Path,
         entries: list[tuple[str, int, Config]],
         plan: BlockPlan,
         on_block: Callable[[dict[str, float]], None],
     ) -> BlockedRun:
-        """A contest of `(name, trial number, config)`, the base first.
+        """A blocked run of `(name, trial number, config)`, the base first.
 
         Compile caches are kept from block to block, and begin as copies of the trials' own so far as those are on the
-        shelf, unless the objective is about what compiling costs. What an earlier contest left in the folder is removed
+        shelf, unless the objective is about what compiling costs. What an earlier run left in the folder is removed
         first: a cache of a killed process may be half written.
         """
         clear_runs(folder)
@@ -106,6 +114,8 @@ class Session:
             on_stage=self.notify_stage,
             on_block=on_block,
             deadline=self.deadline,
+            prepared_trials=self.prepared_trials,
+            num_jobs=self.num_jobs,
         )
 
     def notify_stage(self, stage: Stage) -> None:

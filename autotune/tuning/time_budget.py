@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autotune.errors import InputError
 from autotune.study.records import TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
-from autotune.tuning.confirmation import SAFETY, expected_s, likely_contest
-from autotune.tuning.expected_time import contest_s, fresh_start_s, trial_s, typical_trial_s
+from autotune.tuning.confirmation import SAFETY, expected_s, likely_contestants
+from autotune.tuning.expected_time import blocked_run_s, fresh_start_s, trial_s, typical_trial_s
 from autotune.tuning.session import Session
 
 NOISE_FLOOR_SHARE = 0.15
@@ -38,7 +38,7 @@ class TimeBudget:
             return left_s if left_s > 0 else None
         tried = [each for each in self._compiled() if each.counts]
         typical_s = typical_trial_s(tried) if tried else trial_s(untuned)
-        confirmation_s = expected_s(self.session, likely_contest(self.session)) if tried else 0.0
+        confirmation_s = expected_s(self.session, likely_contestants(self.session)) if tried else 0.0
         reserved_s = confirmation_s if confirmation_s <= SAFETY * left_s else 0.0
         return left_s - reserved_s if left_s - reserved_s >= typical_s else None
 
@@ -46,14 +46,14 @@ class TimeBudget:
         """The same for a trial that an answer can do without; None where it would take the confirmation's time."""
         left_s = self.session.deadline.left_s()
         longest_s = self.next_trial_s()
-        holds_confirmation = math.isinf(left_s) or expected_s(self.session, likely_contest(self.session)) <= left_s
+        holds_confirmation = math.isinf(left_s) or expected_s(self.session, likely_contestants(self.session)) <= left_s
         return longest_s if holds_confirmation else None
 
     def has_time_for_noise_floor(self) -> bool:
         """It takes no more than its share of what is left."""
         untuned = self.session.study.untuned_record()
         assert untuned is not None, "asked once it is measured"
-        return self._contest_s(untuned, self.session.budget.noise_floor) <= NOISE_FLOOR_SHARE * self._left_s()
+        return self._blocked_run_s(untuned, self.session.budget.noise_floor) <= NOISE_FLOOR_SHARE * self._left_s()
 
     def has_time_for_drift_check(self) -> bool:
         """It takes no more than its share of what is left."""
@@ -69,10 +69,12 @@ class TimeBudget:
                 tip="give more with --budget, e.g. --budget 10m; what was measured is kept",
             )
 
-    def _contest_s(self, untuned: TrialRecord, plan: BlockPlan) -> float:
+    def _blocked_run_s(self, untuned: TrialRecord, plan: BlockPlan) -> float:
         session = self.session
         plan = plan.fit_for(session.objective)
-        return contest_s([untuned.measurement] * 2, plan, session.budget.sampling, fresh_start_s(untuned), cold=True)
+        return blocked_run_s(
+            [untuned.measurement] * 2, plan, session.budget.sampling, fresh_start_s(untuned), cold=True
+        )
 
     def _left_s(self) -> float:
         return self.session.deadline.left_s()

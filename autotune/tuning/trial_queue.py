@@ -8,22 +8,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-import psutil
-
-from autotune.environment import num_usable_cores
-from autotune.measure.measurement import Measurement
-from autotune.study.study import Asked, Study
+from autotune.study.study import Asked
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.reuse import with_reuse
 from autotune.tuning.session import Session, trial_request
-
-MOST_JOBS = 8
-SPARE_BYTES = 2**30
-"""A compiler's own memory, and what the system needs, for each trial."""
-MEMORY_FACTOR = 2
-"""A process that compiles holds the model and what it makes of it: times the largest peak of a trial so far."""
-_OF_COMPILING = ("compile", "total")
 
 
 @dataclass(frozen=True)
@@ -36,23 +25,14 @@ class Queued:
 
 
 class TrialQueue:
-    """First in, first out. `num_jobs` is how many trials there may be at a time: one that is run, and those ahead."""
+    """First in, first out; as long as `Session.num_jobs`, of which the first one is run and the others are ahead."""
 
-    def __init__(self, session: Session, num_jobs: int | None) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._wanted = num_jobs
         self._queued: deque[Queued] = deque()
 
     def __len__(self) -> int:
         return len(self._queued)
-
-    @property
-    def num_jobs(self) -> int:
-        """One until the untuned model has left its reference; then as many as asked for, or as the machine can take."""
-        study = self._session.study
-        if study.untuned_record() is None or not _may_compile_ahead(study) or self._session.prepared_trials is None:
-            return 1
-        return self._wanted if self._wanted is not None else fitting_jobs(_peak_bytes(study))
 
     def add(self, asked: Asked, longest_s: float) -> None:
         """Put a trial at the end, and start it if others run at the same time."""
@@ -61,7 +41,7 @@ class TrialQueue:
         request = trial_request(session.study, asked.number, asked.config, folder, session.budget)
         queued = Queued(asked, folder, with_reuse(request, session.study, session.caches))
         self._queued.append(queued)
-        if self.num_jobs > 1:
+        if session.num_jobs > 1:
             session.prepare(queued.folder, queued.request, longest_s)
 
     def pop(self) -> Queued:
@@ -78,27 +58,3 @@ class TrialQueue:
             self._session.prepared_trials.drop_prepared()
         while self._queued:
             self._session.study.abandon(self._queued.popleft().asked)
-
-
-def fitting_jobs(peak_bytes: int | None) -> int:
-    """Trials that the machine can hold at a time: one for each core, as far as there is memory for them."""
-    each_bytes = SPARE_BYTES + MEMORY_FACTOR * (peak_bytes or 0)
-    return max(1, min(num_usable_cores(), psutil.virtual_memory().available // each_bytes, MOST_JOBS))
-
-
-def _may_compile_ahead(study: Study) -> bool:
-    """Not where what compiling costs is compared, and not on a device: it was never measured there."""
-    manifest = study.manifest
-    bounded = {each.quantity for each in manifest.constraints}
-    quantities = bounded.union(each.quantity for each in manifest.objectives)
-    is_plain = manifest.workload.device == "cpu" and not manifest.others and manifest.workload.traffic is None
-    return is_plain and quantities.isdisjoint(_OF_COMPILING)
-
-
-def _peak_bytes(study: Study) -> int | None:
-    peaks = [
-        max(each.outcome.peak_memory_bytes or 0, each.outcome.compile_peak_memory_bytes or 0)
-        for each in study.records()
-        if isinstance(each.outcome, Measurement)
-    ]
-    return max(peaks, default=None)

@@ -183,3 +183,13 @@ def test_a_record_does_not_change() -> None:
         measured().compile_s = 0.0  # type: ignore[misc]
     with pytest.raises(ValidationError):
         failed().error = "nothing happened"  # type: ignore[misc]
+
+
+def test_percentiles_that_are_kept_are_no_part_of_a_measurement():
+    """They are made once; a measurement that has made them is equal to one that has not and is written alike, and a
+    copy with other samples has its own."""
+    one, fresh = measured(0.1, 0.3), measured(0.1, 0.3)
+    assert one.latency is one.latency
+    assert one == fresh
+    assert one.model_dump_json() == fresh.model_dump_json()
+    assert one.model_copy(update={"samples": LIVE}).latency.p50 == 0.2

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import random
 from dataclasses import replace
 
+import numpy as np
+import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.trial import create_trial
 from rich.console import Console
 
 from autotune.config import Config
@@ -17,6 +23,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.report.explanation import explanation
 from autotune.results.explain import Figures, explain, influences
+from autotune.study import importance
 from autotune.study.importance import FEWEST_TRIALS, importances
 from autotune.study.knob_effects import pairs_of
 from autotune.study.records import Confirmation, DriftCheck, TrialRecord
@@ -195,6 +202,51 @@ def test_the_knob_that_decides_is_the_most_important_one():
     assert (good.knob, inert.knob) == ("good", "inert")
     assert good.share + inert.share == pytest.approx(1.0)
     assert good.low > inert.high
+
+
+@pytest.mark.filterwarnings("ignore:Target and region quantiles select the same set")
+@pytest.mark.parametrize("seed", range(6))
+def test_importances_are_those_of_optuna(seed, monkeypatch):
+    """Shares and intervals are what Optuna's own evaluator gives: with ties, levels that few trials have, knobs that
+    are inactive in some, and values that cannot be compared."""
+    monkeypatch.setattr(importance, "NUM_RESAMPLES", 5)
+    chance = random.Random(seed)
+    configs = [
+        Config(
+            {"any": chance.choice([1, True, "x", None]), "same": 0, "rare": chance.random() < 0.1}
+            | ({"inner": chance.choice([1.0, 2])} if chance.random() < 0.6 else {})
+        )
+        for _ in range(chance.choice([9, 20, 33]))
+    ]
+    values = [chance.choice([1.0, 1.0, chance.random()]) + (each["any"] == "x") for each in configs]
+    values[3] = math.inf if seed % 2 else values[3]
+    drawn = random.Random(seed)
+    every = range(len(configs))
+    resamples = [drawn.choices(every, k=len(every)) for _ in range(5)]
+    shares, *resampled = (by_optuna(configs, values, rows) for rows in (every, *resamples))
+    found = importances(configs, values, seed)
+    assert [each.share for each in found] == sorted((each.share for each in found), reverse=True)
+    assert {each.knob: each.share for each in found} == pytest.approx(shares)
+    for each in found:
+        expected = np.quantile([those[each.knob] for those in resampled], [0.05, 0.95])
+        assert (each.low, each.high) == pytest.approx(tuple(expected))
+
+
+def by_optuna(configs, values, rows):
+    """Knob -> share, of these rows; a knob has the levels that it has in all of them."""
+    levels = {
+        knob: [repr(each[knob]) if knob in each.root else "(inactive)" for each in configs]
+        for knob in {name for each in configs for name in each.knobs()}
+    }
+    choices = {knob: CategoricalDistribution(sorted(set(texts))) for knob, texts in levels.items()}
+    varying = {knob: each for knob, each in choices.items() if len(each.choices) > 1}
+    study = optuna.create_study()
+    study.add_trials(
+        create_trial(params={knob: levels[knob][row] for knob in varying}, distributions=varying, value=values[row])
+        for row in rows
+    )
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=importance.BEST_SHARE, evaluate_on_local=False)
+    return get_param_importances(study, evaluator=evaluator)
 
 
 def test_too_few_trials_have_no_importances():

@@ -502,6 +502,23 @@ def test_the_fingerprint_stays_with_the_documentation(load: Load, knobs: dict[st
     assert load(knobs, [RULE], **top).fingerprint == load(KNOBS, [RULE]).fingerprint
 
 
+def test_what_a_space_keeps_is_no_part_of_it(load: Load) -> None:
+    """Anchors and fingerprint are made once; a space that has made them is equal to one that has not, is written alike,
+    and a copy with other knobs has its own."""
+    space, fresh = (load({"mode": knob("a", "b", untuned="b"), "jit": knob(True)}) for _ in range(2))
+    assert space.untuned() is space.untuned()
+    assert space.default() is space.default()
+    fingerprint = space.fingerprint
+    assert space == fresh
+    assert (repr(space), space.model_dump(), space.model_dump_json()) == (
+        repr(fresh), fresh.model_dump(), fresh.model_dump_json(),
+    )  # fmt: skip
+    fewer = space.model_copy(update={"knobs": space.knobs[:1]})
+    assert fewer.untuned() == Config({"mode": "b"})
+    assert fewer.default() == Config({"mode": "a"})
+    assert fewer.fingerprint != fingerprint
+
+
 def test_a_space_survives_the_manifest(load: Load) -> None:
     """Read back from a study's JSON, a space is the same: configs, order, types and fingerprint."""
     space = load({**KNOBS, "d": knob(1, False, 1.5, None, "1", default=None)}, [RULE])

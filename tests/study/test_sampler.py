@@ -11,10 +11,13 @@ import pytest
 from optuna.trial import TrialState
 
 from autotune.config import Config
+from autotune.measure.measurement import Measurement
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.sampler import candidates
 from autotune.study.sampler.sampler import EnumSampler
+from benchmarks.replayed import constrained
 from benchmarks.synthetic import large_space, make_table, medium_space, small_space
+from benchmarks.table import TABLES, read_table
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -212,6 +215,65 @@ def test_the_same_seed_and_trials_give_the_same_configs():
     broken.study.sampler = broken.sampler = EnumSampler(table.space, 5)
     assert broken.run(10) == straight
     assert search_of(table, seed=6).run(20) != straight
+
+
+@pytest.mark.parametrize("make_space", [medium_space, large_space])
+def test_a_forecast_serves_the_choice_that_follows(make_space, monkeypatch):
+    """Asking for the forecast first changes no choice, and what was computed for it is not computed again."""
+    monkeypatch.setattr(candidates, "ENUMERATION_LIMIT", 500)
+    monkeypatch.setattr(candidates, "NUM_DRAWN", 100)
+    table = make_table(make_space(), 3)
+    straight = search_of(table).run(16)
+    search = search_of(table)
+    computed = []
+    forecast = search.sampler._forecaster.forecast
+    search.sampler._forecaster.forecast = lambda *given: computed.append(given) or forecast(*given)
+    for _ in range(16):
+        search.forecast()
+        search.run(1)
+    assert search.asked == straight
+    assert len(computed) == 14, "one a trial, once the two first configs were tried"
+
+
+def test_a_choice_heeds_what_was_excluded_after_the_forecast():
+    """What was computed for a forecast is of no use once other configs are excluded."""
+    search = search_of(make_table(small_space(), 0))
+    search.run(8)
+    assert search.forecast() is not None
+    chosen = search.sampler.choose(search.study.get_trials(deepcopy=False))
+    search.sampler.excluded = chosen.__eq__
+    assert search.ask()[1] != chosen
+
+
+@pytest.mark.parametrize("quantity", ["compile", "peak_memory"])
+def test_a_study_that_is_opened_before_each_trial_goes_on_as_it_would_have(quantity):
+    """On a recorded table: what a process learned from the first trials does not depend on when it learned it."""
+    question = constrained(read_table(TABLES / "small_mlp_torch.json"), quantity)
+    assert question is not None
+    for seed in (0, 1, 3):
+        straight, broken = (search_on(question, seed) for _ in range(2))
+        straight.run(19)
+        for _ in range(19):
+            broken.study.sampler = broken.sampler = EnumSampler(broken.space, seed)
+            broken.run(1)
+        assert broken.asked == straight.asked
+
+
+def search_on(question, seed):
+    """On a recorded table, under its bounds."""
+
+    def measured(config):
+        outcome = question.outcome(config)
+        return outcome if isinstance(outcome, Measurement) else None
+
+    def values_of(config):
+        return None if (found := measured(config)) is None else [found.latency.p50]
+
+    def violations_of(config):
+        found = measured(config)
+        return {each.text: 0.0 if found is None else each.violation(found) for each in question.constraints}
+
+    return Search(question.table.space, values_of, violations_of, seed)
 
 
 def test_excluded_configs_are_not_proposed():

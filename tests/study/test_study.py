@@ -321,8 +321,7 @@ class TestWhatIsTried:
         """Neither by the sampler nor from the queue; several predicates add up; the untuned model is always tried."""
         study = make_study()
         study.enqueue(self.others(study))
-        study.exclude(lambda config: config.get("behaviour") == "wrong")
-        study.exclude(lambda config: config["latency_ms"] == 8)
+        study.exclude(lambda config: config.get("behaviour") == "wrong", lambda config: config["latency_ms"] == 8)
         asked = self.asked_next(study, measurement, 99)
         assert asked[0] == study.manifest.space.untuned()
         assert {config["latency_ms"] for config in asked[1:]} == {6, 2}

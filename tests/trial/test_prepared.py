@@ -9,18 +9,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.backends.fake import clock
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.trial.folder import TrialFolder
+from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant
 from autotune.trial.runner.runner import Runner
 
 SLOW_COMPILE = {"execution": "compile", "latency_ms": 2, "compile_ms": 600}
 
 
 @pytest.fixture
-def runner(tmp_path, monkeypatch, make_request):
+def runner(tmp_path, real_clock, make_request):
     """One whose trials really take their time, after the reference was left."""
-    monkeypatch.delenv(clock.VARIABLE)
     with Runner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
         assert isinstance(runner.run(TrialFolder(tmp_path / "untuned"), make_request()), Measurement)
         yield runner
@@ -137,6 +136,40 @@ def test_a_live_process_is_not_started_beside_it(runner, trial):
     assert states_of(ahead[0]) == [psutil.STATUS_STOPPED]
     assert isinstance(live.finish(), Measurement)
     assert isinstance(runner.run(*ahead), Measurement)
+
+
+@pytest.mark.parametrize("num_jobs", [1, 2, 9])
+def test_processes_of_a_block_become_warm_beside_each_other(runner, trial, tmp_path, num_jobs):
+    """At most so many start at a time; each is there once, and the samples are taken in turns as ever."""
+
+    class Noting:
+        def __init__(self):
+            self.did = []
+
+        def prepare_live(self, folder, request):
+            self.did.append("prepare")
+            runner.prepare_live(folder, request)
+
+        def hold(self, folder, request, **more):
+            self.did.append("hold")
+            return runner.hold(folder, request, **more)
+
+    noting = Noting()
+    names = ["untuned", "a", "b"]
+    contestants = [Contestant(name, trial(name, {"latency_ms": 2}, untuned=name == "untuned")[1]) for name in names]
+    plan = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
+    run = BlockedRun(
+        noting, tmp_path / "blocks", contestants, plan, lambda measured: measured.latency.p50,
+        prepared_trials=noting, num_jobs=num_jobs,
+    )  # fmt: skip
+    assert run.run(lambda _: True) is not None
+    expected = {
+        1: ["hold"] * 3,
+        2: ["prepare", "prepare", "hold", "prepare", "hold", "hold"],
+        9: ["prepare"] * 3 + ["hold"] * 3,
+    }
+    assert noting.did == expected[num_jobs] * 2
+    assert [len(each.samples.turns) for block in run.blocks for each in block.values()] == [3] * 6
 
 
 def test_the_parent_dies(tmp_path, runner, trial):

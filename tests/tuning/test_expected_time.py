@@ -15,7 +15,7 @@ from autotune.study.records import TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.tuning.expected_time import (
     WARM_SHARE,
-    contest_s,
+    blocked_run_s,
     fresh_start_s,
     live_process_s,
     sampling_s,
@@ -128,6 +128,6 @@ def test_a_contest_compiles_cold_once_or_in_each_block(spent):
     """Four blocks up to the first look; where compiling is what is compared, every one of them compiles anew."""
     pair = [spent(compile=0.0), spent(compile=20.0)]
     turns_s = 4 * sampling_s(pair, PLAN, SamplingPlan())
-    warm_s = contest_s(pair, PLAN, SamplingPlan(), 3, cold=False)
+    warm_s = blocked_run_s(pair, PLAN, SamplingPlan(), 3, cold=False)
     assert warm_s == pytest.approx(turns_s + 4 * 2 * 3.5 + (1 + 3 * WARM_SHARE) * 20)
-    assert contest_s(pair, PLAN, SamplingPlan(), 3, cold=True) == pytest.approx(turns_s + 4 * 2 * 3.5 + 4 * 20)
+    assert blocked_run_s(pair, PLAN, SamplingPlan(), 3, cold=True) == pytest.approx(turns_s + 4 * 2 * 3.5 + 4 * 20)

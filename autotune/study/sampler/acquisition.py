@@ -6,6 +6,7 @@ teaches its latency all the same, and by how much it missed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from autotune.study.sampler.gaussian_process import (
     Posterior,
     expected_improvement,
     fit_kernel,
+    prior_kernel,
 )
 
 MAX_OBSERVATIONS, MAX_TO_FIT = 300, 120
@@ -86,11 +88,15 @@ class _Belief:
         return self.shift + self.scale * mean, self.scale * sd
 
 
+Standardise = Callable[[Array], tuple[Array, float, float]]
+"""Values made standard by what these values are, all of them; with the shift and the scale that lead back."""
+
+
 class Forecaster:
     """Keeps what it learned about the knobs until a share of the trials is new.
 
-    It then learns from a certain number of the first trials, not from all that there happen to be: a study that is
-    resumed goes on as it would have.
+    It then learns from a certain number of the first trials, made standard by themselves, not from all that there
+    happen to be: a study that is resumed goes on as it would have.
     """
 
     def __init__(self, encoding: Encoding) -> None:
@@ -122,40 +128,49 @@ class Forecaster:
         logs = np.zeros(len(points))
         if observed.failed.any():
             labels = np.where(observed.failed, 1.0, -1.0)
-            belief = self._believe("failed", observed.points, labels, FAILURES, shift=-1.0)
+            belief = self._believe("failed", observed.points, labels, FAILURES, _as_labels)
             logs += _log_below_zero(belief, points, doubt=DOUBT_OF_FAILURES)
         for number, missed in enumerate(observed.violations[measured].T if measured.any() else ()):
-            margins = _margins(missed)
-            scale = max(float(margins.std()), SMALLEST_SPREAD)
-            shift = float(margins.mean())
-            name = f"constraint {number}"
-            belief = self._believe(name, observed.points[measured], margins, VALUES, shift=shift, scale=scale)
-            logs += _log_below_zero(belief, points, doubt=DOUBT * scale**2)
+            name, seen = f"constraint {number}", observed.points[measured]
+            belief = self._believe(name, seen, missed, VALUES, lambda each: _standard(_margins(each)))
+            logs += _log_below_zero(belief, points, doubt=DOUBT * belief.scale**2)
         return logs
 
     def _values(self, name: str, points: Array, logs: Array, running: Array) -> _Belief:
-        scale = max(float(logs.std()), SMALLEST_SPREAD)
-        belief = self._believe(name, points, logs, VALUES, shift=float(logs.mean()), scale=scale)
+        belief = self._believe(name, points, logs, VALUES, _standard)
         return _Belief(belief.posterior.believing(running), belief.shift, belief.scale)
 
     def _believe(
-        self, name: str, points: Array, values: Array, prior: KernelPrior, *, shift: float, scale: float = 1.0
+        self, name: str, points: Array, values: Array, prior: KernelPrior, standardise: Standardise
     ) -> _Belief:
-        standard = (values - shift) / scale
-        kernel = self._kernel(name, points, standard, prior)
+        kernel = self._kernel(name, points, values, prior, standardise)
+        standard, shift, scale = standardise(values)
         rows = _telling(standard, MAX_OBSERVATIONS)
         return _Belief(Posterior(kernel, points[rows], standard[rows]), shift, scale)
 
-    def _kernel(self, name: str, points: Array, values: Array, prior: KernelPrior) -> Kernel:
+    def _kernel(self, name: str, points: Array, values: Array, prior: KernelPrior, standardise: Standardise) -> Kernel:
         """Learned from as many of the first trials as are a multiple of the step."""
         step = max(3, len(values) // 10)
         num_learned = len(values) - len(values) % step
         known = self._kernels.get(name)
+        if num_learned == 0:
+            return prior_kernel(self._encoding, prior)
         if known is None or known[0] != num_learned:
-            rows = _telling(values[:num_learned], MAX_TO_FIT)
-            known = num_learned, fit_kernel(self._encoding, points[rows], values[rows], prior)
+            standard = standardise(values[:num_learned])[0]
+            rows = _telling(standard, MAX_TO_FIT)
+            known = num_learned, fit_kernel(self._encoding, points[rows], standard[rows], prior)
             self._kernels[name] = known
         return known[1]
+
+
+def _standard(values: Array) -> tuple[Array, float, float]:
+    shift, scale = float(values.mean()), max(float(values.std()), SMALLEST_SPREAD)
+    return (values - shift) / scale, shift, scale
+
+
+def _as_labels(values: Array) -> tuple[Array, float, float]:
+    """Of values that are -1 or 1: what nothing is known of is a -1."""
+    return values + 1.0, -1.0, 1.0
 
 
 def _logs(values: Array) -> Array:

@@ -8,8 +8,8 @@ differ as much as they can, then whatever promises most (`forecast`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -41,7 +41,8 @@ class _Seen:
     """A config that is tried, or was."""
 
     config: Config
-    point: Array
+    point: Array = field(compare=False)
+    """Follows from the config."""
     values: tuple[float, ...] | None
     """One for each objective; None as long as the trial runs, and where its values are distrusted."""
     violations: dict[str, float]
@@ -63,33 +64,52 @@ class _Unseen:
     points: Array
 
 
+Excluded = Callable[[Config], bool]
+
+
+@dataclass
+class _Situation:
+    """What a choice rests on, and what was derived from it so far."""
+
+    seen: Sequence[_Seen]
+    excluded: Excluded
+    unseen: _Unseen | None = None
+    forecast: Forecast | None = None
+
+    @cached_property
+    def taken(self) -> set[Config]:
+        return {each.config for each in self.seen}
+
+
 class EnumSampler(BaseSampler):
     """Proposes configs of `space` that no trial of the study has: the same ones for the same seed and trials.
 
-    `excluded` is asked at each choice which configs are not to be tried; `distrusted` once for each finished trial
-    whether its values are not to be learned from: it then stays as unknown as one that runs.
+    `excluded` says which configs are not to be tried; where that changes, it is another function. `distrusted` is asked
+    once for each finished trial whether its values are not to be learned from: it then stays as unknown as one that
+    runs.
     """
 
     def __init__(
         self,
         space: SearchSpace,
         seed: int,
-        excluded: Callable[[Config], bool] = lambda _: False,
+        excluded: Excluded = lambda _: False,
         distrusted: Callable[[FrozenTrial], bool] = lambda _: False,
     ) -> None:
         self.planned: Sequence[Config] = (space.untuned(), space.default())
         """Tried before all others, in this order."""
         self.next: Config | None = None
         """What the next trial gets, whatever there is to be said for others; None: this sampler chooses."""
+        self.excluded = excluded
         self._space = space
         self._seed = seed
-        self._excluded = excluded
         self._distrusted = distrusted
         self._candidates = Candidates(space)
         self._encoding = Encoding(space)
         self._forecaster = Forecaster(self._encoding)
         self._choices = {knob.name: CategoricalDistribution(knob.values) for knob in space.knobs}
         self._finished: dict[int, _Seen] = {}
+        self._last = _Situation([], excluded)
 
     @property
     def num_configs(self) -> int | None:
@@ -98,27 +118,25 @@ class EnumSampler(BaseSampler):
 
     def choose(self, trials: Iterable[FrozenTrial]) -> Config | None:
         """What to try after these trials of a study; None if nothing is left."""
-        seen = self._seen(trials)
-        taken = {each.config for each in seen}
-        planned = (each for each in self.planned if each not in taken and not self._excluded(each))
-        return next(planned, None) or self._most_promising(seen, self._unseen(seen, taken))
+        situation = self._situation(trials)
+        return next(self._still_planned(situation), None) or self._most_promising(situation)
 
     def forecast(self, trials: Iterable[FrozenTrial]) -> ExpectedGain | None:
         """What the next trial promises. None where no forecast chooses it: at the start, as long as nothing is feasible
         or something is planned, at the end, and with several objectives, where every config may add to the front.
         """
-        seen = self._seen(trials)
-        taken = {each.config for each in seen}
-        finished = [each for each in seen if each.values is not None]
-        unseen = self._unseen(seen, taken)
-        is_planned = any(each not in taken and not self._excluded(each) for each in self.planned)
+        situation = self._situation(trials)
+        finished = [each for each in situation.seen if each.values is not None]
         has_one_objective = all(len(each.values or ()) == 1 for each in finished)
-        if is_planned or not unseen.configs or not has_one_objective or not any(each.feasible for each in finished):
+        if not has_one_objective or not any(each.feasible for each in finished):
+            return None
+        unseen = self._unseen(situation)
+        if not unseen.configs or any(True for _ in self._still_planned(situation)):
             return None
         return ExpectedGain(
             num_trials=len(finished),
             num_untried=None if self.num_configs is None else len(unseen.configs),
-            expected_gain=float(np.exp(self._forecast(seen, unseen).score.max())),
+            expected_gain=float(np.exp(self._forecast(situation).score.max())),
             num_idle=_num_idle(finished),
         )
 
@@ -141,8 +159,15 @@ class EnumSampler(BaseSampler):
     ) -> Any:
         raise ValueError(f"{param_name!r} is no knob of this config")
 
-    def _seen(self, trials: Iterable[FrozenTrial]) -> list[_Seen]:
-        return [self._read(trial) for trial in trials if trial.state in TAKEN]
+    def _situation(self, trials: Iterable[FrozenTrial]) -> _Situation:
+        """The one of the last call if nothing has changed: most choices follow upon the forecast about them."""
+        seen = [self._read(trial) for trial in trials if trial.state in TAKEN]
+        if seen != self._last.seen or self.excluded != self._last.excluded:
+            self._last = _Situation(seen, self.excluded)
+        return self._last
+
+    def _still_planned(self, situation: _Situation) -> Iterator[Config]:
+        return (each for each in self.planned if each not in situation.taken and not situation.excluded(each))
 
     def _read(self, trial: FrozenTrial) -> _Seen:
         """A finished trial never changes: each is read once."""
@@ -156,10 +181,12 @@ class EnumSampler(BaseSampler):
             self._finished[trial.number] = seen
         return seen
 
-    def _unseen(self, seen: Sequence[_Seen], taken: set[Config]) -> _Unseen:
-        every = self._listed or self._drawn(seen)
-        free = [n for n, each in enumerate(every.configs) if each not in taken and not self._excluded(each)]
-        return _Unseen([every.configs[n] for n in free], every.points[free])
+    def _unseen(self, situation: _Situation) -> _Unseen:
+        if situation.unseen is None:
+            every, taken, excluded = self._listed or self._drawn(situation.seen), situation.taken, situation.excluded
+            free = [n for n, each in enumerate(every.configs) if each not in taken and not excluded(each)]
+            situation.unseen = _Unseen([every.configs[n] for n in free], every.points[free])
+        return situation.unseen
 
     @cached_property
     def _listed(self) -> _Unseen | None:
@@ -171,13 +198,14 @@ class EnumSampler(BaseSampler):
         configs = self._candidates.draw(self._seed + len(seen), near=[each.config for each in best])
         return _Unseen(configs, self._encoding.points(configs))
 
-    def _most_promising(self, seen: Sequence[_Seen], unseen: _Unseen) -> Config | None:
+    def _most_promising(self, situation: _Situation) -> Config | None:
+        unseen = self._unseen(situation)
         if not unseen.configs:
             return None
-        if sum(each.values is not None and not each.failed for each in seen) < NUM_STARTS:
-            scores = self._distances(seen, unseen)
+        if sum(each.values is not None and not each.failed for each in situation.seen) < NUM_STARTS:
+            scores = self._distances(situation.seen, unseen)
         else:
-            scores = self._forecast(seen, unseen).score
+            scores = self._forecast(situation).score
         return unseen.configs[int(scores.argmax())]
 
     def _distances(self, seen: Sequence[_Seen], unseen: _Unseen) -> Array:
@@ -186,11 +214,15 @@ class EnumSampler(BaseSampler):
         ties = self._generator(seen).random(len(unseen.configs))
         return np.asarray(steps.min(axis=0, initial=np.inf) + 0.1 * ties)
 
-    def _forecast(self, seen: Sequence[_Seen], unseen: _Unseen) -> Forecast:
-        observed = self._observations([each for each in seen if each.values is not None], seen)
-        generator = self._generator(seen)
-        weights = generator.dirichlet(np.ones(observed.values.shape[1]))
-        return self._forecaster.forecast(observed, unseen.points, weights, generator)
+    def _forecast(self, situation: _Situation) -> Forecast:
+        if situation.forecast is None:
+            seen = situation.seen
+            observed = self._observations([each for each in seen if each.values is not None], seen)
+            generator = self._generator(seen)
+            weights = generator.dirichlet(np.ones(observed.values.shape[1]))
+            points = self._unseen(situation).points
+            situation.forecast = self._forecaster.forecast(observed, points, weights, generator)
+        return situation.forecast
 
     def _observations(self, finished: Sequence[_Seen], seen: Sequence[_Seen]) -> Observations:
         names = sorted({name for each in finished for name in each.violations} - {OK})

@@ -1,15 +1,16 @@
 """`BlockedRun`: configs compared in blocks of live processes, sampled in turns, until the answer is clear.
 
-In a block each contestant has one fresh process. They are started one after the other (in a random order, reversed in
-the next block, since the first one started tends to be slower), all are kept warm, and then take their samples in
-turns, in a random order each round, so that any disturbance of the machine affects all of them.
+In a block each contestant has one fresh process. They are started one after the other, or a few at a time (in a random
+order, reversed in the next block, since the first one started tends to be slower), all are kept warm, and then take
+their samples in turns, in a random order each round, so that any disturbance of the machine affects all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,7 @@ from autotune.schema import Record
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import NEVER, Deadline
-from autotune.trial.runner.runner import LiveTrial, Trials
+from autotune.trial.runner.runner import LiveTrial, PreparedTrials, Trials
 
 UNTUNED_ATTEMPTS = 4
 """MindSpore's PyNative sometimes crashes in its first operator (8 of 52 processes of one small model on CPU, 2.10);
@@ -85,6 +86,10 @@ class BlockedRun:
     on_stage: Callable[[Stage], None] | None = None
     on_block: Callable[[dict[str, float]], None] = lambda _: None
     deadline: Deadline = NEVER
+    prepared_trials: PreparedTrials | None = None
+    """The same as `trials`, where processes can be started ahead."""
+    num_jobs: int = 1
+    """Processes that become warm at the same time."""
     blocks: list[dict[str, Measurement]] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
     mishaps: list[tuple[str, Failure]] = field(default_factory=list)
@@ -180,17 +185,33 @@ class BlockedRun:
 
     def _start_all(self, folder: Path, order: Sequence[Contestant]) -> dict[str, LiveTrial]:
         live: dict[str, LiveTrial] = {}
-        for each in order:
+        ahead = iter(order)
+        for num_done, each in enumerate(order):
             if live and self.deadline.left_s() <= 0:
+                self._drop_prepared()
                 break
+            self._prepare(folder, itertools.islice(ahead, self.num_jobs if num_done == 0 else 1))
             live[each.name] = self._start(TrialFolder((folder / each.name).resolve()), each.request)
         return live
+
+    def _prepare(self, folder: Path, contestants: Iterable[Contestant]) -> None:
+        if self.prepared_trials is None or self.num_jobs == 1:
+            return
+        for each in contestants:
+            self.prepared_trials.prepare_live(TrialFolder((folder / each.name).resolve()), self._capped(each.request))
+
+    def _drop_prepared(self) -> None:
+        if self.prepared_trials is not None:
+            self.prepared_trials.drop_prepared()
+
+    def _capped(self, request: TrialRequest) -> TrialRequest:
+        return request.limited_to(self.deadline.cap(request.limits))
 
     def _start(self, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
         """A warm process, or a failed one that is not retried."""
         name = folder.path.name
         while True:
-            capped = request.limited_to(self.deadline.cap(request.limits))
+            capped = self._capped(request)
             live = self.trials.hold(folder, capped, on_stage=self.on_stage)
             if not isinstance(live.outcome, Failure) or not self._gets_another(name, request, live.outcome):
                 return live

@@ -62,8 +62,11 @@ class PreparedTrials(Trials, Protocol):
     def prepare(self, folder: TrialFolder, request: TrialRequest) -> None:
         """Start a trial ahead of its `run`, which times it. Raises HarnessError like `run`."""
 
+    def prepare_live(self, folder: TrialFolder, request: TrialRequest) -> None:
+        """Start a live process ahead of its `hold`. Raises HarnessError like `run`."""
+
     def drop_prepared(self) -> None:
-        """End the prepared trials that were not run."""
+        """End the prepared trials that were neither run nor held."""
 
 
 class Runner:
@@ -86,6 +89,7 @@ class Runner:
         self._supervisor: SupervisorProcess | None = None
         self._running: dict[str, _Process] = {}
         self._prepared: dict[Path, _Process] = {}
+        self._warming: dict[Path, _Process] = {}
         self._toolchain: tuple[Path | None] | None = None
         """In a tuple: (None,) means that it cannot be made."""
 
@@ -119,7 +123,7 @@ class Runner:
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
         """Start a live process and wait until it is warm. Raises HarnessError if the disk is full."""
         self._order_prepared("pause")
-        held = self._start(folder, self._with_toolchain(request), fresh=self._entry.holds_fresh, waits="live")
+        held = self._warming.pop(folder.path, None) or self._start_live(folder, request)
         held.watch(on_stage)
         held.wait_for(Stage.WAIT)
         return held
@@ -128,12 +132,19 @@ class Runner:
         """Start a trial that builds, compiles and checks, and waits for its `run` before it is timed."""
         self._prepared[folder.path] = self._start(folder, self._with_toolchain(request), fresh=False, waits="gated")
 
+    def prepare_live(self, folder: TrialFolder, request: TrialRequest) -> None:
+        """Start a live process ahead of its `hold`. Processes become warm beside each other."""
+        self._order_prepared("pause")
+        self._warming[folder.path] = self._start_live(folder, request)
+
     def drop_prepared(self) -> None:
-        """End the prepared trials that were not run."""
-        self._order_prepared("kill")
-        for each in self._prepared.values():
-            each.wait()
-        self._prepared.clear()
+        """End the prepared trials that were neither run nor held."""
+        for left in (self._prepared, self._warming):
+            for folder in left:
+                self.send(order="kill", folder=str(folder))
+            for each in left.values():
+                each.wait()
+            left.clear()
 
     def close(self) -> None:
         """End the supervisor, which kills all its processes, and wait for that."""
@@ -143,8 +154,8 @@ class Runner:
         supervisor.close()
         for each in list(self._running.values()):
             each.end(None)
-        self._running.clear()
-        self._prepared.clear()
+        for left in (self._running, self._prepared, self._warming):
+            left.clear()
 
     def send(self, **order: Any) -> None:
         """Send an order to the supervisor. If it was lost, so are its trials; the next trial gets a new supervisor."""
@@ -187,6 +198,9 @@ class Runner:
     def _order_prepared(self, order: str) -> None:
         for folder in self._prepared:
             self.send(order=order, folder=str(folder))
+
+    def _start_live(self, folder: TrialFolder, request: TrialRequest) -> _Process:
+        return self._start(folder, self._with_toolchain(request), fresh=self._entry.holds_fresh, waits="live")
 
     def _start(self, folder: TrialFolder, request: TrialRequest, *, fresh: bool, waits: Waits) -> _Process:
         _require_disk(folder.path)

@@ -47,6 +47,9 @@ class Runners:
     def prepare(self, folder: TrialFolder, request: TrialRequest) -> None:
         self._of(request).prepare(folder, request)
 
+    def prepare_live(self, folder: TrialFolder, request: TrialRequest) -> None:
+        self._of(request).prepare_live(folder, request)
+
     def drop_prepared(self) -> None:
         for each in self._runners.values():
             each.drop_prepared()

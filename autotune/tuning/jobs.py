@@ -1,0 +1,47 @@
+"""How many trials may be compiled at the same time, on this machine and in this study."""
+
+from __future__ import annotations
+
+import psutil
+
+from autotune.environment import num_usable_cores
+from autotune.measure.measurement import Measurement
+from autotune.study.study import Study
+
+MOST_JOBS = 8
+SPARE_BYTES = 2**30
+"""A compiler's own memory, and what the system needs, for each trial."""
+MEMORY_FACTOR = 2
+"""A process that compiles holds the model and what it makes of it: times the largest peak of a trial so far."""
+_OF_COMPILING = ("compile", "total")
+
+
+def num_jobs_in(study: Study, wanted: int | None) -> int:
+    """`wanted`, or as many as fit; one where trials must compile alone, and until the untuned model was measured."""
+    if study.untuned_record() is None or not may_compile_ahead(study):
+        return 1
+    return fitting_jobs(_peak_bytes(study)) if wanted is None else wanted
+
+
+def fitting_jobs(peak_bytes: int | None) -> int:
+    """Trials that the machine can hold at a time: one for each core, as far as there is memory for them."""
+    each_bytes = SPARE_BYTES + MEMORY_FACTOR * (peak_bytes or 0)
+    return max(1, min(num_usable_cores(), psutil.virtual_memory().available // each_bytes, MOST_JOBS))
+
+
+def may_compile_ahead(study: Study) -> bool:
+    """Not where what compiling costs is compared, and not on a device: it was never measured there."""
+    manifest = study.manifest
+    bounded = {each.quantity for each in manifest.constraints}
+    quantities = bounded.union(each.quantity for each in manifest.objectives)
+    is_plain = manifest.workload.device == "cpu" and not manifest.others and manifest.workload.traffic is None
+    return is_plain and quantities.isdisjoint(_OF_COMPILING)
+
+
+def _peak_bytes(study: Study) -> int | None:
+    peaks = [
+        max(each.outcome.peak_memory_bytes or 0, each.outcome.compile_peak_memory_bytes or 0)
+        for each in study.records()
+        if isinstance(each.outcome, Measurement)
+    ]
+    return max(peaks, default=None)

@@ -1,0 +1,151 @@
+"""The search with several trials at a time: compiled beside each other, timed alone, and nothing is left of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import psutil
+import pytest
+
+from autotune.errors import HarnessError
+from autotune.measure.constraint import Constraint
+from autotune.measure.objective import Objective
+from autotune.study.records import StopReason
+from autotune.trial.runner.runner import Runner
+from autotune.tuning import jobs
+from autotune.tuning.events import TrialEnded, TrialStarted
+from autotune.tuning.jobs import MOST_JOBS, fitting_jobs, may_compile_ahead
+from autotune.tuning.loop import Tuner
+from autotune.tuning.session import Session
+from tests.conftest import QUICK_BUDGET
+
+SEARCH_ALL = QUICK_BUDGET.model_copy(update={"stop_early": False})
+
+
+class NotingRunner(Runner):
+    """Notes what is started, run and dropped, in order."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.did: list[tuple[str, str]] = []
+
+    def prepare(self, folder, request):
+        self.did.append(("prepare", folder.path.name))
+        super().prepare(folder, request)
+
+    def run(self, folder, request, **more):
+        self.did.append(("run", folder.path.name))
+        return super().run(folder, request, **more)
+
+    def drop_prepared(self):
+        self.did.append(("drop", ""))
+        super().drop_prepared()
+
+
+@pytest.fixture
+def runner(tmp_path):
+    with NotingRunner("fake", {}, preload=True, log=tmp_path / "supervisor.log") as runner:
+        yield runner
+
+
+@pytest.fixture
+def tune(runner):
+    """Tune a study with so many trials at a time."""
+
+    def run(study, num_jobs=2, budget=SEARCH_ALL, notify=lambda _: None):
+        return Tuner(study, budget, runner, notify, prepared_trials=runner, num_jobs=num_jobs).run()
+
+    return run
+
+
+def test_the_next_trial_is_started_before_one_is_timed(make_study, tune, runner):
+    """The untuned model runs alone; each further trial starts before the one ahead of it is run; each runs once."""
+    study = make_study()
+    tune(study)
+    search = [(what, name) for what, name in runner.did if name.isdecimal()]
+    assert search[0] == ("run", "0000")
+    started = [name for what, name in search if what == "prepare"]
+    ran = [name for what, name in search[1:] if what == "run"]
+    assert started == ran
+    assert len(set(ran)) == len(ran)
+    for name, following in itertools.pairwise(started):
+        if int(following) < SEARCH_ALL.num_trials:
+            assert search.index(("prepare", following)) < search.index(("run", name))
+
+
+def test_the_answer_and_the_records_are_those_of_one_at_a_time(make_study, tune):
+    """Every trial of the budget is recorded, in order, none twice, and the fastest config wins."""
+    study = make_study()
+    events: list[object] = []
+    confirmation = tune(study, num_jobs=3, notify=events.append)
+    records = study.records()
+    assert study.stop_reason is StopReason.TRIALS
+    assert len({each.config for each in records}) == len(records)
+    assert all(each.state in {"measured", "failed"} for each in records)
+    numbers = [each.number for each in events if isinstance(each, TrialStarted)]
+    assert numbers == [each.record.number for each in events if isinstance(each, TrialEnded)] == sorted(numbers)
+    assert confirmation.verdict.value == "faster"
+
+
+def test_an_interrupt_gives_back_what_was_asked_for(make_study, tune):
+    """Ctrl-C in a trial: what compiles ahead is ended too, and both configs are asked for again."""
+    study = make_study()
+
+    def stop(event):
+        if isinstance(event, TrialStarted) and event.number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(study, notify=stop)
+    assert [each.state for each in study.records()][:2] == ["measured", "measured"]
+    assert all(each.state == "lost" for each in study.records()[2:])
+    tune(study)
+    assert study.num_recorded() >= SEARCH_ALL.num_trials
+
+
+def test_a_search_that_ends_early_leaves_no_process(make_study, tune, runner, monkeypatch):
+    """Where the search raises, what was started ahead is ended before the study is given up."""
+    study = make_study()
+
+    def broken(*_):
+        raise HarnessError("the machine is broken")
+
+    def look(event):
+        if isinstance(event, TrialEnded) and event.record.number == 2:
+            monkeypatch.setattr("autotune.tuning.circuit_breaker.CircuitBreaker.check", broken)
+
+    with pytest.raises(HarnessError, match="broken"):
+        tune(study, notify=look)
+    assert runner.did[-1] == ("drop", "")
+    runner.close()
+    assert [each for each in psutil.Process().children(recursive=True) if each.status() != "zombie"] == []
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"objectives": (Objective.parse("compile"),)},
+        {"objectives": (Objective.parse("total:100"),)},
+        {"constraints": (Constraint.parse("compile <= 10 s"),)},
+    ],
+)
+def test_where_compile_time_is_compared_trials_compile_alone(make_study, manifest):
+    """It is longer beside another compilation."""
+    text = tuple(each.text for each in manifest.get("constraints", ()))
+    assert not may_compile_ahead(make_study(**{**manifest, "constraints": text}))
+
+
+def test_the_number_of_jobs_follows_from_the_machine(monkeypatch):
+    """One a core, as far as memory goes, and at least one."""
+    monkeypatch.setattr(jobs, "num_usable_cores", lambda: 4)
+    assert fitting_jobs(None) <= 4
+    assert fitting_jobs(10**15) == 1
+    monkeypatch.setattr(jobs, "num_usable_cores", lambda: 64)
+    assert fitting_jobs(None) <= MOST_JOBS
+
+
+def test_without_a_runner_that_can_it_is_one_at_a_time(make_study, runner):
+    """Scripted and replayed trials cannot be started ahead."""
+    study = make_study()
+    session = Session(study, SEARCH_ALL, runner, lambda _: None)
+    assert session.num_jobs == 1
