@@ -63,13 +63,12 @@ class Tuner:
         deadline: Deadline | None = None,
         sources: Sequence[priors.Source] = (),
         prepared_trials: PreparedTrials | None = None,
-        num_jobs: int | None = None,
     ) -> None:
         self._study = study
         self._budget = budget
         self._notify = notify
         deadline = deadline or Deadline.after(budget.wall_s)
-        self._session = Session(study, budget, trials, notify, deadline, prepared_trials, num_jobs)
+        self._session = Session(study, budget, trials, notify, deadline, prepared_trials)
         self._queue = TrialQueue(self._session)
         self._time = TimeBudget(self._session)
         self._quiet = BusyMachine(self._session)

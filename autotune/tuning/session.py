@@ -34,8 +34,6 @@ class Session:
     deadline: Deadline = NEVER
     prepared_trials: PreparedTrials | None = None
     """The same, where trials can be started ahead."""
-    wanted_jobs: int | None = None
-    """Trials that may be compiled at the same time; None: as many as fit."""
     _prepared: dict[Path, tuple[float, Limits]] = field(default_factory=dict)
     """Folders of the trials that were: when, and under which limits."""
 
@@ -52,7 +50,7 @@ class Session:
     @property
     def num_jobs(self) -> int:
         """Trials that may be compiled at the same time."""
-        return 1 if self.prepared_trials is None else num_jobs_in(self.study, self.wanted_jobs)
+        return 1 if self.prepared_trials is None else num_jobs_in(self.study, self.budget.num_jobs)
 
     def value(self, measurement: Measurement) -> float:
         """What the study minimises first, in seconds or bytes."""

@@ -53,7 +53,7 @@ def tune(runner):
     """Tune a study with so many trials at a time."""
 
     def run(study, num_jobs=2, budget=SEARCH_ALL, notify=lambda _: None):
-        return Tuner(study, budget, runner, notify, prepared_trials=runner, num_jobs=num_jobs).run()
+        return Tuner(study, budget.but(num_jobs=num_jobs), runner, notify, prepared_trials=runner).run()
 
     return run
 
