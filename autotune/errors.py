@@ -20,6 +20,8 @@ class AutotuneError(Exception):
     def __init__(self, what: str, *, tip: str | None = None) -> None:
         super().__init__(printable(what))
         self.tip = None if tip is None else printable(tip)
+        if self.tip is not None:
+            self.add_note(f"tip: {self.tip}")  # Shown with a traceback, as in a notebook.
 
 
 class InputError(AutotuneError):

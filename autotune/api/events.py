@@ -15,6 +15,7 @@ from autotune.tuning.events import (
     DriftCheckStarted,
     MachineBusy,
     ModelChecked,
+    ModelSaved,
     NoiseFloorMeasured,
     NoiseFloorStarted,
     PriorsGiven,
@@ -56,15 +57,6 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class ModelSaved:
-    """A live model and its inputs were written to a file in the study's folder: trials load them from there, and what
-    happens to the live model later does not reach them."""
-
-    path: str
-    num_bytes: int
-
-
-@dataclass(frozen=True)
 class PairMeasured:
     """`verify` and `compare`: the objective's values (seconds or bytes) of both configs in one block."""
 
@@ -80,7 +72,7 @@ class DiagnosisStep:
     what: str
 
 
-Event = of_a_study.Event | ModelSaved | PairMeasured | DiagnosisStep
+Event = of_a_study.Event | PairMeasured | DiagnosisStep
 Callback = Callable[[Event], object]
 """Called with every event, in the thread that runs the study, between two trials or while one runs. What it returns is
 not looked at."""
