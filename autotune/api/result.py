@@ -104,9 +104,10 @@ class TuneResult:
             raise InputError(
                 "a data frame needs the package pandas", tip="run: pip install pandas; or use trials(), plain records"
             ) from None
-        rows = [
-            {**row, **{f"config.{knob}": value for knob, value in row.pop("config").items()}} for row in self.trials()
-        ]
+        rows = []
+        for row in self.trials():
+            config = row.pop("config")
+            rows.append({**row, **{f"config.{knob}": value for knob, value in config.items()}})
         frame = pandas.DataFrame(rows)
         return frame.set_index("number") if rows else frame
 
