@@ -10,11 +10,13 @@ from autotune.api.events import Callback, DiagnosisStep
 from autotune.api.given_model import named_model
 from autotune.api.requests import make_request
 from autotune.api.scratch import runners_in, scratch
+from autotune.api.wording import in_python_words
 from autotune.config import Scalar
 from autotune.doctor.diagnose import Examiner, ModelDiagnosis, make_case
 from autotune.planning.request import TuneRequest
 
 
+@in_python_words
 def diagnose(
     build: Any,
     inputs: Any = None,

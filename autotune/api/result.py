@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.api.exporting import export_cache, export_config
 from autotune.api.trial_rows import trial_row
+from autotune.api.wording import in_python_words
 from autotune.errors import InputError
 from autotune.job.load import Loaded
 from autotune.measure.statistics import Speedup, Verdict
@@ -122,6 +123,7 @@ class TuneResult:
         screen.print(summary(self._answer, with_next=False))
         return out.getvalue()
 
+    @in_python_words
     def export(
         self, path: str | PathLike[str] = "best.yaml", *, trial: int | None = None, with_cache: bool = False
     ) -> TunedConfig:

@@ -10,6 +10,7 @@ from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback, PairMeasured
 from autotune.api.running import BudgetLike, parse_budget
 from autotune.api.scratch import runners_in, scratch
+from autotune.api.wording import in_python_words
 from autotune.errors import InputError
 from autotune.measure.objective import Objective
 from autotune.study.open import open_study
@@ -24,6 +25,7 @@ Exported = str | PathLike[str] | TunedConfig
 """The path of an exported YAML file, or what is in one."""
 
 
+@in_python_words
 def verify(
     file: Exported,
     *,
@@ -52,6 +54,7 @@ def verify(
             return verify_tuned(tuned, pair, trials, limits, on_block, max_loss=max_loss)
 
 
+@in_python_words
 def compare(
     first: Exported | int,
     second: Exported | int,

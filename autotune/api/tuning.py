@@ -15,6 +15,7 @@ from autotune.api.given_model import named_model
 from autotune.api.requests import Paths, Texts, make_request
 from autotune.api.result import TuneResult
 from autotune.api.running import BudgetLike, parse_budget, profile_best, reopen, search
+from autotune.api.wording import in_python_words
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.planning.manifest import make_manifest
@@ -28,6 +29,7 @@ from autotune.tuning.events import Event, Notify
 from autotune.tuning.priors import Source, read_prior
 
 
+@in_python_words
 def tune(
     build: Any,
     inputs: Any = None,
@@ -130,6 +132,7 @@ def tune(
         return _run(opened, limits, begun, sources, tell, profile=profile)
 
 
+@in_python_words
 def resume(
     study: str,
     *,
@@ -152,6 +155,7 @@ def resume(
         return _run(opened, limits, begun, (), tell)
 
 
+@in_python_words
 def load_study(name: str, *, studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR) -> TuneResult:
     """The result of a recorded study as it is now.
 
