@@ -139,16 +139,16 @@ class _Writing:
 
 def _class_source(cls: type) -> str:
     """Also of a class in a notebook's cell, which `inspect` cannot find: by the file that its methods name."""
-    method = next((each for each in vars(cls).values() if isinstance(each, FunctionType)), None)
-    if method is None:
-        return inspect.getsource(cls)
-    code = method.__code__
-    text = "".join(linecache.getlines(code.co_filename))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ClassDef) and node.name == cls.__name__ and _holds(node, code.co_firstlineno):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
-    raise OSError
+    for method in vars(cls).values():
+        if not isinstance(method, FunctionType):
+            continue
+        text = "".join(linecache.getlines(method.__code__.co_filename))
+        for node in ast.walk(ast.parse(text)):
+            line = method.__code__.co_firstlineno
+            if isinstance(node, ast.ClassDef) and node.name == cls.__name__ and _holds(node, line):
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+    return inspect.getsource(cls)
 
 
 def _holds(node: ast.ClassDef, line: int) -> bool:

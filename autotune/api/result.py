@@ -66,8 +66,8 @@ class TuneResult:
 
     @property
     def best(self) -> TrialRecord | None:
-        """The trial to use: `number`, `config` and `measurement`. The untuned model where nothing is better, the leader
-        of the search before the confirmation; None where no config can be used."""
+        """The trial to use: `number`, `config` (a dict as `config.root`) and `measurement`. The untuned model where
+        nothing is better, the leader of the search before the confirmation; None where no config can be used."""
         return self._answer.best
 
     @property

@@ -41,6 +41,16 @@ def test_the_text_has_all_that_the_function_uses(notebook, tmp_path):
     assert source.text == source_of(names["build"]).text, "the same function gives the same text"
 
 
+def test_a_dataclass_of_a_cell(notebook, tmp_path):
+    """Found by the method that the cell has written, and not by those that Python has made for it."""
+    names = notebook.run(
+        "from dataclasses import dataclass\n"
+        "@dataclass\nclass Sizes:\n    rows: int = 2\n    def double(self):\n        return 2 * self.rows\n"
+        "def build():\n    return Sizes(3).double()\n"
+    )
+    assert run_alone(source_of(names["build"]), tmp_path)["build"]() == 6
+
+
 def test_functions_that_call_each_other(notebook, tmp_path):
     """A cycle of names is no reason to refuse."""
     names = notebook.run(
