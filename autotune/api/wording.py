@@ -26,7 +26,8 @@ def in_python_words(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except AutotuneError as error:
             error.reword(_reworded)
-            raise
+            # It is about what was given: frames of this package between the caller and the sentence tell nothing.
+            raise error.with_traceback(None) from error.__cause__
 
     return call
 
