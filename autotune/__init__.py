@@ -1,16 +1,25 @@
 """autotune: find, prove and ship the best compile configuration of a deep-learning model.
 
-In a job, two lines: `import autotune` and `model = autotune.load("best.yaml").apply(model)`.
+In a job, two lines: `import autotune` and `model = autotune.load("best.yaml").apply(model)`. To tune from Python or a
+notebook: `result = autotune.tune(build)` (docs/python-api.md).
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
+    from autotune.api import events
+    from autotune.api.callbacks import CallbackError
+    from autotune.api.diagnosing import diagnose
+    from autotune.api.result import TuneResult
+    from autotune.api.side_by_side import compare, verify
+    from autotune.api.tuning import load_study, resume, tune
+    from autotune.errors import AutotuneError, InputError
     from autotune.job.load import Loaded
     from autotune.job.stats import Stats
     from autotune.job.tiers.model import LoadedTiers, TieredModel
@@ -19,7 +28,42 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["AdaptivePolicy", "__version__", "expose", "load", "load_tiers", "stats"]
+__all__ = [
+    "AdaptivePolicy",
+    "AutotuneError",
+    "CallbackError",
+    "InputError",
+    "TuneResult",
+    "__version__",
+    "compare",
+    "diagnose",
+    "events",
+    "expose",
+    "load",
+    "load_study",
+    "load_tiers",
+    "resume",
+    "stats",
+    "tune",
+    "verify",
+]
+
+_PLACES = {
+    "AdaptivePolicy": "autotune.tuned.adaptive_policy",
+    "AutotuneError": "autotune.errors",
+    "CallbackError": "autotune.api.callbacks",
+    "InputError": "autotune.errors",
+    "TuneResult": "autotune.api.result",
+    "compare": "autotune.api.side_by_side",
+    "diagnose": "autotune.api.diagnosing",
+    "events": "autotune.api.events",
+    "load_study": "autotune.api.tuning",
+    "resume": "autotune.api.tuning",
+    "tune": "autotune.api.tuning",
+    "verify": "autotune.api.side_by_side",
+}
+"""Public name -> its module, which is imported when the name is asked for: a job that loads a config must not pay for
+the search."""
 
 
 def load(path: str | PathLike[str]) -> Loaded:
@@ -72,9 +116,11 @@ def expose(model: Any, name: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`AdaptivePolicy` is imported where it is asked for: pydantic comes with it."""
-    if name == "AdaptivePolicy":
-        from autotune.tuned.adaptive_policy import AdaptivePolicy
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_PLACES[name])
+    return getattr(module, name, module)
 
-        return AdaptivePolicy
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

@@ -6,6 +6,8 @@ A trial that fails is not an error: it is a `Failure`, a value (see `measurement
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from autotune.printable import printable
 
 
@@ -20,6 +22,17 @@ class AutotuneError(Exception):
     def __init__(self, what: str, *, tip: str | None = None) -> None:
         super().__init__(printable(what))
         self.tip = None if tip is None else printable(tip)
+        self._note_tip()
+
+    def reword(self, reworded: Callable[[str], str]) -> None:
+        """Change the sentence and the tip."""
+        self.args = (reworded(str(self)),)
+        self.tip = None if self.tip is None else reworded(self.tip)
+        self._note_tip()
+
+    def _note_tip(self) -> None:
+        """A traceback, as a notebook shows it, has the tip below the sentence."""
+        self.__notes__ = [] if self.tip is None else [f"tip: {self.tip}"]
 
 
 class InputError(AutotuneError):

@@ -30,6 +30,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("tuning", "doctor"),
     ("verification", "results"),
     ("report",),
+    ("api",),
     ("cli",),
 )
 """A package imports from the rows above its own only, and packages of one row do not import each other. `autotune` is
@@ -54,7 +55,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 """Foreign library -> the files, or folders, that may import it."""
 
 MOST_LINES = 350
-MOST_FLOORS = 12
+MOST_FLOORS = 13
 MOST_PACKAGES = 18
 MOST_MODULES = 8
 """Beside `__init__.py`, at the top of the package."""
@@ -185,7 +186,7 @@ def test_imports_go_down_only() -> None:
 
 
 def test_there_is_no_cycle() -> None:
-    """Neither of packages nor of files, and at most twelve packages stand on each other."""
+    """Neither of packages nor of files, and at most thirteen packages stand on each other."""
     assert max(floors(package_edges()).values()) <= MOST_FLOORS
     floors(file_edges())
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,6 +183,17 @@ class Reports(Protocol):
 
     def refusal(self, text: str) -> GraphBreak | None:
         """The place that made the framework refuse to compile, from the traceback of the process."""
+
+
+class SavedModels(Protocol):
+    """A live model and its inputs in a file. A module has this form."""
+
+    LOADER: str
+    """Text of a module whose function `build` returns what was saved in `{file}`, a file beside it."""
+
+    def save_model(self, model: Any, inputs: Any, path: Path) -> frozenset[str]:
+        """Write both; the same model gives the same bytes. Returns the modules that loading them needs. Raises
+        InputError for what another process could not load, and OSError."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from autotune.backends.protocol import Backend, Reports
+from autotune.backends.protocol import Backend, Reports, SavedModels
 from autotune.config import Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
@@ -53,6 +53,8 @@ class BackendEntry:
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
     capturable: tuple[BreakKind, ...] = ()
     """Kinds of graph breaks that can be taken out by a setting: see `BreakCapture`."""
+    saved_models: str | None = None
+    """Module that writes a live model to a file (see `SavedModels`); None: such a model cannot be tuned as it is."""
     toolchain: str | None = None
     """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
     bundled_only_for_tests: bool = False
@@ -80,6 +82,7 @@ BACKENDS: dict[str, BackendEntry] = {
         shares_compilations=True,
         reports="autotune.backends.torch.break_kinds",
         capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
+        saved_models="autotune.backends.torch.saved_model",
         toolchain="backends.torch.toolchain",
     ),
     "mindspore": BackendEntry(
@@ -194,6 +197,13 @@ def framework_version(framework: str) -> str:
 def reports_of(framework: str) -> Reports | None:
     """The reader of a framework's reports, without importing the framework; None where there is none."""
     module = entry_of(framework).reports
+    found: Any = None if module is None else importlib.import_module(module)
+    return found  # type: ignore[no-any-return]
+
+
+def saved_models_of(framework: str) -> SavedModels | None:
+    """The writer of a framework's live models; None where there is none. It imports the framework."""
+    module = entry_of(framework).saved_models
     found: Any = None if module is None else importlib.import_module(module)
     return found  # type: ignore[no-any-return]
 

@@ -19,7 +19,6 @@ from autotune.printable import printable_lines
 
 if TYPE_CHECKING:
     from autotune.results.result import StudyResult
-    from autotune.study.budget import Budget
     from autotune.study.study import Study
 
 app = typer.Typer(
@@ -82,26 +81,6 @@ _OF_THE_DISK = {
     errno.EIO: "check the disk",
 }
 """Errors of the system that no bug of ours explains -> what to do."""
-
-
-def budget_of(given: str | None, usual: Budget | None = None) -> Budget:
-    """The usual budget within a given time, or the budget in a file. Raises InputError."""
-    from autotune.errors import InputError
-    from autotune.files import parse_as, read_yaml
-    from autotune.study.budget import Budget, duration_s
-
-    usual = usual or Budget()
-    if given is None:
-        return usual
-    wall_s = duration_s(given)
-    if wall_s is not None:
-        return usual.but(wall_s=wall_s)
-    if not Path(given).exists():
-        raise InputError(
-            f"--budget {given}: neither a time nor a file",
-            tip="give a time, e.g. 90s, 10m or 1h, or a YAML file (docs/measurement.md)",
-        )
-    return parse_as(Budget, read_yaml(Path(given)), Path(given))
 
 
 def print_document(study: Study, answer: StudyResult) -> None:

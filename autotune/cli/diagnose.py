@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import AsJson, app, plainly, print_line, say
-from autotune.cli.compare import runners, scratch
+from autotune.cli.app import AsJson, app, end_politely, plainly, print_line, say
+
+if TYPE_CHECKING:
+    from autotune.api.events import Event
 
 
 @app.command()
@@ -28,18 +30,24 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Find graph breaks and recompiles of a model: location, reason, cost and fix, most expensive first."""
-    from autotune.doctor.diagnose import Examiner, make_case
+    from autotune.api.diagnosing import examine
     from autotune.planning.request import TuneRequest
     from autotune.report.findings import diagnosis_document, diagnosis_lines
 
-    wish = TuneRequest(
+    request = TuneRequest(
         models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed
     )
-    case = make_case(wish, knob or ())
-    with scratch() as folder, runners({}, folder) as trials:
-        checkup = Examiner(case, trials, folder, lambda what: say(f"  measuring {what} ...")).run()
+    end_politely()
+    diagnosis = examine(request, knob or (), _say_step)
     if as_json:
-        print_line(json.dumps(diagnosis_document(checkup), indent=2))
+        print_line(json.dumps(diagnosis_document(diagnosis), indent=2))
         return
-    for line in diagnosis_lines(checkup):
+    for line in diagnosis_lines(diagnosis):
         print_line(line)
+
+
+def _say_step(event: Event) -> None:
+    from autotune.api.events import DiagnosisStep
+
+    if isinstance(event, DiagnosisStep):
+        say(f"  measuring {event.what} ...")

@@ -152,18 +152,12 @@ def export(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> int:
     """Write the result as the YAML file that a job loads."""
+    from autotune.api.exporting import export_config
     from autotune.report.configs import config_text
-    from autotune.results import export as exporting
     from autotune.study.open import open_study
-    from autotune.tuned.cache_file import SUFFIX
-    from autotune.tuned.tuned_config import require_replaceable
 
     opened = open_study(studies_dir, study)
-    require_replaceable(output)
-    if with_cache:
-        opened.require_writable()
-        require_replaceable(output.with_suffix(SUFFIX))
-    tuned = exporting.export(opened, output, trial)
+    tuned = export_config(opened, output, trial, with_cache=with_cache)
     config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
     print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")
     if tuned.is_untuned:
@@ -173,22 +167,17 @@ def export(
 
 def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     """1 where no artifact is worth having; the YAML then stands without one."""
+    from autotune.api.exporting import export_cache
     from autotune.errors import InputError
     from autotune.report.format import seconds
-    from autotune.results.export import export_artifact
-    from autotune.trial.runner.runner import Runner
 
     end_politely()
-    with (
-        study.exclusive(),
-        Runner(tuned.framework, study.manifest.variables, preload=False, log=study.folder / "supervisor.log") as runner,
-    ):
-        say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
-        try:
-            artifact = export_artifact(study, tuned, output, runner)
-        except InputError as problem:
-            say(f"{problem}" + (f" ({problem.tip})" if problem.tip else ""))
-            return 1
+    say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
+    try:
+        artifact = export_cache(study, tuned, output)
+    except InputError as problem:
+        say(f"{problem}" + (f" ({problem.tip})" if problem.tip else ""))
+        return 1
     print_line(
         f"{output.with_name(artifact.file)}: {artifact.num_bytes / 2**20:.1f} MiB; the first call compiles for "
         f"{seconds(artifact.compile_s)} in place of {seconds(artifact.compile_cold_s)}"

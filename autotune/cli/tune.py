@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,6 @@ from autotune.cli.app import (
     BudgetFlag,
     StudiesDir,
     app,
-    budget_of,
     end_politely,
     one_of,
     plainly,
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
-    from autotune.trial.runner.runners import Runners
     from autotune.tuning.priors import Source
 
 EarlyStop = Annotated[
@@ -158,6 +155,7 @@ def tune(
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and report the result."""
     begun = time.monotonic()  # A time budget is that of the whole command.
+    from autotune.api.running import parse_budget
     from autotune.planning.manifest import make_manifest
     from autotune.planning.request import TuneRequest
     from autotune.space.schema import PRESETS
@@ -184,7 +182,7 @@ def tune(
         fixed_precision=fixed_precision,
         process_settings=process_settings,
     )
-    wanted = budget_of(budget).but(
+    wanted = parse_budget(budget).but(
         num_trials=trials, stop_early=early_stop, compile_s=compile_timeout, total_s=trial_timeout
     )
     sources = [read_prior(text, studies_dir) for text in dict.fromkeys(prior or ())]
@@ -211,14 +209,10 @@ def resume(
 ) -> int:
     """Continue a study. All settings are read from it; only a time limit starts again."""
     begun = time.monotonic()
-    from autotune.planning.manifest import require_same_question
-    from autotune.study.budget import Budget
-    from autotune.study.open import open_study
+    from autotune.api.running import parse_budget, reopen
 
-    opened = open_study(studies_dir, study)
-    require_same_question(opened.manifest)
-    before = opened.budget or Budget()
-    wanted = budget_of(budget, before).but(num_trials=trials, stop_early=early_stop)
+    opened, before = reopen(studies_dir, study)
+    wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop)
     return _tune(opened, wanted, studies_dir, as_json, begun)
 
 
@@ -249,7 +243,7 @@ def _tune(
             print_document(study, result_of(study))
         raise
     if profiled:
-        profile_best(study)
+        profile(study)
     answer = result_of(study)
     if as_json:
         print_document(study, answer)
@@ -261,36 +255,25 @@ def _tune(
 
 def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source]) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
+    from autotune.api import running
     from autotune.report.summary import failure_lines
     from autotune.results.result import result_of
-    from autotune.tuning.loop import Tuner
 
     try:
-        with at_work(study) as (trials, display):
-            Tuner(study, budget, trials, display, deadline=deadline, sources=sources).run()
+        with live_display() as display:
+            running.search(study, budget, deadline, sources, display)
     except AutotuneError:
         for line in failure_lines(result_of(study)):
             say(line)
         raise
 
 
-@contextmanager
-def at_work(study: Study) -> Iterator[tuple[Runners, LiveDisplay]]:
-    """What runs the trials of a study, and what shows them."""
+def live_display() -> LiveDisplay:
+    """What shows the trials while they run: on stderr, where that is a terminal."""
     from autotune.report.console import PlainConsole
     from autotune.report.live import LiveDisplay
-    from autotune.trial.runner.runners import Runners
 
-    with (
-        LiveDisplay(PlainConsole(stderr=True)) as display,
-        Runners(
-            study.manifest.variables,
-            # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
-            preload=study.manifest.workload.device == "cpu",
-            log=study.folder / "supervisor.log",
-        ) as trials,
-    ):
-        yield trials, display
+    return LiveDisplay(PlainConsole(stderr=True))
 
 
 def print_summary(answer: StudyResult, studies_dir: Path, *, profiled: bool, with_next: bool = True) -> None:
@@ -306,15 +289,9 @@ def print_summary(answer: StudyResult, studies_dir: Path, *, profiled: bool, wit
     screen.print(summary(answer, studies_dir_flag(studies_dir), with_next=with_next))
 
 
-def profile_best(study: Study) -> None:
-    """The untuned model and the best config once more, each alone and then under the framework's profiler."""
-    from autotune.measure.measurement import Failure
-    from autotune.results.result import result_of
-    from autotune.tuning.rerun import rerun_trial
+def profile(study: Study) -> None:
+    """Profile the untuned model and the best config, and say which of them could not be."""
+    from autotune.api.running import profile_best
 
-    answer = result_of(study)
-    compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
-    for number in dict.fromkeys(compared):
-        outcome, _ = rerun_trial(study, number, profiled=True, log=study.folder / "supervisor.log")
-        if isinstance(outcome, Failure):
-            say(f"trial {number} was not profiled: {outcome.reason} at {outcome.stage}: {outcome.error}")
+    for number, failure in profile_best(study).items():
+        say(f"trial {number} was not profiled: {failure.reason} at {failure.stage}: {failure.error}")

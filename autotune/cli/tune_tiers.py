@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.app import end_politely, print_line, say
-from autotune.cli.tune import at_work, print_summary, profile_best, search
+from autotune.cli.tune import live_display, print_summary, profile, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def tune_tiers(
         try:
             search(study, own, study_time, sources)
             if profiled:
-                profile_best(study)
+                profile(study)
             tail = _confirm_tail(study, own, all_time)
             tiers.append(export_tier(study, name, tail, folder))
         except KeyboardInterrupt:
@@ -75,6 +75,7 @@ def tune_tiers(
 
 def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
     """Raises NoUsableTrialError."""
+    from autotune.api.running import runners_of
     from autotune.results.result import result_of
     from autotune.tuning.session import Session
     from autotune.tuning.tail_latency import confirm_tail
@@ -82,7 +83,7 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
     best = result_of(study).best
     if best is None:
         raise NoUsableTrialError("no config keeps every constraint", tip=f"look at: {study.command('show')}")
-    with at_work(study) as (trials, display):
+    with live_display() as display, runners_of(study) as trials:
         return confirm_tail(Session(study, budget, trials, display, deadline), best)
 
 

@@ -203,14 +203,16 @@ def make_case(request: TuneRequest, knobs: Iterable[str]) -> Case:
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
     """
     framework, device = choose_target(request.framework, request.device)
-    arguments = parse_arguments("--model-arg", request.model_arguments)
+    arguments = {**parse_arguments("--model-arg", request.model_arguments), **request.arguments}
     # Every value that there is: what is examined need not be worth a search.
     here = Circumstances(
         version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
     )
     space = load_space(bundled_space(framework), framework=framework, circumstances=here)
     return Case(
-        workload=make_workload(request.models[0], arguments, framework, device, request.seed),
+        workload=make_workload(
+            request.models[0], arguments, framework, device, request.seed, search_path=request.search_path
+        ),
         untuned=space.untuned(),
         config=_with_knobs(space, parse_arguments("--knob", knobs)),
     )

@@ -167,6 +167,7 @@ def _make_targets(
                 task=request.task,
                 traffic=traffic,
                 num_calls=num_calls,
+                search_path=request.search_path,
             ),
             framework_version=framework_version(name),
             space_file=str(files.get(name) or bundled_space(name)),

@@ -56,10 +56,11 @@ def make_workload(
     task: Task = "infer",
     traffic: Traffic | None = None,
     num_calls: int = STREAM_CALLS,
+    search_path: Path | None = None,
 ) -> Workload:
-    """The workload as it is seen from the current folder; `num_calls` of its traffic are replayed in a trial. Raises
-    InputError for a model that is not there."""
-    search_path = Path.cwd()
+    """The workload as it is seen from a folder, the current one unless another is given; `num_calls` of its traffic are
+    replayed in a trial. Raises InputError for a model that is not there."""
+    search_path = search_path or Path.cwd()
     reference, digest = resolve_model(model, framework, task, search_path)
     if model.startswith(hub.SCHEME):
         arguments = {**arguments, "name": hub.name_of(model, search_path)}

@@ -42,7 +42,9 @@ class TuneRequest(Record):
     process_settings: bool = False
     """The job will allow what holds for its whole process."""
     arguments: dict[str, Scalar] = {}
-    """Of a tier: they count more than `model_arguments`."""
+    """Of a tier, or of a caller in Python: they count more than `model_arguments`."""
+    search_path: Path | None = None
+    """Folder from which the model's module is importable; None: the current one."""
 
 
 def check_text(request: TuneRequest) -> None:
@@ -58,11 +60,14 @@ def check_text(request: TuneRequest) -> None:
                 raise InputError(f"{flag} {text}: is not text (UTF-8)") from None
 
 
-def study_name(request: TuneRequest, frameworks: tuple[str, ...], device: Device) -> str:
-    """The name the user gave, or one made of the model (in the first framework), task, frameworks and device."""
+def study_name(request: TuneRequest, frameworks: tuple[str, ...], device: Device, model: str | None = None) -> str:
+    """The name the user gave, or one made of the model (in the first framework), task, frameworks and device.
+
+    `model`: what the model is called where it has no name yet.
+    """
     if request.study is not None:
         return request.study
-    model = models_of(request.models, frameworks)[frameworks[0]]
+    model = model or models_of(request.models, frameworks)[frameworks[0]]
     return "-".join([_short_name(model), *_kind_suffixes(request), *frameworks, device])
 
 

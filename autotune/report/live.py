@@ -16,7 +16,7 @@ from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import LATENCY, Objective
 from autotune.report.constraints import misses
 from autotune.report.failure_rules import news_of
-from autotune.report.format import count, percent, promise, seconds, times
+from autotune.report.format import count, num_bytes, percent, promise, seconds, times
 from autotune.report.objectives import shown, stopped
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
@@ -28,6 +28,7 @@ from autotune.tuning.events import (
     Event,
     MachineBusy,
     ModelChecked,
+    ModelSaved,
     NoiseFloorMeasured,
     NoiseFloorStarted,
     SearchEnded,
@@ -83,6 +84,9 @@ class LiveDisplay:
         match event:
             case SearchStarted():
                 self._begin(event)
+            case ModelSaved():
+                size = num_bytes(event.num_bytes)
+                self._leave(f"model and inputs are saved in {event.path} ({size}): trials load them from there")
             case StageEntered():
                 self._show(f"{self._doing}: {_DOING[event.stage]}")
             case TrialEnded():

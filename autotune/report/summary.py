@@ -55,13 +55,24 @@ def summary(
     answer: StudyResult, studies_dir_flag: str = "", *, with_next: bool = True, full: bool = False
 ) -> RenderableType:
     """Verdict, figures, what stands in the way, and what to do next. `full`: each config in full."""
-    lines = [Text(_headline(answer), style="bold")]
-    lines += [
-        Text(f"  {line}") for line in (*_figures(answer, full=full), *priors_summary(answer), *_obstacles(answer))
-    ]
+    lines = [Text(headline(answer), style="bold")]
+    lines += [Text(f"  {line}") for line in _lines(answer, full=full)]
     if with_next:
         lines += [Text(f"next: {line}") for line in _next_steps(answer, studies_dir_flag)]
     return Group(*lines)
+
+
+def summary_rows(answer: StudyResult) -> list[tuple[str, str]]:
+    """The same lines as pairs of a label and a text."""
+    return [(line[:_LABEL].strip(), line[_LABEL:].strip()) for line in _lines(answer, full=False)]
+
+
+_LABEL = 12
+"""Characters that a line's label takes, the space after it included."""
+
+
+def _lines(answer: StudyResult, *, full: bool) -> list[str]:
+    return [*_figures(answer, full=full), *priors_summary(answer), *_obstacles(answer)]
 
 
 def failure_lines(answer: StudyResult) -> list[str]:
@@ -166,7 +177,8 @@ def _ratio(outcome: Measurement, answer: StudyResult) -> str:
     return times(answer.objective.value(answer.untuned.measurement) / value) if math.isfinite(value) else "-"
 
 
-def _headline(answer: StudyResult) -> str:
+def headline(answer: StudyResult) -> str:
+    """The verdict in one sentence."""
     if answer.verdict is None:
         return "no verdict yet: the winner was not confirmed in fresh processes"
     if answer.verdict is Verdict.INFEASIBLE:

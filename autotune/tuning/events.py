@@ -31,6 +31,15 @@ class SearchStarted:
 
 
 @dataclass(frozen=True)
+class ModelSaved:
+    """A live model and its inputs were written to a file in the study's folder: trials load them from there, and what
+    happens to the live model later does not reach them."""
+
+    path: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class PriorsGiven:
     """Configs of other studies or files are tried first: name -> how many that are new here."""
 
@@ -160,6 +169,7 @@ Event = (
     | PriorsGiven
     | PriorsOffered
     | ModelChecked
+    | ModelSaved
     | TrialStarted
     | StageEntered
     | TrialEnded

@@ -1,0 +1,43 @@
+"""Callbacks of a caller, as one function for the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autotune.api.events import Callback, Event
+from autotune.errors import AutotuneError, InputError, quoted
+
+
+class CallbackError(AutotuneError):
+    """A callback raised an exception, which is the cause of this one. The run stopped there; what is recorded stays."""
+
+
+def notify_all(callbacks: Callback | Sequence[Callback]) -> Callable[[Event], None]:
+    """Calls them in order. Raises InputError for one that cannot be called.
+
+    An exception of one becomes a CallbackError with its name; KeyboardInterrupt and SystemExit pass as they are.
+    """
+    listed = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    for each in listed:
+        if not callable(each):
+            raise InputError(f"callbacks: {each!r} cannot be called", tip="give functions that take one event")
+
+    def notify(event: Event) -> None:
+        for each in listed:
+            try:
+                each(event)
+            except BrokenPipeError:
+                raise  # The reader of what it prints went away: no fault of the callback.
+            except Exception as error:
+                raise CallbackError(
+                    f"the callback {_name_of(each)} failed at {type(event).__name__}: {quoted(error)}",
+                    tip="what is recorded is kept: mend the callback, and give the same call again",
+                ) from error
+
+    return notify
+
+
+def _name_of(callback: Callback) -> str:
+    """Of a function its name, of an object its class."""
+    name: str = getattr(callback, "__qualname__", type(callback).__qualname__)
+    return name

@@ -1,0 +1,78 @@
+"""The events that callbacks receive. Those of a study come from `tuning`; two belong to calls outside of any study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.measure.objective import Objective
+from autotune.tuning import events as of_a_study
+from autotune.tuning.events import (
+    BlockMeasured,
+    ConfigProbed,
+    ConfirmationStarted,
+    DriftChecked,
+    DriftCheckStarted,
+    MachineBusy,
+    ModelChecked,
+    ModelSaved,
+    NoiseFloorMeasured,
+    NoiseFloorStarted,
+    PriorsGiven,
+    PriorsOffered,
+    RuleLearned,
+    SearchEnded,
+    SearchStarted,
+    StageEntered,
+    TrialDisturbed,
+    TrialEnded,
+    TrialStarted,
+)
+
+__all__ = [
+    "BlockMeasured",
+    "Callback",
+    "ConfigProbed",
+    "ConfirmationStarted",
+    "DiagnosisStep",
+    "DriftCheckStarted",
+    "DriftChecked",
+    "Event",
+    "MachineBusy",
+    "ModelChecked",
+    "ModelSaved",
+    "NoiseFloorMeasured",
+    "NoiseFloorStarted",
+    "PairMeasured",
+    "PriorsGiven",
+    "PriorsOffered",
+    "RuleLearned",
+    "SearchEnded",
+    "SearchStarted",
+    "StageEntered",
+    "TrialDisturbed",
+    "TrialEnded",
+    "TrialStarted",
+]
+
+
+@dataclass(frozen=True)
+class PairMeasured:
+    """`verify` and `compare`: the objective's values (seconds or bytes) of both configs in one block."""
+
+    objective: Objective
+    first: float
+    second: float
+
+
+@dataclass(frozen=True)
+class DiagnosisStep:
+    """`diagnose`: what is about to be measured, in words."""
+
+    what: str
+
+
+Event = of_a_study.Event | PairMeasured | DiagnosisStep
+Callback = Callable[[Event], object]
+"""Called with every event, in the thread that runs the study, between two trials or while one runs. What it returns is
+not looked at."""

@@ -1,0 +1,91 @@
+"""Running a study: what is measured, by which processes, and who hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.files import parse_as, read_yaml
+from autotune.measure.measurement import Failure
+from autotune.planning.manifest import require_same_question
+from autotune.results.result import result_of
+from autotune.study.budget import Budget, duration_s
+from autotune.study.open import open_study
+from autotune.study.study import Study
+from autotune.trial.runner.deadline import Deadline
+from autotune.trial.runner.runners import Runners
+from autotune.tuning.events import Notify
+from autotune.tuning.loop import Tuner
+from autotune.tuning.priors import Source
+from autotune.tuning.rerun import rerun_trial
+
+BudgetLike = Budget | str | float | PathLike[str]
+"""A budget, a time (`10m`, or seconds as a number), or the path of a YAML file with a budget."""
+
+
+def parse_budget(given: BudgetLike | None, usual: Budget | None = None) -> Budget:
+    """The usual budget within a given time, or the budget in a file. Raises InputError."""
+    usual = usual or Budget()
+    if given is None:
+        return usual
+    if isinstance(given, Budget):
+        return given
+    text = str(given)
+    wall_s = duration_s(text)
+    if wall_s is not None:
+        return usual.but(wall_s=wall_s)
+    if not Path(text).exists():
+        raise InputError(
+            f"--budget {text}: neither a time nor a file",
+            tip="give a time, e.g. 90s, 10m or 1h, or a YAML file (docs/measurement.md)",
+        )
+    return parse_as(Budget, read_yaml(Path(text)), Path(text))
+
+
+def reopen(studies_dir: Path, name: str) -> tuple[Study, Budget]:
+    """A study to go on with, and the budget it was run with last. Raises like `open_study`, and StoreError where the
+    model's file or the framework's release is not what the study was made with."""
+    study = open_study(studies_dir, name)
+    try:
+        require_same_question(study.manifest)
+    except BaseException:
+        study.close()
+        raise
+    return study, study.budget or Budget()
+
+
+def runners_of(study: Study) -> Runners:
+    """What runs the trials of a study; a context manager."""
+    return Runners(
+        study.manifest.variables,
+        # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
+        preload=study.manifest.workload.device == "cpu",
+        log=_log_of(study),
+    )
+
+
+def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], notify: Notify) -> None:
+    """Search and confirm, from where an earlier run stopped. Raises like `Tuner.run`; what is recorded stays."""
+    with runners_of(study) as trials:
+        Tuner(study, budget, trials, notify, deadline=deadline, sources=sources).run()
+
+
+def profile_best(study: Study) -> dict[int, Failure]:
+    """The untuned model and the best config once more, each alone and then under the framework's profiler.
+
+    Returns the trials that could not be profiled.
+    """
+    answer = result_of(study)
+    compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
+    failures = {}
+    for number in dict.fromkeys(compared):
+        outcome, _ = rerun_trial(study, number, profiled=True, log=_log_of(study))
+        if isinstance(outcome, Failure):
+            failures[number] = outcome
+    return failures
+
+
+def _log_of(study: Study) -> Path:
+    return study.folder / "supervisor.log"

@@ -1,0 +1,32 @@
+"""Trials outside of any study: a folder and processes for the length of one call."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autotune.trial.folder import failed_trials
+from autotune.trial.runner.runners import Runners
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for the processes of one call. It stays where one of them failed: it is the evidence."""
+    folder = Path(tempfile.mkdtemp(prefix="autotune-"))
+    interrupted = False
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if interrupted or not failed_trials(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def runners_in(folder: Path, variables: dict[str, str]) -> Runners:
+    """What runs them; a context manager."""
+    return Runners(variables, preload=False, log=folder / "supervisor.log")

@@ -1,0 +1,106 @@
+"""`verify` and `compare`: two configs measured against each other, outside of any study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+
+from autotune.api.callbacks import notify_all
+from autotune.api.events import Callback, PairMeasured
+from autotune.api.running import BudgetLike, parse_budget
+from autotune.api.scratch import runners_in, scratch
+from autotune.api.wording import in_python_words
+from autotune.errors import InputError
+from autotune.measure.objective import Objective
+from autotune.study.open import open_study
+from autotune.study.study import DEFAULT_STUDIES_DIR
+from autotune.tuned.tuned_config import TunedConfig, load_tuned
+from autotune.verification.comparison import OnBlock, PairedRun, measure, paired_run_of_trials
+from autotune.verification.comparison import Result as Comparison
+from autotune.verification.verify import Verification, paired_run_of_configs, paired_run_with_untuned
+from autotune.verification.verify import verify as verify_tuned
+
+Exported = str | PathLike[str] | TunedConfig
+"""The path of an exported YAML file, or what is in one."""
+
+
+@in_python_words
+def verify(
+    file: Exported,
+    *,
+    max_loss: float = 0.0,
+    budget: BudgetLike | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
+) -> Verification:
+    """Measure an exported config against the untuned model again, on this machine.
+
+    `max_loss`: share (0 to 1) of the promised speed-up that may be lost without being a regression. `budget`: a time
+    such as `"10m"`, seconds, or a `Budget`. `callbacks` receive a `PairMeasured` for each block.
+
+    Returns a `Verification`: `outcome` is `"holds"`, `"regressed"`, `"wrong"` (it fails or computes something else) or
+    `"unclear"` (the machine is too noisy to tell), `why` a sentence, `promised` and `result.speedup` the `Speedup` of
+    then and of today. Raises InputError for a file that cannot be read, MissingFrameworkError or MissingDeviceError
+    where it cannot be measured here, and HarnessError if the untuned model fails or is not the one that was tuned.
+    """
+    if not 0 <= max_loss <= 1:
+        raise InputError(f"max_loss={max_loss}: is not a share", tip="give a number from 0 to 1, e.g. 0.1")
+    limits, notify = parse_budget(budget), notify_all(callbacks)
+    tuned = _read(file)
+    with scratch() as folder:
+        pair = paired_run_with_untuned(tuned, folder)
+        on_block = _on_block(Objective.parse(tuned.workload.objective), notify)
+        with runners_in(folder, tuned.environment.variables) as trials:
+            return verify_tuned(tuned, pair, trials, limits, on_block, max_loss=max_loss)
+
+
+@in_python_words
+def compare(
+    first: Exported | int,
+    second: Exported | int,
+    *,
+    study: str | None = None,
+    budget: BudgetLike | None = None,
+    studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
+    callbacks: Callback | Sequence[Callback] = (),
+) -> Comparison:
+    """Measure two configs of a model side by side, with the method of a study's verdict.
+
+    `first` and `second` are two exported YAML files of the same workload, or with `study` the numbers of two of its
+    trials. `budget` and `callbacks` as of `verify`.
+
+    Returns a `Comparison`: `speedup` is that of the second over the first (`median`, `low`, `high`: above 1 the second
+    is better), `values` the medians of the objective (seconds or bytes), `verdict` is about the second. Where one of
+    them fails, `failure` says how and `failed` which (`"untuned"`, `"first"` or `"second"`), and the others are None.
+    Raises InputError for files that are not comparable and for an unknown study or trial, else like `verify`.
+    """
+    limits, notify = parse_budget(budget), notify_all(callbacks)
+    with scratch() as folder:
+        pair = _pair_of(first, second, study, Path(studies_dir), folder)
+        with runners_in(folder, pair.variables) as trials:
+            return measure(pair, trials, limits, _on_block(pair.objective, notify))
+
+
+def _pair_of(
+    first: Exported | int, second: Exported | int, study: str | None, studies_dir: Path, folder: Path
+) -> PairedRun:
+    if isinstance(first, int) and isinstance(second, int) and study is not None:
+        opened = open_study(studies_dir, study)
+        try:
+            return paired_run_of_trials(opened, first, second, folder)
+        finally:
+            opened.close()
+    if isinstance(first, int) or isinstance(second, int) or study is not None:
+        raise InputError(
+            f"compare({first!r}, {second!r}, study={study!r}): not understood",
+            tip='give two exported files, or two numbers of trials with their study: compare(3, 7, study="NAME")',
+        )
+    return paired_run_of_configs(_read(first), _read(second), folder)
+
+
+def _read(exported: Exported) -> TunedConfig:
+    return exported if isinstance(exported, TunedConfig) else load_tuned(exported)
+
+
+def _on_block(objective: Objective, notify: Callable[[PairMeasured], None]) -> OnBlock:
+    return lambda first, second: notify(PairMeasured(objective, first, second))

@@ -1,0 +1,213 @@
+"""`tune`, `resume` and `load_study`: a study, from Python."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from autotune.api.callbacks import notify_all
+from autotune.api.events import Callback
+from autotune.api.given_model import named_model
+from autotune.api.requests import Paths, Texts, make_request
+from autotune.api.result import TuneResult
+from autotune.api.running import BudgetLike, parse_budget, profile_best, reopen, search
+from autotune.api.wording import in_python_words
+from autotune.config import Scalar
+from autotune.errors import InputError
+from autotune.planning.manifest import make_manifest
+from autotune.report.console import PlainConsole
+from autotune.report.live import LiveDisplay
+from autotune.study.budget import Budget
+from autotune.study.open import open_or_create, open_study
+from autotune.study.study import DEFAULT_STUDIES_DIR, Study
+from autotune.trial.runner.deadline import Deadline
+from autotune.tuning.events import Event, Notify
+from autotune.tuning.priors import Source, read_prior
+
+
+@in_python_words
+def tune(
+    build: Any,
+    inputs: Any = None,
+    *,
+    device: str = "auto",
+    framework: str | None = None,
+    arguments: Mapping[str, Scalar] | None = None,
+    budget: BudgetLike | None = None,
+    trials: int | None = None,
+    objective: Texts | None = None,
+    constraints: Texts = (),
+    study: str | None = None,
+    studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool = True,
+    task: str = "infer",
+    shapes: Texts = (),
+    traffic: str | PathLike[str] | None = None,
+    tolerance: float | None = None,
+    reference: str = "model",
+    space: Paths = (),
+    preset: str = "standard",
+    fixed_precision: bool = False,
+    process_settings: bool = False,
+    prior: Texts = (),
+    seed: int = 0,
+    env: Mapping[str, str] | None = None,
+    early_stop: bool | None = None,
+    compile_timeout: float | None = None,
+    trial_timeout: float | None = None,
+    profile: bool = False,
+) -> TuneResult:
+    """Search for the fastest correct compile config of a model, confirm it, and return the result.
+
+    What is tuned:
+
+    * `build`: a function that returns `(model, inputs)`, or more (docs/models.md). It runs in other processes. One of a
+      module is imported there by its place; of one in a notebook or script the source is written into the study's
+      folder, with the imports, constants, functions and classes of the same notebook that it uses. Or a text as
+      `tune --model` takes it: `"FILE.py:FUNCTION"`, `"PACKAGE.MODULE:FUNCTION"`, a bundled name, `"hf:TYPE"`. Or, for
+      several frameworks, a dict of these by framework.
+    * `inputs`: None, unless `build` is a live `torch.nn.Module`: then its example inputs, a tensor, a tuple of
+      positional or a dict of keyword arguments of a call. Model and inputs are saved (`torch.save`) into the study's
+      folder, and trials load them from there; what happens to the live model later does not reach them.
+    * `arguments`: name -> value (number, text, bool or None) for the function.
+    * `task`: `"infer"` or `"train"`. `shapes`, `traffic`: the shapes of the job, as of `tune --shapes`, `--traffic`.
+
+    Where, how long, and what for:
+
+    * `device`: `"auto"`, `"cpu"`, `"gpu"` or `"ascend"`. `framework`: `"torch"`, `"mindspore"`, `"both"`; None: by
+      device.
+    * `budget`: time for the whole call, the confirmation included: `"10m"`, seconds, a YAML file, or a `Budget`; None:
+      no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `early_stop`: stop
+      when no remaining config is likely to improve the result. `compile_timeout`, `trial_timeout`: seconds.
+    * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of
+      several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
+    * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
+      `"float64"`. `space`, `preset`, `fixed_precision`, `process_settings`, `prior`, `seed`, `env`, `profile`: as the
+      options of the same names of `tune`.
+
+    The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name
+    with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`.
+
+    `callbacks` are called with each event (`autotune.events`). `progress`: show a line for each trial on stderr, where
+    that is a terminal.
+
+    Raises InputError for an argument that cannot be used, StoreError for a study of other settings or a folder that
+    cannot be written, MissingFrameworkError and MissingDeviceError, HarnessError and NoUsableTrialError where nothing
+    could be measured, and CallbackError where a callback failed; all are `autotune.AutotuneError`. KeyboardInterrupt is
+    raised again when the running trial has been ended. In all these cases what is recorded stays: `load_study` reads
+    it, and the same call goes on. No signal handler is set; any thread may call this.
+    """
+    begun = time.monotonic()
+    folder = Path(studies_dir)
+    limits = _limits(parse_budget(budget), trials, early_stop, compile_timeout, trial_timeout)
+    names = (prior,) if isinstance(prior, str) else prior
+    sources = [read_prior(text, folder) for text in dict.fromkeys(names)]
+    request = make_request(
+        study=study,
+        device=device,
+        framework=framework,
+        task=task,
+        arguments=arguments,
+        shapes=shapes,
+        traffic=traffic,
+        objective=objective,
+        constraints=constraints,
+        tolerance=tolerance,
+        reference=reference,
+        space=space,
+        preset=preset,
+        fixed_precision=fixed_precision,
+        process_settings=process_settings,
+        seed=seed,
+        env=env,
+    )
+    with _audience(callbacks, progress=progress) as tell:
+        with named_model(build, inputs, request, folder, tell) as named:
+            opened = open_or_create(folder, make_manifest(named))
+        return _run(opened, limits, begun, sources, tell, profile=profile)
+
+
+@in_python_words
+def resume(
+    study: str,
+    *,
+    budget: BudgetLike | None = None,
+    trials: int | None = None,
+    early_stop: bool | None = None,
+    studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool = True,
+) -> TuneResult:
+    """Continue a study. All its settings are read from it; only a time limit starts again.
+
+    `trials`: most trials of the study, earlier ones included; None: as before. The other arguments, the result and the
+    errors are those of `tune`; StoreError also where the model's file or the framework's release has changed.
+    """
+    begun = time.monotonic()
+    opened, before = reopen(Path(studies_dir), study)
+    limits = _limits(parse_budget(budget, before), trials, early_stop)
+    with _audience(callbacks, progress=progress) as tell:
+        return _run(opened, limits, begun, (), tell)
+
+
+@in_python_words
+def load_study(name: str, *, studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR) -> TuneResult:
+    """The result of a recorded study as it is now.
+
+    Raises InputError for an unknown name, StoreError for a broken study.
+    """
+    opened = open_study(Path(studies_dir), name)
+    try:
+        return TuneResult(opened)
+    finally:
+        opened.close()
+
+
+def _limits(
+    budget: Budget,
+    trials: int | None,
+    early_stop: bool | None,
+    compile_s: float | None = None,
+    total_s: float | None = None,
+) -> Budget:
+    if trials is not None and trials < 1:
+        raise InputError(f"trials={trials}: at least one is needed")
+    for name, seconds in (("compile_timeout", compile_s), ("trial_timeout", total_s)):
+        if seconds is not None and not 1 <= seconds <= 1e6:
+            raise InputError(f"{name}={seconds}: is not a number of seconds from 1 to 1e6")
+    return budget.but(num_trials=trials, stop_early=early_stop, compile_s=compile_s, total_s=total_s)
+
+
+@contextmanager
+def _audience(callbacks: Callback | Sequence[Callback], *, progress: bool) -> Iterator[Notify]:
+    """What tells the display, if there is one, and then the callbacks."""
+    notify = notify_all(callbacks)
+    with LiveDisplay(PlainConsole(stderr=True)) if progress else nullcontext() as display:
+
+        def tell(event: Event) -> None:
+            if display is not None:
+                display(event)
+            notify(event)
+
+        yield tell
+
+
+def _run(
+    study: Study, budget: Budget, begun: float, sources: Sequence[Source], tell: Notify, *, profile: bool = False
+) -> TuneResult:
+    """Search, confirm and read the result. `begun`: when the time of the budget began."""
+    try:
+        search(study, budget, Deadline.after(budget.wall_s, begun), sources, tell)
+        if profile:
+            profile_best(study)
+        return TuneResult(study)
+    except KeyboardInterrupt:
+        kept = f"study {study.name!r} in {study.folder.parent}/ keeps what is recorded"
+        raise KeyboardInterrupt(f"{kept}: autotune.resume({study.name!r}) goes on") from None
+    finally:
+        study.close()
