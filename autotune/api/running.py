@@ -69,7 +69,7 @@ def runners_of(study: Study) -> Runners:
 def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], notify: Notify) -> None:
     """Search and confirm, from where an earlier run stopped. Raises like `Tuner.run`; what is recorded stays."""
     with runners_of(study) as trials:
-        Tuner(study, budget, trials, notify, deadline=deadline, sources=sources).run()
+        Tuner(study, budget, trials, notify, deadline=deadline, sources=sources, prepared_trials=trials).run()
 
 
 def profile_best(study: Study) -> dict[int, Failure]:

@@ -58,6 +58,7 @@ def tune(
     seed: int = 0,
     env: Mapping[str, str] | None = None,
     early_stop: bool | None = None,
+    jobs: int | None = None,
     compile_timeout: float | None = None,
     trial_timeout: float | None = None,
     profile: bool = False,
@@ -83,7 +84,8 @@ def tune(
       device.
     * `budget`: time for the whole call, the confirmation included: `"10m"`, seconds, a YAML file, or a `Budget`; None:
       no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `early_stop`: stop
-      when no remaining config is likely to improve the result. `compile_timeout`, `trial_timeout`: seconds.
+      when no remaining config is likely to improve the result. `jobs`: trials that are compiled at the same time; None:
+      as many as fit. `compile_timeout`, `trial_timeout`: seconds.
     * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of
       several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
@@ -104,7 +106,9 @@ def tune(
     """
     begun = time.monotonic()
     folder = Path(studies_dir)
-    limits = _limits(parse_budget(budget), trials, early_stop, compile_timeout, trial_timeout)
+    limits = _limits(
+        parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
+    )
     names = (prior,) if isinstance(prior, str) else prior
     sources = [read_prior(text, folder) for text in dict.fromkeys(names)]
     request = make_request(
@@ -139,6 +143,7 @@ def resume(
     budget: BudgetLike | None = None,
     trials: int | None = None,
     early_stop: bool | None = None,
+    jobs: int | None = None,
     studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
@@ -150,7 +155,7 @@ def resume(
     """
     begun = time.monotonic()
     opened, before = reopen(Path(studies_dir), study)
-    limits = _limits(parse_budget(budget, before), trials, early_stop)
+    limits = _limits(parse_budget(budget, before), trials, early_stop=early_stop, jobs=jobs)
     with _audience(callbacks, progress=progress) as tell:
         return _run(opened, limits, begun, (), tell)
 
@@ -171,16 +176,20 @@ def load_study(name: str, *, studies_dir: str | PathLike[str] = DEFAULT_STUDIES_
 def _limits(
     budget: Budget,
     trials: int | None,
+    *,
     early_stop: bool | None,
+    jobs: int | None,
     compile_s: float | None = None,
     total_s: float | None = None,
 ) -> Budget:
     if trials is not None and trials < 1:
         raise InputError(f"trials={trials}: at least one is needed")
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs={jobs}: at least one is needed")
     for name, seconds in (("compile_timeout", compile_s), ("trial_timeout", total_s)):
         if seconds is not None and not 1 <= seconds <= 1e6:
             raise InputError(f"{name}={seconds}: is not a number of seconds from 1 to 1e6")
-    return budget.but(num_trials=trials, stop_early=early_stop, compile_s=compile_s, total_s=total_s)
+    return budget.but(num_trials=trials, stop_early=early_stop, num_jobs=jobs, compile_s=compile_s, total_s=total_s)
 
 
 @contextmanager

@@ -39,6 +39,14 @@ EarlyStop = Annotated[
         help="Stop when no remaining config is likely to improve the result. [early stop]",
     ),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        help="Trials that are compiled at the same time; each is timed alone. [default: as many as fit, on a CPU]",
+    ),
+]
 
 
 @app.command()
@@ -77,6 +85,7 @@ def tune(
         typer.Option("--trials", min=1, help="Most trials of the study, earlier ones included. [24]"),
     ] = None,
     early_stop: EarlyStop = None,
+    jobs: Jobs = None,
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,
@@ -183,7 +192,11 @@ def tune(
         process_settings=process_settings,
     )
     wanted = parse_budget(budget).but(
-        num_trials=trials, stop_early=early_stop, compile_s=compile_timeout, total_s=trial_timeout
+        num_trials=trials,
+        stop_early=early_stop,
+        num_jobs=jobs,
+        compile_s=compile_timeout,
+        total_s=trial_timeout,
     )
     sources = [read_prior(text, studies_dir) for text in dict.fromkeys(prior or ())]
     if deadline is not None:
@@ -204,6 +217,7 @@ def resume(
     ] = None,
     budget: BudgetFlag = None,
     early_stop: EarlyStop = None,
+    jobs: Jobs = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
@@ -212,7 +226,7 @@ def resume(
     from autotune.api.running import parse_budget, reopen
 
     opened, before = reopen(studies_dir, study)
-    wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop)
+    wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop, num_jobs=jobs)
     return _tune(opened, wanted, studies_dir, as_json, begun)
 
 
