@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from autotune.errors import AutotuneError, InputError
-from autotune.printable import is_printable
+from autotune.errors import AutotuneError, InputError, is_printable
 
 Model = TypeVar("Model", bound=BaseModel)
 

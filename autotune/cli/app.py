@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from autotune.errors import AutotuneError
-from autotune.printable import printable_lines
+from autotune.errors import AutotuneError, printable_lines
 
 if TYPE_CHECKING:
     from autotune.results.result import StudyResult

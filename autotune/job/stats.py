@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from autotune.errors import printable
 from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Latency
-from autotune.printable import printable
 
 _log = logging.getLogger("autotune")
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from autotune.printable import printable_lines
+from autotune.errors import printable_lines
 
 
 class PlainConsole(Console):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from autotune.printable import printable
+from autotune.errors import printable
 from autotune.report.summary import headline, summary_rows
 from autotune.results.result import StudyResult
 
