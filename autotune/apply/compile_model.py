@@ -1,9 +1,8 @@
-"""Variants: other implementations of parts of a model that compute the same, and the model under a config.
+"""The model under a config: its variants, what the backend compiles, and around that the config's shape strategy.
 
-The model under a config is its variants, what the backend compiles, and around that the config's shape strategy.
-
-A variant is a function that changes a model in place: it sets attributes of its modules (a layer, a method, a flag). It
-is given a copy of the model's modules that shares their weights. Backends know nothing of variants.
+A variant is another implementation of a part of a model that computes the same: a function that changes a model in
+place by setting attributes of its modules (a layer, a method, a flag). It is given a copy of the model's modules that
+shares their weights. Backends know nothing of variants.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from autotune.planning.models import make_workload, models_of, resolve_model
 from autotune.planning.request import TuneRequest, check_text, parse_arguments, parse_pairs, study_name
 from autotune.planning.spaces import bundled_space, space_of, spaces_of
 from autotune.planning.targets import choose_targets
-from autotune.space.combined import join
+from autotune.space.combined import join_spaces
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest, Target
 from autotune.trial.runner.probe import read_declaration
@@ -58,7 +58,7 @@ def make_manifest(request: TuneRequest) -> Manifest:
         framework_version=base.framework_version,
         space_file=base.space_file,
         others=tuple(others),
-        space=join(spaces) if others else spaces[0],
+        space=join_spaces(spaces) if others else spaces[0],
         objectives=objectives,
         constraints=constraints,
         tolerance=request.tolerance,

@@ -12,10 +12,10 @@ from autotune.errors import InputError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
 from autotune.planning.request import TuneRequest
 from autotune.planning.targets import is_installed, parse_frameworks
-from autotune.space.combined import join
-from autotune.space.declared import Declaration, with_declared
+from autotune.space.combined import join_spaces
+from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.load import Circumstances, load_space, read_space_file
-from autotune.space.shape_knobs import known_of
+from autotune.space.shape_knobs import known_shapes
 from autotune.space.space import SearchSpace
 from autotune.study.manifest import Target
 from autotune.workload.workload import Device, Task
@@ -60,7 +60,7 @@ def space_of(target: Target, request: TuneRequest, declared: Declaration) -> Sea
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
     found_too = entry.shares_compilations and request.preset != "quick" and not request.spaces
-    return with_declared(space, declared, dict(entry.compiled), found_too=found_too)
+    return with_declared_knobs(space, declared, dict(entry.compiled), found_too=found_too)
 
 
 def _circumstances(request: TuneRequest, target: Target, declared: Declaration) -> Circumstances:
@@ -73,7 +73,7 @@ def _circumstances(request: TuneRequest, target: Target, declared: Declaration) 
         preset=request.preset,
         tolerance=0.0 if request.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
-        known=known_of(target.workload.traffic, declared.padding),
+        known=known_shapes(target.workload.traffic, declared.padding),
         process_settings=request.process_settings,
     )
 
@@ -91,7 +91,7 @@ def describe_spaces(device: str, framework: str | None = None, task: Task = "inf
         version = framework_version(name)
         here = Circumstances(version=version, device=device, task=task, process_settings=True)  # type: ignore[arg-type]
         spaces.append(load_space(bundled_space(name), framework=name, circumstances=here))
-    return [_as_plain_data(each) for each in ([join(spaces)] if framework and len(spaces) > 1 else spaces)]
+    return [_as_plain_data(each) for each in ([join_spaces(spaces)] if framework and len(spaces) > 1 else spaces)]
 
 
 def _as_plain_data(space: SearchSpace) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.measure.statistics import Speedup, Verdict, verdict_of
 from autotune.results.export_cache import prewarm
 from autotune.results.result import EXPORTED_CACHE, ExportedCache, StudyResult, break_even_of, result_of
-from autotune.space.combined import plain
+from autotune.space.combined import without_framework
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.own_files import clear_runs
@@ -111,7 +111,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
         framework=workload.framework,
         verdict=exported.verdict,
         config=config,
-        untuned=plain(manifest.space.untuned(workload.framework)),
+        untuned=without_framework(manifest.space.untuned(workload.framework)),
         variants=_places(manifest.variants.get(workload.framework, {}), ConfigParts.of(config).variants),
         baseline=None if workload == manifest.workload else _baseline(manifest, answer.untuned),
         workload=TunedWorkload(
@@ -166,7 +166,7 @@ def _baseline(manifest: Manifest, untuned: TrialRecord) -> Baseline:
         framework=manifest.workload.framework,
         framework_version=manifest.framework_version,
         model=manifest.workload.model,
-        config=plain(untuned.config),
+        config=without_framework(untuned.config),
         signature=untuned.measurement.signature,
     )
 

@@ -15,7 +15,7 @@ from autotune.space.space import Knob, SearchSpace
 DOC = "docs/search-spaces.md"
 
 
-def join(spaces: Sequence[SearchSpace]) -> SearchSpace:
+def join_spaces(spaces: Sequence[SearchSpace]) -> SearchSpace:
     """Combine one space for each framework; the untuned model of the first is the base of the study."""
     names = tuple(space.framework for space in spaces)
     choice = Knob(name=FRAMEWORK, doc=DOC, values=names, when={}, default=names[0], untuned=names[0])
@@ -28,7 +28,7 @@ def join(spaces: Sequence[SearchSpace]) -> SearchSpace:
     )
 
 
-def plain(config: Config) -> Config:
+def without_framework(config: Config) -> Config:
     """The config without prefixes, as its own framework knows it; unchanged if it is of a single framework's space."""
     if FRAMEWORK not in config.root:
         return config

@@ -37,7 +37,9 @@ class Declaration(Record):
         return (self.repeated,) if self.repeated and found_too else ()
 
 
-def with_declared(space: SearchSpace, declared: Declaration, compiled: Pattern, *, found_too: bool) -> SearchSpace:
+def with_declared_knobs(
+    space: SearchSpace, declared: Declaration, compiled: Pattern, *, found_too: bool
+) -> SearchSpace:
     """The space with a knob `region` and a knob for each variant. Raises InputError if it has a knob of that name.
 
     `compiled` are the settings under which the framework compiles a module: elsewhere there is no region to choose, and

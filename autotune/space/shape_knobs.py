@@ -8,7 +8,7 @@ from autotune.space.schema import Need
 from autotune.workload.traffic import Traffic
 
 
-def known_of(traffic: Traffic | None, padded: Iterable[str]) -> frozenset[Need]:
+def known_shapes(traffic: Traffic | None, padded: Iterable[str]) -> frozenset[Need]:
     """What decides which strategies a search space offers. `padded` are the dimensions that may be padded, as the model
     declares them. A dimension that varies and whose name begins with `batch` is taken for a batch: whether calls can be
     split along it shows in a trial."""

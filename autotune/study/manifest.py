@@ -15,7 +15,7 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.schema import Record
-from autotune.space.combined import plain
+from autotune.space.combined import without_framework
 from autotune.space.space import SearchSpace
 from autotune.workload.traffic import Traffic
 from autotune.workload.workload import Workload
@@ -94,7 +94,7 @@ class Manifest(Record):
     def target_of(self, config: Config) -> tuple[Target, Config]:
         """The target that a config of the study's space belongs to, and the config without the framework's prefix."""
         chosen = config.get(FRAMEWORK, self.workload.framework)
-        return next(each for each in self.targets if each.workload.framework == chosen), plain(config)
+        return next(each for each in self.targets if each.workload.framework == chosen), without_framework(config)
 
     def differences(self, other: Manifest) -> list[str]:
         """The settings that differ in `other`, in words; empty if the trials of both are comparable."""

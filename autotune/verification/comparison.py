@@ -160,28 +160,28 @@ class Result:
 
 
 def measure(
-    duel: PairedRun, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first, _second: None
+    pair: PairedRun, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first, _second: None
 ) -> Result:
     """Measure until the answer is clear or the budget's blocks, or its time, are used up.
 
     Raises HarnessError for another model than the one whose signature a side names, and for too little time.
     """
     deadline = Deadline.after(budget.wall_s)
-    folder = TrialFolder((duel.folder / "untuned").resolve())
-    request = _request(duel, budget, duel.untuned, "untuned")
+    folder = TrialFolder((pair.folder / "untuned").resolve())
+    request = _request(pair, budget, pair.untuned, "untuned")
     untuned = attempt(trials, folder, request.limited_to(deadline.cap(request.limits)))
     if isinstance(untuned, Failure) and deadline.left_s() <= 0:
         raise _too_little_time(budget)
     if isinstance(untuned, Failure):
         return Result(None, failure=untuned, failed="untuned")
-    _require_same_model(duel.untuned, untuned)
+    _require_same_model(pair.untuned, untuned)
     contest = BlockedRun(
         trials,
-        duel.folder,
-        [Contestant(name, _request(duel, budget, side, name)) for name, side in _sides(duel).items()],
-        budget.confirmation.fit_for(duel.objective),
-        duel.objective.value,
-        seed=duel.untuned.workload.seed,
+        pair.folder,
+        [Contestant(name, _request(pair, budget, side, name)) for name, side in _sides(pair).items()],
+        budget.confirmation.fit_for(pair.objective),
+        pair.objective.value,
+        seed=pair.untuned.workload.seed,
         on_block=lambda values: on_block(*values.values()) if len(values) == 2 else None,
         deadline=deadline,
     )
@@ -190,9 +190,9 @@ def measure(
         for name, failure in contest.failures.items():
             return Result(None, failure=failure, failed=name)
         raise _too_little_time(budget)
-    for name, side in _sides(duel).items():
+    for name, side in _sides(pair).items():
         _require_same_model(side, contest.blocks[0][name])
-    return Result(comparison, objective=duel.objective, second=contest.blocks[0]["second"])
+    return Result(comparison, objective=pair.objective, second=contest.blocks[0]["second"])
 
 
 def _too_little_time(budget: Budget) -> HarnessError:
@@ -201,8 +201,8 @@ def _too_little_time(budget: Budget) -> HarnessError:
     )
 
 
-def _sides(duel: PairedRun) -> dict[str, Side]:
-    return {"first": duel.first, "second": duel.second}
+def _sides(pair: PairedRun) -> dict[str, Side]:
+    return {"first": pair.first, "second": pair.second}
 
 
 def _require_same_model(side: Side, measured: Measurement) -> None:
@@ -213,20 +213,20 @@ def _require_same_model(side: Side, measured: Measurement) -> None:
         )
 
 
-def _request(duel: PairedRun, budget: Budget, side: Side, name: str) -> TrialRequest:
+def _request(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialRequest:
     return TrialRequest(
         number=0,
         workload=side.workload,
         config=side.config,
-        untuned=(side.workload, side.config) == (duel.untuned.workload, duel.untuned.config),
-        tolerance=duel.tolerance,
-        reference_precision=duel.reference_precision,
-        reference=str(duel.reference.resolve()),
-        cache=str((duel.folder / "cache" / name).resolve()),
-        cold=duel.objective.compiles_cold,
+        untuned=(side.workload, side.config) == (pair.untuned.workload, pair.untuned.config),
+        tolerance=pair.tolerance,
+        reference_precision=pair.reference_precision,
+        reference=str(pair.reference.resolve()),
+        cache=str((pair.folder / "cache" / name).resolve()),
+        cold=pair.objective.compiles_cold,
         sampling=budget.sampling,
         limits=budget.limits,
-        variables=duel.variables,
+        variables=pair.variables,
     )
 
 

@@ -36,29 +36,29 @@ class Verification:
 
 def verify(
     tuned: TunedConfig,
-    duel: PairedRun | None,
+    pair: PairedRun | None,
     trials: Trials,
     budget: Budget,
     on_block: OnBlock,
     *,
     max_loss: float = 0.0,
 ) -> Verification:
-    """Measure the exported config against the untuned model; `duel` None if the export is the untuned model.
+    """Measure the exported config against the untuned model; `pair` None if the export is the untuned model.
 
     A loss of up to `max_loss` of the promised speed-up is no regression. Raises HarnessError where the untuned model
     cannot be measured or is not the one that was tuned.
     """
-    found = _verify(tuned, duel, trials, budget, on_block, max_loss=max_loss)
+    found = _verify(tuned, pair, trials, budget, on_block, max_loss=max_loss)
     return replace(found, objective=Objective.parse(tuned.workload.objective))
 
 
 def _verify(
-    tuned: TunedConfig, duel: PairedRun | None, trials: Trials, budget: Budget, on_block: OnBlock, *, max_loss: float
+    tuned: TunedConfig, pair: PairedRun | None, trials: Trials, budget: Budget, on_block: OnBlock, *, max_loss: float
 ) -> Verification:
     promised = tuned.evidence.speedup
-    if duel is None:
+    if pair is None:
         return Verification("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
-    result = measure(duel, trials, budget, on_block)
+    result = measure(pair, trials, budget, on_block)
     if result.failure is not None:
         return _of_failure(result, promised)
     assert result.second is not None

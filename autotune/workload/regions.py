@@ -58,7 +58,7 @@ def _patterns(listed: str, text: str) -> tuple[str, ...]:
     return patterns
 
 
-def fitting(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
+def matching_paths(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
     """The paths that match a pattern, without those inside another match. Raises InvalidConfigError if one has none."""
     known = list(paths)
     for pattern in patterns:

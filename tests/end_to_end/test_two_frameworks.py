@@ -17,7 +17,7 @@ from autotune.errors import HarnessError, InputError, StoreError
 from autotune.measure.measurement import Failure, Reason
 from autotune.planning.manifest import require_same_question
 from autotune.results.export import export, tuned_config
-from autotune.space.combined import join
+from autotune.space.combined import join_spaces
 from autotune.space.load import Circumstances, load_space
 from autotune.study.manifest import Target
 from autotune.trial.folder import TrialFolder
@@ -104,7 +104,9 @@ def make_both(make_study, target, tmp_path):
     def make(**overrides):
         here = Circumstances(version="0", device="cpu")
         spaces = [load_space(tmp_path / f"{name}.yaml", framework=name, circumstances=here) for name in LATENCY_MS]
-        return make_study(workload=target("fake").workload, others=(target("sham"),), space=join(spaces), **overrides)
+        return make_study(
+            workload=target("fake").workload, others=(target("sham"),), space=join_spaces(spaces), **overrides
+        )
 
     return make
 

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.report.configs import config_text
-from autotune.space.combined import join
+from autotune.space.combined import join_spaces
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,6 @@ def test_all_settings_are_shown_in_full(space):
 
 def test_a_study_of_several_frameworks_names_the_framework(space):
     """Two untuned models, one of each framework, are told apart."""
-    both = join([space, space.model_copy(update={"framework": "sham"})])
+    both = join_spaces([space, space.model_copy(update={"framework": "sham"})])
     assert config_text(both.untuned("sham"), both) == "framework=sham"
     assert config_text(both.default("fake"), both) == "framework=fake execution=compile latency_ms=6"

@@ -10,7 +10,7 @@ from autotune.errors import InputError, StoreError
 from autotune.planning.models import models_of
 from autotune.planning.spaces import describe_spaces, spaces_of
 from autotune.planning.targets import choose_targets
-from autotune.space.combined import join, plain
+from autotune.space.combined import join_spaces, without_framework
 from autotune.space.load import Circumstances, load_space
 from autotune.study.manifest import Target, read_manifest
 
@@ -56,7 +56,7 @@ def sham(load):
 
 @pytest.fixture
 def joined(fake, sham):
-    return join([fake, sham])
+    return join_spaces([fake, sham])
 
 
 def joined_config(framework, settings):
@@ -107,9 +107,9 @@ class TestSpace:
 
     def test_the_order_says_whose_untuned_model_is_the_base(self, fake, sham):
         """The same two spaces the other way round are another question."""
-        other = join([sham, fake])
+        other = join_spaces([sham, fake])
         assert other.untuned() == joined_config("sham", sham.untuned().root)
-        assert other.fingerprint != join([fake, sham]).fingerprint
+        assert other.fingerprint != join_spaces([fake, sham]).fingerprint
 
     def test_simplicity_counts_from_the_frameworks_own_default(self, joined, fake):
         """The other framework's default is one change away, not as many as it has knobs."""
@@ -125,8 +125,8 @@ class TestSpace:
 
     def test_plain(self, joined, fake, sham):
         """A framework is given its own config, without the choice and the prefix; a plain config stays as it is."""
-        assert [plain(each) for each in joined.anchors()] == [*fake.anchors(), *sham.anchors()]
-        assert plain(fake.default()) == fake.default()
+        assert [without_framework(each) for each in joined.anchors()] == [*fake.anchors(), *sham.anchors()]
+        assert without_framework(fake.default()) == fake.default()
 
     def test_words(self, joined):
         """People read the framework once, not before every knob."""

@@ -16,8 +16,8 @@ from autotune.errors import InputError, MissingVariantError
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import make_workload
 from autotune.planning.request import TuneRequest
-from autotune.space.combined import join, plain
-from autotune.space.declared import Declaration, with_declared
+from autotune.space.combined import join_spaces, without_framework
+from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import SearchSpace
 from autotune.trial.runner.probe import read_declaration
 from autotune.workload.tiers import TierSpec
@@ -35,7 +35,7 @@ class TestKnobs:
     def test_of_regions_and_variants(self, space):
         """Behind the file's knobs; the model as it is comes first, and is what untuned and default are."""
         declared = Declaration(regions=("blocks.*", "whole", "whole but head"), variants=VARIANTS)
-        joined = with_declared(space, declared, COMPILED, found_too=True)
+        joined = with_declared_knobs(space, declared, COMPILED, found_too=True)
         variant, region = joined.knobs[-2:]
         assert names(joined)[:-2] == names(space)
         assert (variant.name, variant.values, variant.when) == ("variant.wait", ("long", "short"), {})
@@ -48,7 +48,7 @@ class TestKnobs:
 
     def test_nothing_declared_is_no_knob(self, space):
         """A space without declarations stays the very same question."""
-        assert with_declared(space, Declaration(), COMPILED, found_too=True).fingerprint == space.fingerprint
+        assert with_declared_knobs(space, Declaration(), COMPILED, found_too=True).fingerprint == space.fingerprint
 
     @pytest.mark.parametrize(
         ("regions", "found_too", "expected"),
@@ -63,31 +63,31 @@ class TestKnobs:
     def test_what_was_found_gives_way(self, space, regions, found_too, expected):
         """Repeated blocks are tried where the author says nothing of regions, and the study wants them."""
         declared = Declaration(regions=regions, repeated="blocks.*")
-        joined = with_declared(space, declared, COMPILED, found_too=found_too)
+        joined = with_declared_knobs(space, declared, COMPILED, found_too=found_too)
         assert [knob.values for knob in joined.knobs[len(space.knobs) :]] == ([expected] if expected else [])
 
     def test_a_space_that_compiles_nothing_has_no_region(self, space):
         """No knob is added that could never be active."""
         declared = Declaration(regions=("blocks.*",))
-        assert "region" not in names(with_declared(space, declared, {"execution": "graph"}, found_too=True))
-        assert "region" not in names(with_declared(space, declared, {"run": "compile"}, found_too=True))
+        assert "region" not in names(with_declared_knobs(space, declared, {"execution": "graph"}, found_too=True))
+        assert "region" not in names(with_declared_knobs(space, declared, {"run": "compile"}, found_too=True))
 
     def test_in_a_study_of_two_frameworks(self, space):
         """Each framework has the knobs of its own model, under its name as all others."""
         declared = Declaration(regions=("blocks.*",), variants=VARIANTS)
         other = space.model_copy(update={"framework": "sham"})
-        joined = join([with_declared(space, declared, COMPILED, found_too=True), other])
+        joined = join_spaces([with_declared_knobs(space, declared, COMPILED, found_too=True), other])
         own = joined.default()
         assert (own["fake.region"], own["fake.variant.wait"]) == ("whole", "long")
-        assert ConfigParts.of(plain(own)).variants == {"wait": "long"}
+        assert ConfigParts.of(without_framework(own)).variants == {"wait": "long"}
         assert "variant.wait=long" in str(own)
-        assert ConfigParts.of(plain(joined.default("sham"))).variants == {}
+        assert ConfigParts.of(without_framework(joined.default("sham"))).variants == {}
 
     def test_a_name_that_is_taken(self, space):
         """The space file and the model declare the same knob: someone must give way."""
-        once = with_declared(space, Declaration(variants=VARIANTS), COMPILED, found_too=True)
+        once = with_declared_knobs(space, Declaration(variants=VARIANTS), COMPILED, found_too=True)
         with pytest.raises(InputError, match=r"has a knob variant\.wait"):
-            with_declared(once, Declaration(variants=VARIANTS), COMPILED, found_too=True)
+            with_declared_knobs(once, Declaration(variants=VARIANTS), COMPILED, found_too=True)
 
 
 MODEL = """

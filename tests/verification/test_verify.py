@@ -86,7 +86,7 @@ class TestVerify:
 
     def verify(self, tmp_path, path, trials, told=lambda *_: None, **more):
         tuned = load_tuned(path)
-        return verify(tuned, paired_run_with_untuned(tuned, tmp_path / "duel"), trials, Budget(), told, **more)
+        return verify(tuned, paired_run_with_untuned(tuned, tmp_path / "pair"), trials, Budget(), told, **more)
 
     @pytest.mark.parametrize(("first", "second", "outcome", "code", "words"), JUDGEMENTS)
     def test_judgement(self, tmp_path, export, scripted, first, second, outcome, code, words):
@@ -181,12 +181,12 @@ class TestVerify:
             content["environment"]["variables"] = {"A": "1"}
 
         tuned = load_tuned(export(change))
-        duel = paired_run_with_untuned(tuned, tmp_path)
-        assert [each.config for each in (duel.first, duel.second)] == [Config(SLOW), Config(FAST)]
-        assert duel.untuned == duel.first
-        assert {each.signature for each in (duel.first, duel.second)} == {tuned.workload.signature}
-        assert (duel.tolerance, duel.objective.quantity, duel.variables) == (0.25, "p99", {"A": "1"})
-        assert (duel.second.workload.seed, duel.second.workload.arguments) == (7, {"rows": 6})
+        pair = paired_run_with_untuned(tuned, tmp_path)
+        assert [each.config for each in (pair.first, pair.second)] == [Config(SLOW), Config(FAST)]
+        assert pair.untuned == pair.first
+        assert {each.signature for each in (pair.first, pair.second)} == {tuned.workload.signature}
+        assert (pair.tolerance, pair.objective.quantity, pair.variables) == (0.25, "p99", {"A": "1"})
+        assert (pair.second.workload.seed, pair.second.workload.arguments) == (7, {"rows": 6})
 
 
 class TestCompare:

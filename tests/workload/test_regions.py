@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from autotune.errors import InvalidConfigError
-from autotune.workload.regions import Region, fitting, repeated_blocks
+from autotune.workload.regions import Region, matching_paths, repeated_blocks
 
 PATHS = ["", "stem", "blocks", "blocks.0", "blocks.0.mlp", "blocks.1", "blocks.1.mlp", "head"]
 
@@ -49,13 +49,13 @@ def test_what_is_no_region_is_refused(text: str) -> None:
 )
 def test_a_wildcard_stays_within_one_part_of_a_path(patterns: list[str], expected: list[str]) -> None:
     """`*` is any one name; what lies inside a module that fits already is left out; the order is the model's."""
-    assert fitting(patterns, PATHS) == expected
+    assert matching_paths(patterns, PATHS) == expected
 
 
 def test_a_pattern_that_fits_nothing_is_refused() -> None:
     """A misspelt path names itself and the parts that the model has."""
     with pytest.raises(InvalidConfigError, match=r"has the path 'blokcs\.\*'") as caught:
-        fitting(["head", "blokcs.*"], PATHS)
+        matching_paths(["head", "blokcs.*"], PATHS)
     assert caught.value.tip == "its own parts are: stem, blocks, head"
 
 

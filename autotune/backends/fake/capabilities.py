@@ -18,7 +18,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.diagnosis import Compilations
 from autotune.workload.arguments import Arguments
-from autotune.workload.regions import Region, fitting
+from autotune.workload.regions import Region, matching_paths
 
 if TYPE_CHECKING:
     from autotune.backends.fake.backend import FakeBackend
@@ -119,7 +119,7 @@ class FakeRegions:
 
     def check_region(self, model: Any, region: str) -> None:
         wanted = Region.parse(region)
-        fitting((*wanted.compiled, *wanted.left), self.modules(model))
+        matching_paths((*wanted.compiled, *wanted.left), self.modules(model))
 
     def copy_modules(self, model: Any) -> FakeCopy:
         return FakeCopy(deepcopy(model))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import mindspore as ms
 
 from autotune.errors import InvalidConfigError
-from autotune.workload.regions import KNOB, Region, fitting
+from autotune.workload.regions import KNOB, Region, matching_paths
 
 _CONTAINERS = tuple(getattr(ms.nn, name) for name in ("CellList", "CellDict") if hasattr(ms.nn, name))
 """Cells that are never called themselves."""
@@ -30,7 +30,7 @@ def cells_of(model: ms.nn.Cell, region: Region) -> list[ms.nn.Cell]:
     if region.is_whole:
         return [model]
     found = modules(model)
-    for path in (paths := fitting(region.compiled, found)):
+    for path in (paths := matching_paths(region.compiled, found)):
         if isinstance(found[path], _CONTAINERS):
             raise InvalidConfigError(
                 f"knob {KNOB}: {path} is a {type(found[path]).__name__}, which is never called itself",

@@ -10,7 +10,7 @@ import torch
 
 from autotune.backends.torch.compiler import Compile, Entry
 from autotune.errors import InvalidConfigError
-from autotune.workload.regions import KNOB, Region, fitting
+from autotune.workload.regions import KNOB, Region, matching_paths
 
 _DYNAMO, _LIMIT = "torch._dynamo.config", "recompile_limit"
 
@@ -70,7 +70,7 @@ def left_paths(model: torch.nn.Module) -> list[str]:
 def _chosen(model: torch.nn.Module, region: Region) -> list[torch.nn.Module]:
     """Modules to compile, or to leave."""
     found = modules(model)
-    paths = fitting((*region.compiled, *region.left), found)
+    paths = matching_paths((*region.compiled, *region.left), found)
     for path in paths:
         if type(found[path]).forward is torch.nn.Module.forward:
             raise InvalidConfigError(
