@@ -238,7 +238,7 @@ def test_the_example_of_the_documentation(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_from_the_declaration_to_the_job(cli, net, tmp_path, budget_file, monkeypatch):
+def test_from_the_declaration_to_the_job(real_clock, cli, net, tmp_path, budget_file, monkeypatch):
     """A variant is searched, wins, is exported by name and place, verified, and applied in a job that gives it."""
     done = cli(
         "tune", "--model", "net:tiny", "--framework", "fake", "--device", "cpu", "--space", "space.yaml",
