@@ -95,8 +95,8 @@ def tune(
     The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name
     with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`.
 
-    `callbacks` are called with each event (`autotune.events`). `progress`: show a line for each trial on stderr, where
-    that is a terminal.
+    `callbacks` are called with each event (`autotune.events`). `progress`: show a line for each trial on stderr,
+    and on a terminal what is going on.
 
     Raises InputError for an argument that cannot be used, StoreError for a study of other settings or a folder that
     cannot be written, MissingFrameworkError and MissingDeviceError, HarnessError and NoUsableTrialError where nothing

@@ -47,6 +47,7 @@ Jobs = Annotated[
         help="Trials that are compiled at the same time; each is timed alone. [default: as many as fit, on a CPU]",
     ),
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr while the study runs.")]
 
 
 @app.command()
@@ -86,6 +87,7 @@ def tune(
     ] = None,
     early_stop: EarlyStop = None,
     jobs: Jobs = None,
+    quiet: Quiet = False,
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,
@@ -202,10 +204,10 @@ def tune(
     if deadline is not None:
         from autotune.cli.tune_tiers import tune_tiers
 
-        return tune_tiers(wish, deadline, wanted, studies_dir, as_json, begun, sources, profiled=profile)
+        return tune_tiers(wish, deadline, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet)
     manifest = make_manifest(wish)
     opened = open_or_create(studies_dir, manifest)
-    return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile)
+    return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet)
 
 
 @app.command()
@@ -218,6 +220,7 @@ def resume(
     budget: BudgetFlag = None,
     early_stop: EarlyStop = None,
     jobs: Jobs = None,
+    quiet: Quiet = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:
@@ -227,7 +230,7 @@ def resume(
 
     opened, before = reopen(studies_dir, study)
     wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop, num_jobs=jobs)
-    return _tune(opened, wanted, studies_dir, as_json, begun)
+    return _tune(opened, wanted, studies_dir, as_json, begun, quiet=quiet)
 
 
 def _tune(
@@ -239,6 +242,7 @@ def _tune(
     sources: Sequence[Source] = (),
     *,
     profiled: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
     from autotune.results.result import result_of
@@ -246,7 +250,7 @@ def _tune(
 
     end_politely()
     try:
-        search(study, budget, Deadline.after(budget.wall_s, begun), sources)
+        search(study, budget, Deadline.after(budget.wall_s, begun), sources, quiet=quiet)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
         say("interrupted; nothing recorded is lost. Go on with:")
@@ -267,14 +271,14 @@ def _tune(
     return 0 if answer.best is not None else 1
 
 
-def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source]) -> None:
+def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], *, quiet: bool) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
     from autotune.api import running
     from autotune.report.summary import failure_lines
     from autotune.results.result import result_of
 
     try:
-        with live_display() as display:
+        with live_display(quiet=quiet) as display:
             running.search(study, budget, deadline, sources, display)
     except AutotuneError:
         for line in failure_lines(result_of(study)):
@@ -282,12 +286,12 @@ def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[S
         raise
 
 
-def live_display() -> LiveDisplay:
-    """What shows the trials while they run: on stderr, where that is a terminal."""
+def live_display(*, quiet: bool) -> LiveDisplay:
+    """What shows the trials while they run, on stderr."""
     from autotune.report.console import PlainConsole
     from autotune.report.live import LiveDisplay
 
-    return LiveDisplay(PlainConsole(stderr=True))
+    return LiveDisplay(PlainConsole(stderr=True, quiet=quiet))
 
 
 def print_summary(answer: StudyResult, studies_dir: Path, *, profiled: bool, with_next: bool = True) -> None:

@@ -31,6 +31,7 @@ def tune_tiers(
     sources: Sequence[Source],
     *,
     profiled: bool,
+    quiet: bool,
 ) -> int:
     """Tune one tier after the other, the best first. Returns 1 if no tier meets the deadline."""
     from autotune.planning.manifest import make_manifest, tier_requests
@@ -49,10 +50,10 @@ def tune_tiers(
         study = open_or_create(studies_dir, manifest)
         own, study_time, all_time = share_of(budget, time, len(manifests) - number)
         try:
-            search(study, own, study_time, sources)
+            search(study, own, study_time, sources, quiet=quiet)
             if profiled:
                 profile(study)
-            tail = _confirm_tail(study, own, all_time)
+            tail = _confirm_tail(study, own, all_time, quiet=quiet)
             tiers.append(export_tier(study, name, tail, folder))
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
@@ -73,7 +74,7 @@ def tune_tiers(
     return _verdict(written)
 
 
-def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
+def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bool) -> Tail:
     """Raises NoUsableTrialError."""
     from autotune.api.running import runners_of
     from autotune.results.result import result_of
@@ -83,7 +84,7 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline) -> Tail:
     best = result_of(study).best
     if best is None:
         raise NoUsableTrialError("no config keeps every constraint", tip=f"look at: {study.command('show')}")
-    with live_display() as display, runners_of(study) as trials:
+    with live_display(quiet=quiet) as display, runners_of(study) as trials:
         return confirm_tail(Session(study, budget, trials, display, deadline), best)
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from autotune.config import Scalar
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
+from autotune.report.configs import config_text
 from autotune.report.format import error, num_bytes, percent, seconds, times
 from autotune.report.objectives import as_good_as
 from autotune.report.profile import hot_spots_document, hot_spots_table
@@ -26,7 +27,10 @@ def explanation(told: Explanation) -> RenderableType:
     """Why the winner wins, which knobs mattered, and what became of all others. A ratio is one of speeds throughout:
     of two configs that are both named, or over the untuned model."""
     return Group(
-        Text(f"{_HEADLINES[told.verdict]}: trial {told.winner.number}: {told.winner.config}", style="bold"),
+        Text(
+            f"{_HEADLINES[told.verdict]}: trial {told.winner.number}: {config_text(told.winner.config, told.space)}",
+            style="bold",
+        ),
         *_rivals(told),
         *_set_aside(told),
         *([Text(), hot_spots_table(told.hot_spots)] if told.hot_spots else []),

@@ -14,10 +14,12 @@ from rich.text import Text
 
 from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import LATENCY, Objective
+from autotune.report.configs import config_text
 from autotune.report.constraints import misses
 from autotune.report.failure_rules import news_of
 from autotune.report.format import count, num_bytes, percent, promise, seconds, times
 from autotune.report.objectives import shown, stopped
+from autotune.space.space import SearchSpace
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
     BlockMeasured,
@@ -50,7 +52,8 @@ _DOING = {
 
 
 class LiveDisplay:
-    """A callback for the loop's events. Silent where the console is no terminal. A context manager."""
+    """A callback for the loop's events: what happened stays as lines, what is going on as a last line that changes,
+    which only a terminal has. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -58,6 +61,7 @@ class LiveDisplay:
         self._done = self._first_done = 0
         self._wanted: int | None = None
         self._objective = LATENCY
+        self._space: SearchSpace | None = None
         self._wall_s: float | None = None
         self._started = time.monotonic()
         self._doing = ""
@@ -76,8 +80,6 @@ class LiveDisplay:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        if self._live is None:
-            return
         self._doing = _doing(event) or self._doing
         for line in (*news_of(event), *_told(event)):
             self._leave(line)
@@ -91,7 +93,7 @@ class LiveDisplay:
                 self._show(f"{self._doing}: {_DOING[event.stage]}")
             case TrialEnded():
                 self._done += event.record.counts
-                self._leave(_line(event.record, self._objective))
+                self._leave(self._line(event.record))
                 self._note_best(event.record)
             case ConfirmationStarted():
                 self._begin_confirmation(event)
@@ -100,7 +102,7 @@ class LiveDisplay:
 
     def _begin(self, event: SearchStarted) -> None:
         self._done = self._first_done = event.num_done
-        self._objective, self._wall_s = event.objective, event.wall_s
+        self._objective, self._wall_s, self._space = event.objective, event.wall_s, event.space
         self._wanted = min((each for each in (event.num_trials, event.num_configs) if each), default=None)
         space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
         limits = [] if self._wanted is None else [f"up to {self._wanted}"]
@@ -129,7 +131,8 @@ class LiveDisplay:
             self._best = value if self._best is None else min(self._best, value)
 
     def _show(self, doing: str) -> None:
-        assert self._live is not None
+        if self._live is None:
+            return
         best = f", best {shown(self._objective, self._best)}" if self._best is not None else ""
         of = "" if self._wanted is None else f"/{self._wanted}"
         self._live.update(Text(f"{self._done}{of} trials{best}{self._eta()} | {doing}"), refresh=True)
@@ -143,7 +146,11 @@ class LiveDisplay:
         return f", about {seconds(min(to_go_s))} to go" if to_go_s else ""
 
     def _leave(self, line: str) -> None:
-        self._console.print(Text(line))
+        self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
+
+    def _line(self, record: TrialRecord) -> str:
+        config = str(record.config) if self._space is None else config_text(record.config, self._space)
+        return f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"
 
 
 def _doing(event: Event) -> str | None:
@@ -193,7 +200,7 @@ def _how(figures: Measurement) -> str:
     return f"compiled{graphs} in {seconds(figures.compile_s)}{payer}{eager}"
 
 
-def _line(record: TrialRecord, objective: Objective) -> str:
+def _outcome(record: TrialRecord, objective: Objective) -> str:
     if isinstance(record.outcome, Measurement):
         figures = record.outcome
         result = f"{seconds(figures.latency.p50):>8}, {_how(figures)}"
@@ -201,7 +208,7 @@ def _line(record: TrialRecord, objective: Objective) -> str:
             result += f", {objective.name} {shown(objective, objective.value(figures))}"
         mark = f" (infeasible: {misses(record)})" if record.violations else ""
         mark += f" (disturbed: {record.disturbed})" if record.disturbed else ""
-        return f"trial {record.number:>3}  {result}{mark}  {record.config}"
+        return result + mark
     if isinstance(record.outcome, Failure):
-        return f"trial {record.number:>3}  {record.outcome.reason}: {record.outcome.error[:90]}  {record.config}"
-    return f"trial {record.number:>3}  no outcome  {record.config}"
+        return f"{record.outcome.reason}: {record.outcome.error[:90]}"
+    return "no outcome"

@@ -97,6 +97,7 @@ class Explanation:
     """Everything that `explain` shows."""
 
     winner: TrialRecord
+    space: SearchSpace
     is_untuned: bool
     verdict: Verdict | None
     """None: nothing was confirmed yet."""
@@ -126,6 +127,7 @@ def explain(study: Study) -> Explanation | None:
     importance = importances([each.config for each in quiet], values, study.manifest.workload.seed)
     return Explanation(
         winner=winner,
+        space=space,
         is_untuned=winner.config == space.untuned(),
         verdict=answer.verdict,
         objective=answer.objective,

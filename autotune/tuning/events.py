@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
+from autotune.space.space import SearchSpace
 from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.tuning.failure_rules import FailureRule
@@ -17,14 +18,15 @@ from autotune.workload.traffic import Traffic
 @dataclass(frozen=True)
 class SearchStarted:
     """The study is open: trials recorded so far, trials wanted (None: as many as there is time for), configs there are
-    (None: uncountably many), the trials that a dead run had left, what is minimised, the seconds that the run may
-    take, and the traffic that is replayed, if any.
+    (None: uncountably many), the trials that a dead run had left, the space, what is minimised, the seconds that the
+    run may take, and the traffic that is replayed, if any.
     """
 
     num_done: int
     num_trials: int | None
     num_configs: int | None
     given_back: list[int]
+    space: SearchSpace
     objective: Objective = LATENCY
     wall_s: float | None = None
     traffic: Traffic | None = None

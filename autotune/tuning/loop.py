@@ -113,6 +113,7 @@ class Tuner:
             budget.num_trials,
             study.num_configs(),
             given_back,
+            study.manifest.space,
             study.manifest.objective,
             budget.wall_s,
             study.manifest.traffic,

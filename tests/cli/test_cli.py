@@ -115,12 +115,24 @@ class TestTheMainJob:
         assert len(document_of(cli("resume", "s", "--trials", "10", "--json"))["trials"]) == 10
         assert len(document_of(cli("resume", "s", "--json"))["trials"]) == 10
 
-    @pytest.mark.slow
-    def test_quiet_when_not_on_a_terminal(self, tuned, tune_fake):
-        """Nothing but the summary: no spinner, no progress, no colour codes."""
+    def test_a_log_has_a_line_for_each_trial(self, tuned, tune_fake):
+        """Not on a terminal: a line for each event on stderr, without colour codes or a line that changes; the summary
+        alone on stdout. A config is shown as what differs from the untuned model."""
         result = tune_fake("--trials", "8")
+        of_trials = [line for line in result.stderr.splitlines() if line.startswith("trial ")]
+        assert [line.split()[1] for line in of_trials] == ["6", "7"]
+        assert all("execution=eager" not in line for line in of_trials)
+        assert "the search ends: " in result.stderr
+        assert "block  1: untuned" in result.stderr
+        assert "\x1b" not in result.stdout + result.stderr
+        assert "\r" not in result.stderr
+        assert result.stdout.startswith("faster: ")
+
+    @pytest.mark.slow
+    def test_quiet(self, tuned, tune_fake):
+        """`--quiet` leaves the summary alone."""
+        result = tune_fake("--trials", "8", "--quiet")
         assert result.stderr == ""
-        assert "\x1b" not in result.stdout
         assert result.stdout.startswith("faster: ")
 
 
