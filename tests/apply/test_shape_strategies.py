@@ -19,7 +19,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
-from autotune.space.shape_knobs import known_of
+from autotune.space.shape_knobs import known_shapes
 from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Load, Traffic
 
@@ -266,10 +266,10 @@ def test_parts_that_cannot_be_joined_are_refused() -> None:
 def test_what_is_known_of_the_traffic() -> None:
     """It decides which strategies are offered: a dimension counts only if it varies."""
     one = Traffic(loads=(Load(sizes={"batch": 2, "seq": 5}, share=1.0),))
-    assert known_of(None, ("seq",)) == {"one shape"}
-    assert known_of(traffic(), ("seq",)) == {"traffic", "padding", "batch"}
-    assert known_of(traffic(), ("length",)) == {"traffic", "batch"}
-    assert known_of(one, ("seq",)) == {"traffic"}
+    assert known_shapes(None, ("seq",)) == {"one shape"}
+    assert known_shapes(traffic(), ("seq",)) == {"traffic", "padding", "batch"}
+    assert known_shapes(traffic(), ("length",)) == {"traffic", "batch"}
+    assert known_shapes(one, ("seq",)) == {"traffic"}
 
 
 def test_sizes_are_read_from_a_call() -> None:
