@@ -310,7 +310,7 @@ def _confirmed_figures(answer: StudyResult, confirmation: Confirmation) -> list[
 def _obstacles(answer: StudyResult) -> list[str]:
     """Graph breaks and recompiles of the best compiled trial, failures, notes."""
     lines = []
-    for each in _findings(answer)[:MAX_BREAKS_SHOWN]:
+    for each in findings(answer)[:MAX_BREAKS_SHOWN]:
         lines.append(f"{KINDS[each.kind]:<11} {one_line(each)}")
     lines += [f"failed      {line}" for line in failure_lines(answer)]
     lines += rules_summary(answer)
@@ -323,7 +323,7 @@ def _obstacles(answer: StudyResult) -> list[str]:
     return lines
 
 
-def _findings(answer: StudyResult) -> list[Finding]:
+def findings(answer: StudyResult) -> list[Finding]:
     """Of the winner, or where that is the untuned model of the framework's default compile."""
     compiled = (answer.best, *answer.records)
     for record in compiled:
