@@ -148,9 +148,8 @@ class TuneResult:
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write the study with figures as one HTML file, without scripts and without anything from elsewhere, and
         return its path. Raises InputError where the extra `report` (matplotlib, Jinja) is not installed."""
-        from autotune.report.html.page import require_extra, write_report
+        from autotune.report.html.page import write_report
 
-        require_extra()
         study = self._open()
         try:
             write_report(study, Path(fspath(path)))

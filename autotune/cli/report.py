@@ -18,10 +18,10 @@ def report(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
 ) -> None:
     """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
-    from autotune.report.html.page import require_extra, write_report
+    from autotune.report.html.page import require_possible, write_report
     from autotune.study.open import open_study
 
-    require_extra()
+    require_possible(output)
     opened = open_study(studies_dir, study)
     write_report(opened, output)
     opened.close()

@@ -218,13 +218,11 @@ def tune(
 def require_report(path: Path, deadline: str | None) -> None:
     """Raises InputError, before anything is measured, where no report could be written at the end."""
     from autotune.errors import InputError
-    from autotune.report.html.page import require_extra
+    from autotune.report.html.page import require_possible
 
     if deadline is not None:
         raise InputError("--report and --deadline: each tier is a study of its own", tip="run `report STUDY` on them")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise InputError(f"--report {path}: no file can be written there")
-    require_extra()
+    require_possible(path)
 
 
 @app.command()

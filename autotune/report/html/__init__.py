@@ -1,1 +1,1 @@
-"""A study as one HTML file. Only this package imports Jinja and matplotlib (the extra `report`), when a report is made."""
+"""A study as one HTML file. Jinja and matplotlib (the extra `report`) are imported here alone, when one is made."""

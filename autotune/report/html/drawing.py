@@ -1,6 +1,6 @@
 """A matplotlib figure as an SVG element for a page: its text stays text, its colours follow the page's.
 
-Colours are drawn as stand-ins and written as the CSS variables of the page, so that a drawing is dark where the page is.
+Colours are drawn as stand-ins and written as the CSS variables of the page, so that it is dark where the page is.
 """
 
 from __future__ import annotations

@@ -42,9 +42,9 @@ def finalists(answer: StudyResult) -> Figure | None:
             _interval(axes, row, speedup, is_best=number == confirmation.candidate)
 
     words = (
-        f"Times {as_good_as(answer.objective)} the untuned model (the line at 1), with 98 % intervals that hold for all "
-        f"of them at once. Band: by {percent(noise)}, two processes of the untuned model differ here. Dashed: the whole "
-        f"interval has to lie beyond {1 + confirmation.margin:.3g}x."
+        f"Times {as_good_as(answer.objective)} the untuned model (the line at 1), with 98 % intervals that hold for "
+        f"all of them at once. Band: two processes of the untuned model differ by {percent(noise)} here. Dashed: "
+        f"the whole interval has to lie beyond {1 + confirmation.margin:.3g}x."
     )
     table = Table(
         "The finalists against the untuned model, in fresh processes side by side",
@@ -59,9 +59,7 @@ def finalists(answer: StudyResult) -> Figure | None:
         ],
     )  # fmt: skip
     title = "Finalists"
-    return Figure(
-        "finalists", title, words, draw("finalists", title, words, 0.9 + 0.5 * len(shown), paint), table
-    )
+    return Figure("finalists", title, words, draw("finalists", title, words, 0.9 + 0.5 * len(shown), paint), table)
 
 
 def break_even(answer: StudyResult) -> Figure | None:
@@ -97,8 +95,8 @@ def break_even(answer: StudyResult) -> Figure | None:
         words = "Time of so many calls. The config compiles nothing: it pays off at once."
     else:
         words = (
-            f"Time of so many calls, compiling included: after {count(crossing)} calls ({seconds(crossing * untuned_s)} "
-            "of the untuned model) the config has paid off its cold compile."
+            f"Time of so many calls, compiling included. After {count(crossing)} calls ({seconds(crossing * untuned_s)}"
+            " untuned) the config has paid off its cold compile."
         )
     points = sorted({*(10**n for n in range(int(np.log10(last)) + 1)), *([crossing] if crossing else [])})
     table = Table(
@@ -137,8 +135,8 @@ def knob_effects(influences: Sequence[Influence]) -> Figure | None:
             _interval(axes, row, middle, is_best=each.is_significant)
 
     words = (
-        "Ratio of speeds in pairs of trials that differ in this one knob. Filled: larger than the noise. Hollow: cannot "
-        "be told from it."
+        "Ratio of speeds in pairs of trials that differ in this one knob. Filled: larger than the noise. Hollow: "
+        "cannot be told from it."
     )
     table = Table(
         "The effect of one value of a knob over another",

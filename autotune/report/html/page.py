@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def write_report(study: Study, path: Path) -> None:
     """Write the page about a study. Raises InputError where the extra is missing or the file cannot be written."""
+    require_possible(path)
     content = page(study)
     try:
         write_whole(path, content)
@@ -28,8 +29,7 @@ def write_report(study: Study, path: Path) -> None:
 
 
 def page(study: Study) -> str:
-    """The HTML document. Raises InputError where the extra `report` is not installed."""
-    require_extra()
+    """The HTML document."""
     import jinja2
 
     answer = result_of(study)
@@ -53,8 +53,8 @@ def page(study: Study) -> str:
     )
 
 
-def require_extra() -> None:
-    """Raises InputError where matplotlib or Jinja is not installed."""
+def require_possible(path: Path) -> None:
+    """Raises InputError where matplotlib or Jinja is not installed, or the file's folder does not exist."""
     try:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
@@ -62,6 +62,8 @@ def require_extra() -> None:
         raise InputError(
             f"a report needs the package {missing.name}", tip="run: pip install 'autotune-compile[report]'"
         ) from None
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: no file can be written there", tip="name a file in a folder that exists")
 
 
 def _shown(value: Any) -> Any:

@@ -102,7 +102,9 @@ def _trials(study: Study, answer: StudyResult) -> Section:
         rows,
         texts=frozenset({"state", "config", "run it again"}),
     )
-    words = "Config: what differs from the untuned model. The command repeats the trial by itself, from the same folder."
+    words = (
+        "Config: what differs from the untuned model. The command repeats the trial by itself, from the same folder."
+    )
     return Section("trials", "All trials", words, (table,))
 
 

@@ -44,7 +44,8 @@ def search_history(answer: StudyResult) -> Figure | None:
         calm = [each.number for each in good if each.disturbed is None]
         busy = [each.number for each in good if each.disturbed is not None]
         for numbers, marker, color, name in (
-            (calm, "o", OTHER, "trial"), (busy, "o", MUTED, "disturbed trial"), (broken, "v", BAD, "breaks a constraint"),
+            (calm, "o", OTHER, "trial"), (busy, "o", MUTED, "disturbed trial"),
+            (broken, "v", BAD, "breaks a constraint"),
         ):  # fmt: skip
             if numbers:
                 hollow = "full" if numbers is calm else "none"
@@ -65,8 +66,8 @@ def search_history(answer: StudyResult) -> Figure | None:
         figure.legend(loc="outside lower center", ncols=3, fontsize=9, handlelength=1.6, columnspacing=1.2)  # type: ignore[union-attr]
 
     words = (
-        f"Times {as_good_as(objective)} the untuned model, by one process each. These figures choose the finalists; the "
-        "verdict rests on the comparison in fresh processes."
+        f"Times {as_good_as(objective)} the untuned model, by one process each. These figures choose the finalists; "
+        "the verdict rests on the comparison in fresh processes."
     )
     table = Table(
         "The trials in order",
@@ -165,7 +166,9 @@ def processes(answer: StudyResult) -> Figure | None:
     def paint(axes: Axes) -> None:
         for number, values in columns.items():
             color, marker = _role(number, confirmation)
-            axes.plot(blocks, values, color=color, marker=marker, markersize=5, linewidth=1, label=_name(number, confirmation))
+            axes.plot(
+                blocks, values, color=color, marker=marker, markersize=5, linewidth=1, label=_name(number, confirmation)
+            )
         axes.set_xlabel("block")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: shown(answer.objective, v) if v > 0 else "0"))
@@ -179,7 +182,10 @@ def processes(answer: StudyResult) -> Figure | None:
     table = Table(
         "Processes of the confirmation",
         ("block", *(_name(number, confirmation) for number in columns)),
-        [(str(n), *(shown(answer.objective, value) for value in row)) for n, row in zip(blocks, confirmation.blocks, strict=True)],
+        [
+            (str(n), *(shown(answer.objective, value) for value in row))
+            for n, row in zip(blocks, confirmation.blocks, strict=True)
+        ],
     )
     title = "Process by process"
     return Figure("processes", title, words, draw("processes", title, words, 3.2, paint), table)
@@ -198,7 +204,14 @@ def samples(answer: StudyResult) -> Figure | None:
             name, color = ("untuned", UNTUNED) if is_untuned else (f"trial {number}", BEST)
             shares = np.arange(1, len(values) + 1) / len(values)
             step = np.linspace(0, len(values) - 1, min(len(values), 300)).astype(int)
-            axes.step(values[step], shares[step], where="post", color=color, label=name, linestyle="-" if is_untuned else (0, (5, 1.5)))
+            axes.step(
+                values[step],
+                shares[step],
+                where="post",
+                color=color,
+                label=name,
+                linestyle="-" if is_untuned else (0, (5, 1.5)),
+            )
         axes.set_xlabel("latency of a call")
         axes.set_title("share of calls that are no slower", loc="left", fontsize=10, color=MUTED)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: seconds(max(v, 0.0))))
