@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
@@ -22,9 +23,9 @@ _VARIABLES = {
     INK: "ink", MUTED: "muted", GRID: "grid", BAND: "band", CARD: "card",
     UNTUNED: "untuned", BEST: "best", OTHER: "other", BAD: "bad",
 }  # fmt: skip
-WIDTH = 5.4
+WIDTH = 4.8
 """Inches, of 72 units each: letters are as large as the page's where the drawing is as wide as a phone."""
-MOST_LETTERS = 62
+MOST_LETTERS = 54
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _STYLE = {
@@ -53,7 +54,8 @@ _STYLE = {
 def draw(name: str, title: str, words: str, height: float, paint: Callable[[Axes], None]) -> str:
     """The SVG element of what `paint` draws; `title` and `words` are what a screen reader says."""
     # A name in letters that the font lacks is drawn by the reader's browser, which has them.
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings(action="ignore"):
+    settings: Any = {**_STYLE, "svg.hashsalt": name}  # matplotlib's type of it lists the names of one release.
+    with matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
         figure = Canvas(figsize=(WIDTH, height), layout="constrained")
         paint(figure.add_subplot())
         written = io.BytesIO()

@@ -63,7 +63,7 @@ def search_history(answer: StudyResult) -> Figure | None:
         axes.margins(y=0.12)
         figure = axes.get_figure()
         assert figure is not None
-        figure.legend(loc="outside lower center", ncols=3, fontsize=9, handlelength=1.6, columnspacing=1.2)  # type: ignore[union-attr]
+        figure.legend(loc="outside lower center", ncols=3, fontsize=9, handlelength=1.6, columnspacing=1.2)
 
     words = (
         f"Times {as_good_as(objective)} the untuned model, by one process each. These figures choose the finalists; "
@@ -125,7 +125,7 @@ def _scatter(
         for number, point in points.items():
             marker, color, is_full = look(number)
             axes.plot(*point, marker, color=color, fillstyle="full" if is_full else "none", markersize=6)
-        for number in {untuned, best, *on_front} & points.keys():
+        for number in sorted(points.keys() & {untuned, best, *on_front}):
             axes.annotate(
                 "untuned" if number == untuned else f"trial {number}", points[number], xytext=(5, 5),
                 textcoords="offset points", fontsize=9, color=INK,
