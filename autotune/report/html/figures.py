@@ -80,7 +80,7 @@ def break_even(answer: StudyResult) -> Figure | None:
             axes.loglog(calls, total_s, color=BEST, linestyle=style, label=name)
         if crossing:
             axes.axvline(crossing, color=MUTED, linewidth=1)
-            axes.text(crossing, 0.03, f" {count(crossing)} calls", transform=axes.get_xaxis_transform(), color=MUTED)
+            axes.text(crossing, 0.03, f" {_calls(crossing)}", transform=axes.get_xaxis_transform(), color=MUTED)
         axes.set_xlim(1, last)
         axes.set_xlabel("calls")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -95,7 +95,7 @@ def break_even(answer: StudyResult) -> Figure | None:
         words = "Time of so many calls. The config compiles nothing: it pays off at once."
     else:
         words = (
-            f"Time of so many calls, compiling included. After {count(crossing)} calls ({seconds(crossing * untuned_s)}"
+            f"Time of so many calls, compiling included. After {_calls(crossing)} ({seconds(crossing * untuned_s)}"
             " untuned) the config has paid off its cold compile."
         )
     points = sorted({*(10**n for n in range(int(np.log10(last)) + 1)), *([crossing] if crossing else [])})
@@ -119,6 +119,10 @@ def _starts_s(answer: StudyResult, best: TrialRecord, confirmation: Confirmation
     if answer.artifact is not None:
         found["tuned, exported cache"] = answer.artifact.compile_s
     return found
+
+
+def _calls(number: int) -> str:
+    return "1 call" if number == 1 else f"{count(number)} calls"
 
 
 def knob_effects(influences: Sequence[Influence]) -> Figure | None:

@@ -7,10 +7,9 @@ from autotune.environment import Environment
 from autotune.measure.measurement import Failure, Measurement
 from autotune.report.configs import config_text
 from autotune.report.failure_rules import rule_in_words
-from autotune.report.findings import KINDS, cost_words
+from autotune.report.findings import KINDS, cost_words, findings_of_best
 from autotune.report.format import count, error, num_bytes, seconds
 from autotune.report.html.content import Section, Table
-from autotune.report.summary import findings
 from autotune.report.traffic import traffic_document
 from autotune.results.result import StudyResult
 from autotune.study.manifest import Manifest
@@ -54,7 +53,7 @@ def _failures(answer: StudyResult) -> Section | None:
 
 
 def _graph_breaks(manifest: Manifest, answer: StudyResult) -> Section | None:
-    told = findings(answer)
+    told = findings_of_best(answer)
     if not told:
         return None
     rows = []
