@@ -152,6 +152,14 @@ class ScriptedTrials:
     def run(self, folder: TrialFolder, request: TrialRequest, **_: object) -> Outcome:
         return self.outcome_of(folder.path.name, 0, request.config)
 
+    def prepare(self, folder: TrialFolder, request: TrialRequest) -> None:
+        """It takes no time."""
+
+    prepare_live = prepare
+
+    def drop_prepared(self) -> None:
+        """There is nothing to end."""
+
     def hold(self, folder: TrialFolder, request: TrialRequest, **_: object) -> ScriptedLive:
         block = int(folder.path.parent.name.removeprefix("block-"))
         live = ScriptedLive(self.outcome_of(folder.path.name, block, request.config))
@@ -162,8 +170,10 @@ class ScriptedTrials:
 @pytest.fixture(autouse=True)
 def _a_quiet_machine(monkeypatch):
     """What else runs beside the tests is not what they are about."""
-    monkeypatch.setenv(clock.VARIABLE, "simulated")
     monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 0.0)
+
+
+os.environ[clock.VARIABLE] = "simulated"  # For fixtures of a module too.
 
 
 @pytest.fixture

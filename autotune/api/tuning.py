@@ -85,7 +85,7 @@ def tune(
     * `budget`: time for the whole call, the confirmation included: `"10m"`, seconds, a YAML file, or a `Budget`; None:
       no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `early_stop`: stop
       when no remaining config is likely to improve the result. `jobs`: trials that are compiled at the same time; None:
-      as many as fit. `compile_timeout`, `trial_timeout`: seconds.
+      one. `compile_timeout`, `trial_timeout`: seconds.
     * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of
       several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or

@@ -47,7 +47,7 @@ def verify(
     """
     from autotune.api.side_by_side import verify as verify_export
     from autotune.report.json import verification_document
-    from autotune.report.summary import verification_lines
+    from autotune.report.verification import verification_lines
 
     end_politely()
     verification = verify_export(file, max_loss=max_loss, budget=budget, callbacks=_say_block)
@@ -69,7 +69,7 @@ def compare(
 ) -> int:
     """Compare two configs of a model, with the same method as the verdict of a study."""
     from autotune.report.json import comparison_document
-    from autotune.report.summary import comparison_lines
+    from autotune.report.verification import comparison_lines
 
     end_politely()
     result, names = _compared(things, budget, studies_dir)

@@ -44,7 +44,7 @@ Jobs = Annotated[
     typer.Option(
         "--jobs",
         min=1,
-        help="Trials that are compiled at the same time; each is timed alone. [default: as many as fit, on a CPU]",
+        help="Trials that are compiled at the same time, on a CPU; each is timed alone. [1]",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr while the study runs.")]

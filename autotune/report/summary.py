@@ -11,14 +11,13 @@ from rich.text import Text
 
 from autotune.config import FRAMEWORK
 from autotune.measure.measurement import Failure, Measurement
-from autotune.measure.objective import Objective
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.report.configs import config_text
 from autotune.report.constraints import constraint_lines, feasible, infeasible, misses
 from autotune.report.failure_rules import priors_summary, rules_summary
 from autotune.report.findings import KINDS, findings_of_best, one_line
-from autotune.report.format import ABOUT_THE_SECOND, count, error, num_bytes, percent, promise, seconds, times
-from autotune.report.objectives import described, faster, gain, shown, stopped, to_be_better
+from autotune.report.format import count, error, num_bytes, percent, promise, seconds, times
+from autotune.report.objectives import described, faster, gain, stopped, to_be_better
 from autotune.results.result import StudyResult
 from autotune.study.equivalence import equivalence_classes
 from autotune.study.records import (
@@ -29,10 +28,11 @@ from autotune.study.records import (
     TrialRecord,
     failures_by_reason,
 )
-from autotune.verification.comparison import Result
-from autotune.verification.verify import Verification
 
 MAX_BREAKS_SHOWN = 5
+_COLUMNS = ("", "state", "median", "p99", "x*", "memory", "compile", "breaks", "error", "config")
+_TEXTS = ("state", "config")
+_STYLES = {"failed": "dim", "lost": "dim", "infeasible": "yellow"}
 
 
 def trials_table(answer: StudyResult, *, full: bool = False) -> Table:
@@ -84,48 +84,6 @@ def failure_lines(answer: StudyResult) -> list[str]:
         assert isinstance(first.outcome, Failure)
         lines.append(f"{number} x {reason}, first in trial {first.number}: {first.outcome.error[:160]}")
     return lines
-
-
-def comparison_lines(result: Result, names: tuple[str, str]) -> list[str]:
-    """Two configs side by side, or which of them failed and why."""
-    first, second = names
-    if result.failure is not None:
-        who = {"first": first, "second": second}.get(result.failed or "", "the untuned model")
-        return [f"{who} fails ({result.failure.reason} at {result.failure.stage}): {result.failure.error}"]
-    assert result.verdict is not None
-    assert result.speedup is not None
-    objective, values = result.objective, result.values
-    width = max(len(first), len(second))
-    word = ABOUT_THE_SECOND[result.verdict]
-    if not objective.is_latency:
-        word = {"faster": "better", "slower": "worse"}.get(word, word)
-    return [
-        f"{second} against {first}: {word}, {gain(objective, result.speedup)}",
-        *(f"  {name:<{width}}  {_one(objective, value)}" for name, value in zip(names, values, strict=True)),
-    ]
-
-
-def verification_lines(verification: Verification) -> list[str]:
-    """Whether an exported answer still holds, with the figures of then and of today."""
-    lines = [f"{verification.outcome}: {verification.why}"]
-    if verification.promised is not None:
-        lines.append(f"  promised  {gain(verification.objective, verification.promised)}")
-    result = verification.result
-    if result is not None and result.speedup is not None:
-        untuned, tuned = (_one(result.objective, value) for value in result.values)
-        lines.append(f"  today     {gain(result.objective, result.speedup)}")
-        lines.append(f"  untuned   {untuned}, tuned {tuned}")
-    return lines
-
-
-def _one(objective: Objective, value: float) -> str:
-    is_of_a_call = objective.quantity in ("latency", "p90", "p99")
-    return shown(objective, value) + (" a call" if is_of_a_call else "")
-
-
-_COLUMNS = ("", "state", "median", "p99", "x*", "memory", "compile", "breaks", "error", "config")
-_TEXTS = ("state", "config")
-_STYLES = {"failed": "dim", "lost": "dim", "infeasible": "yellow"}
 
 
 def _row(record: TrialRecord, answer: StudyResult, alias: int | None, *, full: bool) -> list[str]:

@@ -31,7 +31,7 @@ FILES = frozenset(
 FOLDERS = ("trials", "again", "caches", "confirm", "noise_floor", "tail", "artifact")
 """Of a study: they hold the folders of runs, some of them in folders of blocks."""
 _CLEARED = tuple(name for name in FOLDERS if name != "trials")
-_OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage", "stdout.txt", "stderr.txt"})
+_OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage", "paused", "stdout.txt", "stderr.txt"})
 _TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES})
 """Compilers write into these as they like: they are removed with all that is in them."""
 _BLOCK = re.compile(r"block-\d+")

@@ -25,6 +25,7 @@ from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.study import own_files, storage
 from autotune.study.budget import Budget
+from autotune.study.exclusions import Exclusions
 from autotune.study.lease import Lease
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord
@@ -50,21 +51,6 @@ class Asked:
     number: int
     config: Config
     handle: Trial
-
-
-@dataclass(frozen=True)
-class _Excluded:
-    """Whether a config is not tried (any more)."""
-
-    untuned: Config
-    """Always tried, unless it was given up."""
-    predicates: tuple[Excluded, ...] = ()
-    given_up: frozenset[Config] = frozenset()
-
-    def __call__(self, config: Config) -> bool:
-        if self.given_up and config in self.given_up:
-            return True
-        return any(excludes(config) for excludes in self.predicates) and config != self.untuned
 
 
 class Study:
@@ -100,7 +86,10 @@ class Study:
                     tip="the folder was renamed or the file is another study's; choose another with --study NAME",
                 ) from None
         self._finished: dict[int, TrialRecord] = {}
-        self._excluded = _Excluded(manifest.space.untuned())
+        self._is_exclusive = False
+        self._known: list[FrozenTrial] | None = None
+        """All trials, as long as nobody but this process writes and it wrote nothing since."""
+        self._excluded = Exclusions(manifest.space.untuned())
         self._sampler = EnumSampler(
             manifest.space, manifest.workload.seed, excluded=self._excluded, distrusted=self._was_disturbed
         )
@@ -132,7 +121,11 @@ class Study:
             own_files.require_own_folders(self.folder)
             if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
                 raise StoreError(f"{self.folder} was replaced by another process", tip="run the same command again")
-            yield
+            self._is_exclusive, self._known = True, None
+            try:
+                yield
+            finally:
+                self._is_exclusive, self._known = False, None
 
     def require_writable(self) -> None:
         """Raises StoreError if nothing can be written in the study's folder. Reading needs no such right."""
@@ -191,12 +184,11 @@ class Study:
         """A trial of a config that was not tried before; None if there is none left."""
         with storage.storage_errors(self._database):
             config = self._sampler.choose(self._survey())
-            return None if config is None else self._ask_once(config, longest_s)
+        return None if config is None else self._ask_once(config, longest_s)
 
     def ask_for(self, config: Config, longest_s: float) -> Asked | None:
         """A trial of this config, which no trial has yet; None if it is excluded."""
-        with storage.storage_errors(self._database):
-            return None if self._excluded(config) else self._ask_once(config, longest_s)
+        return None if self._excluded(config) else self._ask_once(config, longest_s)
 
     def forecast(self) -> ExpectedGain | None:
         """The gain expected of the next trial; None if there is no forecast (see `EnumSampler.forecast`)."""
@@ -207,7 +199,7 @@ class Study:
         """Store the outcome. Raises StoreError; the trial's folder then still holds the outcome."""
         blamed = isinstance(outcome, Measurement) or outcome.blames_config
         violations = self._violations(outcome)
-        with storage.storage_errors(self._database):
+        with self._changing():
             if blamed:
                 for name, violation in violations.items():
                     asked.handle.set_constraint(name, violation)
@@ -221,7 +213,7 @@ class Study:
     def abandon(self, asked: Asked) -> None:
         """End an interrupted trial; its config will be asked for again."""
         self.trial_folder(asked.number).drop_leftovers()
-        with storage.storage_errors(self._database):
+        with self._changing():
             self._optuna.tell(asked.handle, state=TrialState.FAIL)
 
     def command(self, verb: str) -> str:
@@ -260,8 +252,22 @@ class Study:
 
     def _trials(self) -> list[FrozenTrial]:
         """Every trial. Optuna reads a finished one from the database once: it never changes."""
+        if self._known is not None:
+            return self._known
         with storage.storage_errors(self._database):
-            return self._optuna.get_trials(deepcopy=False)
+            trials = self._optuna.get_trials(deepcopy=False)
+        if self._is_exclusive:
+            self._known = trials
+        return trials
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What is written inside is read anew afterwards."""
+        try:
+            with storage.storage_errors(self._database):
+                yield
+        finally:
+            self._known = None
 
     def _reap(self) -> list[int]:
         """Complete the trials of dead processes; returns the numbers of those without a result.
@@ -277,7 +283,7 @@ class Study:
             kill_marked(folder.path)
             folder.drop_leftovers()
             record = self._record_of(trial)
-            with storage.storage_errors(self._database):
+            with self._changing():
                 if record.counts and record.outcome is not None:
                     self._optuna.tell(trial.number, self._values(record.outcome))
                 else:
@@ -302,13 +308,14 @@ class Study:
 
     def _ask_once(self, config: Config, longest_s: float) -> Asked:
         self._sampler.next = config
-        handle = self._optuna.ask()
-        handle.set_user_attr(_LEASE, Lease.of_this_process(longest_s).model_dump())
+        with self._changing():
+            handle = self._optuna.ask()
+            handle.set_user_attr(_LEASE, Lease.of_this_process(longest_s).model_dump())
 
-        def suggest(name: str, values: tuple[Scalar, ...]) -> Scalar:
-            return handle.suggest_categorical(name, values)
+            def suggest(name: str, values: tuple[Scalar, ...]) -> Scalar:
+                return handle.suggest_categorical(name, values)
 
-        return Asked(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
+            return Asked(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
 
     def _values(self, outcome: Outcome) -> list[float]:
         """One value for each objective; a value that the framework cannot measure counts like a failure."""

@@ -169,7 +169,7 @@ class Tuner:
                     f"trial {record.number} could not be run: {outcome.error}",
                     tip=f"full log: {outcome.evidence}",
                 )
-            self._breaker.check(self._study.records(), record)
+            self._breaker.check([each for each in self._study.records() if each.state != "running"], record)
         return StopReason.TRIALS
 
     def _ask_ahead(self, longest_s: float) -> StopReason | None:

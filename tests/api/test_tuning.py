@@ -142,7 +142,9 @@ def test_a_callback_that_fails_stops_the_run_and_loses_nothing(tune, scripted):
     with pytest.raises(autotune.CallbackError, match="nosy failed at TrialEnded: ValueError: I have seen") as stopped:
         tune(study="s", trials=5, callbacks=[lambda event: None, nosy])
     assert isinstance(stopped.value.__cause__, ValueError)
-    assert [row["state"] for row in autotune.load_study("s").trials()] == ["measured"] * 3
+    states = [row["state"] for row in autotune.load_study("s").trials()]
+    assert states[:3] == ["measured"] * 3
+    assert set(states[3:]) <= {"lost"}, "what was compiling ahead"
     assert len(tune(study="s", trials=5).trials()) >= 5
 
     class Tracker:

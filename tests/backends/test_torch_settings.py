@@ -162,7 +162,8 @@ def test_fixed_precision_leaves_numerics_alone():
         settings = settings_of(config)
         assert (settings.autocast, settings.matmul_precision) == (None, None)
     assert "decompose_tanh" in names
-    assert space_for("cpu", preset="exhaustive", tolerance=0.0)._knob("decompose_tanh").values == (False,)
+    space = space_for("cpu", preset="exhaustive", tolerance=0.0)
+    assert next(knob for knob in space.knobs if knob.name == "decompose_tanh").values == (False,)
 
 
 def test_each_knob_of_the_space_has_one_row():

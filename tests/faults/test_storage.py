@@ -381,7 +381,7 @@ class TestAFullDisk:
             [sys.executable, "-c", script, str(tmp_path / "studies")],
             cwd=REPOSITORY, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert "StoreError: " in child.stderr.splitlines()[-1], child.stderr
+        assert "StoreError: " in child.stderr, child.stderr
         assert len(open_study(tmp_path / "studies", "s").records()) == 2
 
 

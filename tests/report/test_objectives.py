@@ -17,7 +17,8 @@ from autotune.measure.statistics import Verdict
 from autotune.report.json import comparison_document, document
 from autotune.report.live import LiveDisplay
 from autotune.report.pareto import front_table
-from autotune.report.summary import comparison_lines, summary, trials_table, verification_lines
+from autotune.report.summary import summary, trials_table
+from autotune.report.verification import comparison_lines, verification_lines
 from autotune.results.export import export, tuned_config
 from autotune.results.result import result_of
 from autotune.space.load import Circumstances, load_space

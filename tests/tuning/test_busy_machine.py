@@ -124,7 +124,7 @@ class TestLearning:
         study = tune.study
         configs = [each.config for each in study.records()]
         assert len(set(configs)) == len(configs)
-        seen = study._sampler._seen(study._trials())
+        seen = study._sampler._situation(study._trials()).seen
         assert [number for number, each in enumerate(seen) if each.values is None] == [1, 3]
 
 

@@ -15,7 +15,7 @@ from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Signature, TensorSpec
 from autotune.measure.statistics import Verdict
 from autotune.report.json import comparison_document, verification_document
-from autotune.report.summary import comparison_lines, verification_lines
+from autotune.report.verification import comparison_lines, verification_lines
 from autotune.study.budget import Budget
 from autotune.trial.runner.runner import Runner
 from autotune.tuned.tuned_config import load_tuned
