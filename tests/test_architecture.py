@@ -51,6 +51,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "yaml": ("files.py",),
     "typer": ("cli/",),
     "rich": ("report/", "cli/"),
+    "jinja2": ("report/html/",),
+    "matplotlib": ("report/html/",),
 }
 """Foreign library -> the files, or folders, that may import it."""
 
@@ -248,15 +250,17 @@ def loaded_by(code: str, folder: Path) -> set[str]:
 
 
 FRAMEWORKS = {"torch", "torch_npu", "mindspore"}
+DRAWING = {"jinja2", "matplotlib"}
 
 
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("autotune", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "pydantic", "numpy", "typer", "rich"}),
+        ("autotune", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "pydantic", "numpy", "typer", "rich"} | DRAWING),
         ("autotune.tuned.tuned_config", FRAMEWORKS | {"optuna", "sqlalchemy", "scipy", "typer", "rich"}),
         ("autotune.models", FRAMEWORKS | {"optuna"}),
         ("autotune.tuning.loop", FRAMEWORKS | {"scipy", "typer", "rich"}),
+        ("autotune.api.result, autotune.cli.report", FRAMEWORKS | DRAWING),
     ],
 )
 def test_what_an_import_costs(tmp_path: Path, module: str, heavy: set[str]) -> None:

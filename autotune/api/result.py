@@ -144,6 +144,19 @@ class TuneResult:
         finally:
             study.close()
 
+    @in_python_words
+    def report(self, path: str | PathLike[str] = "report.html") -> Path:
+        """Write the study with figures as one HTML file, without scripts and without anything from elsewhere, and
+        return its path. Raises InputError where the extra `report` (matplotlib, Jinja) is not installed."""
+        from autotune.report.html.page import write_report
+
+        study = self._open()
+        try:
+            write_report(study, Path(fspath(path)))
+        finally:
+            study.close()
+        return Path(fspath(path))
+
     def apply(self, model: Any, **policy: Any) -> Any:
         """The model under the best config, as `autotune.load("best.yaml").apply(model)` gives it in a job.
 

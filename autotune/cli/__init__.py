@@ -14,7 +14,7 @@ from pathlib import Path
 from autotune.cli.app import app
 
 # In the order in which `--help` shows them.
-for _commands in ("tune", "studies", "compare", "diagnose", "listings"):
+for _commands in ("tune", "studies", "report", "compare", "diagnose", "listings"):
     importlib.import_module(f"autotune.cli.{_commands}")
 
 

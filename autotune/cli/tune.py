@@ -160,6 +160,9 @@ def tune(
             help="E.g. 50ms: tune each tier that the model declares, and write which tiers meet the deadline.",
         ),
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="At the end, write the report as this HTML file.")
+    ] = None,
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
@@ -173,6 +176,8 @@ def tune(
     from autotune.study.open import open_or_create
     from autotune.tuning.priors import read_prior
 
+    if report is not None:
+        require_report(report, deadline)
     wish = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),
@@ -207,7 +212,17 @@ def tune(
         return tune_tiers(wish, deadline, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet)
     manifest = make_manifest(wish)
     opened = open_or_create(studies_dir, manifest)
-    return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet)
+    return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet, report=report)
+
+
+def require_report(path: Path, deadline: str | None) -> None:
+    """Raises InputError, before anything is measured, where no report could be written at the end."""
+    from autotune.errors import InputError
+    from autotune.report.html.page import require_possible
+
+    if deadline is not None:
+        raise InputError("--report and --deadline: each tier is a study of its own", tip="run `report STUDY` on them")
+    require_possible(path)
 
 
 @app.command()
@@ -243,6 +258,7 @@ def _tune(
     *,
     profiled: bool = False,
     quiet: bool = False,
+    report: Path | None = None,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
     from autotune.results.result import result_of
@@ -267,6 +283,11 @@ def _tune(
         print_document(study, answer)
     else:
         print_summary(answer, studies_dir, profiled=profiled)
+    if report is not None:
+        from autotune.report.html.page import write_report
+
+        write_report(study, report)
+        say(f"report: {report}")
     study.close()
     return 0 if answer.best is not None else 1
 

@@ -7,10 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.doctor.diagnose import ModelDiagnosis
-from autotune.doctor.findings import Cost, Finding, Kind
+from autotune.doctor.findings import Cost, Finding, Kind, findings_of, ranked, with_profiled_cost
 from autotune.doctor.fixes import fix_of
 from autotune.measure.diagnosis import BreakKind
+from autotune.measure.measurement import Measurement
 from autotune.report.format import count, seconds, times
+from autotune.results.result import StudyResult
 
 KINDS: dict[Kind, str] = {"graph_break": "graph break", "recompile": "recompile"}
 _WORDS: dict[BreakKind, str] = {
@@ -36,6 +38,19 @@ _WORDS: dict[BreakKind, str] = {
     BreakKind.AFTER_BREAK: "value out of a graph break",
     BreakKind.OTHER: "of no kind that is known here",
 }
+
+
+def findings_of_best(answer: StudyResult) -> list[Finding]:
+    """Of the winner, or where that is the untuned model of the framework's default compile."""
+    for record in (answer.best, *answer.records):
+        if (
+            record is not None
+            and isinstance(record.outcome, Measurement)
+            and record.outcome.diagnosis.compiled is not False
+        ):
+            profile = answer.hot_spots.best if answer.hot_spots and record is answer.best else None
+            return ranked(with_profiled_cost(findings_of(record.outcome.diagnosis), profile))
+    return []
 
 
 def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:

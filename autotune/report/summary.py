@@ -10,13 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.config import FRAMEWORK
-from autotune.doctor.findings import Finding, findings_of, ranked, with_profiled_cost
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.report.configs import config_text
 from autotune.report.constraints import constraint_lines, feasible, infeasible, misses
 from autotune.report.failure_rules import priors_summary, rules_summary
-from autotune.report.findings import KINDS, one_line
+from autotune.report.findings import KINDS, findings_of_best, one_line
 from autotune.report.format import count, error, num_bytes, percent, promise, seconds, times
 from autotune.report.objectives import described, faster, gain, stopped, to_be_better
 from autotune.results.result import StudyResult
@@ -268,7 +267,7 @@ def _confirmed_figures(answer: StudyResult, confirmation: Confirmation) -> list[
 def _obstacles(answer: StudyResult) -> list[str]:
     """Graph breaks and recompiles of the best compiled trial, failures, notes."""
     lines = []
-    for each in _findings(answer)[:MAX_BREAKS_SHOWN]:
+    for each in findings_of_best(answer)[:MAX_BREAKS_SHOWN]:
         lines.append(f"{KINDS[each.kind]:<11} {one_line(each)}")
     lines += [f"failed      {line}" for line in failure_lines(answer)]
     lines += rules_summary(answer)
@@ -279,20 +278,6 @@ def _obstacles(answer: StudyResult) -> list[str]:
     elif answer.confirmation is not None and answer.confirmation.cut_short:
         lines.append("note        the time was used up before the confirmation was done; `resume` confirms again")
     return lines
-
-
-def _findings(answer: StudyResult) -> list[Finding]:
-    """Of the winner, or where that is the untuned model of the framework's default compile."""
-    compiled = (answer.best, *answer.records)
-    for record in compiled:
-        if (
-            record is not None
-            and isinstance(record.outcome, Measurement)
-            and record.outcome.diagnosis.compiled is not False
-        ):
-            profile = answer.hot_spots.best if answer.hot_spots and record is answer.best else None
-            return ranked(with_profiled_cost(findings_of(record.outcome.diagnosis), profile))
-    return []
 
 
 def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:

@@ -179,16 +179,22 @@ def _hot_spots(study: Study, untuned: TrialRecord | None, best: TrialRecord | No
 def break_even_of(
     objective: Objective, confirmation: Confirmation | None, untuned: TrialRecord | None, record: TrialRecord
 ) -> int | None:
-    """Number of calls after which compiling has paid off.
+    """Number of calls after which compiling has paid off; None where nothing was confirmed, or it never does."""
+    if confirmation is None or untuned is None or record.number == untuned.number:
+        return None
+    return break_even_calls(record.measurement.compile_s, *calls_s(objective, confirmation, untuned, record))
+
+
+def calls_s(
+    objective: Objective, confirmation: Confirmation, untuned: TrialRecord, record: TrialRecord
+) -> tuple[float, float]:
+    """Seconds of a steady call, untuned and under the record's config.
 
     By the confirmed speed-up if it is one of latencies, else by the search's medians.
     """
-    if confirmation is None or untuned is None or record.number == untuned.number:
-        return None
     speedup = confirmation.compared.get(record.number)
-    latencies_s = untuned.measurement.steady_call_s, record.measurement.steady_call_s
-    if speedup is not None and objective.is_latency:
-        num_items = max(record.measurement.signature.items_per_call, 1) if objective.quantity == "throughput" else 1
-        untuned_s, tuned_s = confirmation.values_at(speedup)
-        latencies_s = num_items * untuned_s, num_items * tuned_s
-    return break_even_calls(record.measurement.compile_s, *latencies_s)
+    if speedup is None or not objective.is_latency:
+        return untuned.measurement.steady_call_s, record.measurement.steady_call_s
+    num_items = max(record.measurement.signature.items_per_call, 1) if objective.quantity == "throughput" else 1
+    untuned_s, tuned_s = confirmation.values_at(speedup)
+    return num_items * untuned_s, num_items * tuned_s

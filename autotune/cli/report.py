@@ -1,0 +1,28 @@
+"""The command that writes a study's report as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.cli.app import DEFAULT_STUDIES_DIR, StudiesDir, app, plainly, print_line
+
+
+@app.command()
+@plainly
+def report(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path("report.html"),
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+) -> None:
+    """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
+    from autotune.report.html.page import require_possible, write_report
+    from autotune.study.open import open_study
+
+    require_possible(output)
+    opened = open_study(studies_dir, study)
+    write_report(opened, output)
+    opened.close()
+    print_line(f"{output}: {output.stat().st_size / 1000:.0f} kB")

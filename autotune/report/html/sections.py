@@ -1,0 +1,137 @@
+"""The parts of a report that are text: failures, graph breaks, traffic, environment, and all trials."""
+
+from __future__ import annotations
+
+from autotune.doctor.fixes import fix_of
+from autotune.environment import Environment
+from autotune.measure.measurement import Failure, Measurement
+from autotune.report.configs import config_text
+from autotune.report.failure_rules import rule_in_words
+from autotune.report.findings import KINDS, cost_words, findings_of_best
+from autotune.report.format import count, error, num_bytes, seconds
+from autotune.report.html.content import Section, Table
+from autotune.report.traffic import traffic_document
+from autotune.results.result import StudyResult
+from autotune.study.manifest import Manifest
+from autotune.study.records import failures_by_reason
+from autotune.study.study import Study
+
+
+def sections(study: Study, answer: StudyResult) -> list[Section]:
+    """Those that have something to say, in the order of the page."""
+    found = (
+        _failures(answer), _graph_breaks(study.manifest, answer), _traffic(answer), _trials(study, answer),
+        _environment(study.manifest, answer),
+    )  # fmt: skip
+    return [each for each in found if each is not None]
+
+
+def _failures(answer: StudyResult) -> Section | None:
+    failed = [(each, each.outcome) for each in answer.records if isinstance(each.outcome, Failure)]
+    if not failed:
+        return None
+    by_reason = []
+    for reason, number in failures_by_reason(answer.records).items():
+        of_reason = [(record, outcome) for record, outcome in failed if outcome.reason == reason]
+        numbers = ", ".join(str(record.number) for record, _ in of_reason)
+        by_reason.append((reason, str(number), numbers, of_reason[0][1].stage.value, of_reason[0][1].error))
+    tables = [
+        Table(
+            "Failures by reason",
+            ("reason", "number", "trials", "stage", "first error"),
+            by_reason,
+            texts=frozenset({"reason", "trials", "stage", "first error"}),
+        )
+    ]
+    if answer.failure_rules:
+        rules = [(rule_in_words(each), ", ".join(map(str, each.failed))) for each in answer.failure_rules]
+        tables.append(
+            Table("Settings that are not tried again", ("rule", "failed in trials"), rules, frozenset({"rule"}))
+        )
+    words = "A config that fails cannot win. The full logs lie in the study's folder."
+    return Section("failures", "Failures by reason", words, tuple(tables))
+
+
+def _graph_breaks(manifest: Manifest, answer: StudyResult) -> Section | None:
+    told = findings_of_best(answer)
+    if not told:
+        return None
+    rows = []
+    for each in told:
+        cure = fix_of(manifest.workload.framework, each.ailment)
+        rows.append((
+            KINDS[each.kind], each.location or "place unknown", each.source or "-", each.reason,
+            cost_words(each.cost), cure.words if cure is not None else each.hint or "-",
+        ))  # fmt: skip
+    columns = ("kind", "place", "line", "said", "costs", "cure")
+    table = Table("Where the compiler stopped or compiled again", columns, rows, frozenset(columns))
+    words = "Of the best config if it compiles, else of the first trial that does. `diagnose` proves each cure."
+    return Section("breaks", "Graph breaks and recompiles", words, (table,))
+
+
+def _traffic(answer: StudyResult) -> Section | None:
+    told = traffic_document(answer)
+    if told is None or not told["shapes"]:
+        return None
+    rows = [
+        (
+            " ".join(f"{name}={size}" for name, size in shape["sizes"].items()),
+            count(shape["num_calls"]),
+            *(seconds(shape["latency_s"].get(name)) for name in ("untuned", "tuned")),
+        )
+        for shape in told["shapes"]
+    ]
+    table = Table("Each shape", ("shape", "calls", "untuned", "tuned"), rows, frozenset({"shape"}))
+    return Section("traffic", "Shapes of the traffic", f"Traffic {told['asked']}.", (table,))
+
+
+def _trials(study: Study, answer: StudyResult) -> Section:
+    rows = []
+    for record in answer.records:
+        m = record.outcome if isinstance(record.outcome, Measurement) else None
+        rows.append((
+            str(record.number), record.state,
+            *((seconds(m.latency.p50), seconds(m.latency.p99), num_bytes(m.peak_memory_bytes), seconds(m.compile_s),
+               count(m.diagnosis.num_graph_breaks), error(m.relative_error)) if m else ("-",) * 6),
+            config_text(record.config, answer.space), f"{study.command('run')} {record.number}",
+        ))  # fmt: skip
+    table = Table(
+        "All trials, one process each",
+        ("trial", "state", "median", "p99", "memory", "compile", "breaks", "error", "config", "run it again"),
+        rows,
+        texts=frozenset({"state", "config", "run it again"}),
+    )
+    words = (
+        "Config: what differs from the untuned model. The command repeats the trial by itself, from the same folder."
+    )
+    return Section("trials", "All trials", words, (table,))
+
+
+def _environment(manifest: Manifest, answer: StudyResult) -> Section:
+    asked = [
+        ("model", manifest.workload.model),
+        ("arguments", " ".join(f"{name}={value}" for name, value in manifest.workload.arguments.items()) or "-"),
+        *((f"{t.workload.framework} release", t.framework_version) for t in manifest.targets),
+        ("device", manifest.workload.device),
+        ("objectives", ", ".join(each.name for each in answer.objectives)),
+        ("constraints", ", ".join(each.text for each in manifest.constraints) or "-"),
+        ("seed", str(manifest.workload.seed)),
+        ("study made", f"{manifest.created}, autotune {manifest.autotune_version}"),
+    ]
+    tables = [Table("What was asked", ("", "value"), asked, frozenset({"", "value"}))]
+    record = answer.best or answer.untuned
+    if record is not None:
+        machine = _machine(record.measurement.environment)
+        tables.append(Table("Where it was measured", ("", "value"), machine, frozenset({"", "value"})))
+    words = "A result holds for this model, machine and release; `verify` measures it again elsewhere."
+    return Section("environment", "Environment", words, tuple(tables))
+
+
+def _machine(e: Environment) -> list[tuple[str, str]]:
+    rows = [
+        ("device", e.device), ("driver", e.driver), ("processor", e.processor), ("usable cores", str(e.num_cores)),
+        ("memory", num_bytes(e.memory_bytes)), ("frequency governor", e.governor),
+        ("load average before", None if e.load_1m is None else f"{e.load_1m:.2f}"), ("system", e.system),
+        ("Python", e.python), *sorted(e.packages.items()), *sorted({**e.variables, **e.inherited}.items()),
+    ]  # fmt: skip
+    return [(name, value or "-") for name, value in rows]
