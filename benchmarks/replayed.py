@@ -137,6 +137,7 @@ def _outcome(row: Row) -> Outcome:
     recompiles = None if row.recompiles is None else (Recompile(reason="recorded"),) * row.recompiles
     return measurement_of((row.latency_s,) * 3).model_copy(
         update={
+            "stage_s": {Stage.COMPILE: row.trial_s},
             "compile_s": row.compile_s or 0.0,
             "first_call_s": (row.compile_s or 0.0) + row.latency_s,
             "peak_memory_bytes": row.peak_memory_bytes,

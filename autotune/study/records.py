@@ -159,6 +159,11 @@ class TrialRecord:
         assert isinstance(self.outcome, Measurement)
         return self.outcome
 
+    @property
+    def child_s(self) -> float | None:
+        """Seconds that it took by its child's own count; None where the child left none."""
+        return sum(self.outcome.stage_s.values()) or None if isinstance(self.outcome, Measurement) else None
+
     @cached_property
     def disturbed(self) -> str | None:
         """What disturbed its timing, in a sentence: its latency is not that of its config. None: nothing known."""

@@ -91,7 +91,11 @@ class Study:
         """All trials, as long as nobody but this process writes and it wrote nothing since."""
         self._excluded = Exclusions(manifest.space.untuned())
         self._sampler = EnumSampler(
-            manifest.space, manifest.workload.seed, excluded=self._excluded, distrusted=self._was_disturbed
+            manifest.space,
+            manifest.workload.seed,
+            excluded=self._excluded,
+            distrusted=self._was_disturbed,
+            seconds_of=lambda trial: self._record_of(trial).child_s,
         )
         self._optuna.sampler = self._sampler
 

@@ -1,7 +1,8 @@
 """What is expected of configs that were not tried: by how much each would improve on the best, from what was observed.
 
 A trial that failed says nothing about latency; it teaches which configs fail. A measured trial that misses a constraint
-teaches its latency all the same, and by how much it missed.
+teaches its latency all the same, and by how much it missed. Of two configs that promise as much, the one whose trial is
+shorter comes first. Figures: docs/decisions/0011-early-stop.md.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ TRADE_OFF = 0.05
 """Share of the sum in the augmented Chebyshev distance of several objectives (Knowles, 2006, ParEGO)."""
 
 VALUES, FAILURES = KernelPrior(), KernelPrior(weight=0.1, variance=1.0, noise=0.05)
+PRIORS = VALUES, KernelPrior(weight=0.1), KernelPrior(weight=0.3)
+"""Of the objectives: the gain is the mean over these. One that takes effects for additive may be sure, and wrong, that
+the best config is bad."""
+COST_POWER = 0.5
+"""A gain is divided by the seconds of its trial to this power. With 1 the search keeps to what is cheap."""
 DOUBT, DOUBT_OF_FAILURES = 0.05, 0.1
 """Variance added to a forecast of feasibility, since bounds are missed and configs fail for reasons that no knob tells:
 of standardised margins, and of labels that are -1 or 1."""
@@ -53,6 +59,8 @@ class Observations:
     """Of each constraint, shape `(num_trials, num_constraints)`: 0 or less where kept; of no meaning if failed."""
     running: Array
     """Points of the trials that are still under way."""
+    seconds: Array
+    """That each trial took, shape `(num_trials,)`; NaN where that is unknown."""
 
     @property
     def feasible(self) -> npt.NDArray[np.bool_]:
@@ -68,11 +76,18 @@ class Forecast:
     """Of the probability that it runs, is right and keeps every constraint."""
     log_gain: Array
     """Of the improvement to be expected if so, as a share of the best value; 0 as long as nothing is feasible."""
+    log_seconds: Array
+    """Of its trial; 0 as long as no trial's are known."""
+
+    @property
+    def log_expected_gain(self) -> Array:
+        """Of the improvement to be expected of trying it."""
+        return self.log_feasible + self.log_gain
 
     @property
     def score(self) -> Array:
         """The larger the sooner the config should be tried."""
-        return self.log_feasible + self.log_gain
+        return self.log_expected_gain - COST_POWER * self.log_seconds
 
 
 @dataclass(frozen=True)
@@ -107,21 +122,41 @@ class Forecaster:
         self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator
     ) -> Forecast:
         """Of the configs at `points`; `weights` of the objectives add up to 1."""
-        return Forecast(self._log_feasible(observed, points), self._log_gain(observed, points, weights, generator))
+        return Forecast(
+            self._log_feasible(observed, points),
+            self._log_gain(observed, points, weights, generator),
+            self._log_seconds(observed, points),
+        )
 
     def _log_gain(self, observed: Observations, points: Array, weights: Array, generator: np.random.Generator) -> Array:
         if not observed.feasible.any():
             return np.zeros(len(points))
+        gains = [self._gain(prior, observed, points, weights, generator) for prior in PRIORS]
+        return np.asarray(np.log(np.maximum(np.mean(gains, axis=0), 1e-300)))
+
+    def _gain(
+        self,
+        prior: KernelPrior,
+        observed: Observations,
+        points: Array,
+        weights: Array,
+        generator: np.random.Generator,
+    ) -> Array:
         measured = ~observed.failed
         seen, best_seen = observed.points[measured], observed.points[observed.feasible]
         logs = _logs(observed.values[measured])
-        beliefs = [self._values(f"value {k}", seen, column, observed.running) for k, column in enumerate(logs.T)]
+        beliefs = [self._values(k, prior, seen, column, observed.running) for k, column in enumerate(logs.T)]
         forecasts, known = [each.at(points) for each in beliefs], [each.at(best_seen)[0] for each in beliefs]
         if len(beliefs) == 1:
-            gain = expected_improvement(*forecasts[0], best=known[0].min())
-        else:
-            gain = _chebyshev_gain(forecasts, known, logs, weights, generator)
-        return np.asarray(np.log(np.maximum(gain, 1e-300)))
+            return expected_improvement(*forecasts[0], best=known[0].min())
+        return _chebyshev_gain(forecasts, known, logs, weights, generator)
+
+    def _log_seconds(self, observed: Observations, points: Array) -> Array:
+        known = np.isfinite(observed.seconds) & (observed.seconds > 0) & ~observed.failed
+        if not known.any():
+            return np.zeros(len(points))
+        logs = np.log(observed.seconds[known])
+        return self._believe("seconds", observed.points[known], logs, VALUES, _standard).at(points)[0]
 
     def _log_feasible(self, observed: Observations, points: Array) -> Array:
         measured = ~observed.failed
@@ -136,8 +171,8 @@ class Forecaster:
             logs += _log_below_zero(belief, points, doubt=DOUBT * belief.scale**2)
         return logs
 
-    def _values(self, name: str, points: Array, logs: Array, running: Array) -> _Belief:
-        belief = self._believe(name, points, logs, VALUES, _standard)
+    def _values(self, number: int, prior: KernelPrior, points: Array, logs: Array, running: Array) -> _Belief:
+        belief = self._believe(f"value {number}, weight {prior.weight}", points, logs, prior, _standard)
         return _Belief(belief.posterior.believing(running), belief.shift, belief.scale)
 
     def _believe(

@@ -46,6 +46,8 @@ class _Seen:
     values: tuple[float, ...] | None
     """One for each objective; None as long as the trial runs, and where its values are distrusted."""
     violations: dict[str, float]
+    seconds: float | None = field(compare=False)
+    """That the trial took; follows from the trial."""
 
     @property
     def failed(self) -> bool:
@@ -86,7 +88,7 @@ class EnumSampler(BaseSampler):
 
     `excluded` says which configs are not to be tried; where that changes, it is another function. `distrusted` is asked
     once for each finished trial whether its values are not to be learned from: it then stays as unknown as one that
-    runs.
+    runs. `seconds_of` says how long a finished trial took; None: that is unknown.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class EnumSampler(BaseSampler):
         seed: int,
         excluded: Excluded = lambda _: False,
         distrusted: Callable[[FrozenTrial], bool] = lambda _: False,
+        seconds_of: Callable[[FrozenTrial], float | None] = lambda _: None,
     ) -> None:
         self.planned: Sequence[Config] = (space.untuned(), space.default())
         """Tried before all others, in this order."""
@@ -104,6 +107,7 @@ class EnumSampler(BaseSampler):
         self._space = space
         self._seed = seed
         self._distrusted = distrusted
+        self._seconds_of = seconds_of
         self._candidates = Candidates(space)
         self._encoding = Encoding(space)
         self._forecaster = Forecaster(self._encoding)
@@ -136,7 +140,7 @@ class EnumSampler(BaseSampler):
         return ExpectedGain(
             num_trials=len(finished),
             num_untried=None if self.num_configs is None else len(unseen.configs),
-            expected_gain=float(np.exp(self._forecast(situation).score.max())),
+            expected_gain=float(np.exp(self._forecast(situation).log_expected_gain.max())),
             num_idle=_num_idle(finished),
         )
 
@@ -176,7 +180,8 @@ class EnumSampler(BaseSampler):
         config = Config(trial.params)
         is_finished = trial.state is TrialState.COMPLETE
         values = tuple(trial.values) if is_finished and not self._distrusted(trial) else None
-        seen = _Seen(config, self._encoding.points([config])[0], values, trial.constraints)
+        seconds = self._seconds_of(trial) if is_finished else None
+        seen = _Seen(config, self._encoding.points([config])[0], values, trial.constraints, seconds)
         if is_finished:
             self._finished[trial.number] = seen
         return seen
@@ -233,6 +238,7 @@ class EnumSampler(BaseSampler):
             failed=np.array([each.failed for each in finished]),
             violations=np.array(violations).reshape(len(finished), len(names)),
             running=self._stacked([each for each in seen if each.values is None]),
+            seconds=np.array([math.nan if each.seconds is None else each.seconds for each in finished]),
         )
 
     def _stacked(self, seen: Sequence[_Seen]) -> Array:
