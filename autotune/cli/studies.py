@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +15,12 @@ from autotune.cli.app import (
     end_politely,
     plainly,
     print_document,
+    print_json,
     print_line,
     say,
 )
-from autotune.errors import AutotuneError
+from autotune.command_line import command
+from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:
     from autotune.study.study import Study
@@ -88,10 +89,12 @@ def explain(
     opened = open_study(studies_dir, study)
     told = explaining.explain(opened)
     if told is None:
-        say(f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet")
-        return 1
+        raise NoUsableTrialError(
+            f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet",
+            tip=f"go on with: {opened.command('resume')}",
+        )
     if as_json:
-        print_line(json.dumps(explanation_document(told), indent=2))
+        print_json(explanation_document(told))
         return 0
     console(200).print(explanation(told))
     return 0
@@ -212,9 +215,9 @@ def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fal
             # One broken study must not hide the others.
             rows.append({"study": name, "error": str(error)})
     if as_json:
-        print_line(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     for row in rows:
         print_line("  ".join(str(value) if value is not None else "no verdict" for value in row.values()))
     if not rows:
-        print_line(f"no studies in {studies_dir}/; start with: python cli.py tune --model vit")
+        print_line(f"no studies in {studies_dir}/; start with: {command('tune', '--model', 'vit')}")

@@ -21,6 +21,7 @@ from autotune.cli.app import (
     plainly,
     print_document,
     say,
+    say_error,
 )
 from autotune.errors import AutotuneError
 
@@ -44,10 +45,13 @@ Jobs = Annotated[
     typer.Option(
         "--jobs",
         min=1,
+        envvar="AUTOTUNE_JOBS",
         help="Trials that are compiled at the same time, on a CPU; each is timed alone. [1]",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr while the study runs.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="Say nothing on stderr while the study runs.")
+]
 
 
 @app.command()
@@ -75,7 +79,9 @@ def tune(
         Path | None,
         typer.Option("--traffic", help='Input shapes as a log: JSON lines like {"batch": 4, "count": 120}.'),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "auto",
+    device: Annotated[
+        str, typer.Option("--device", envvar="AUTOTUNE_DEVICE", help="auto, cpu, gpu or ascend.")
+    ] = "auto",
     framework: Annotated[str | None, typer.Option("--framework", help="torch, mindspore or both. [by device]")] = None,
     study: Annotated[
         str | None,
@@ -272,10 +278,11 @@ def _tune(
         say("interrupted; nothing recorded is lost. Go on with:")
         say(f"  {study.command('resume')}")
         return 130
-    except AutotuneError:
-        if as_json:
-            print_document(study, result_of(study))
-        raise
+    except AutotuneError as problem:
+        if not as_json:
+            raise
+        print_document(study, result_of(study))  # It has the failures.
+        return say_error(problem)
     if profiled:
         profile(study)
     answer = result_of(study)

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autotune.command_line import command
 from autotune.config import FRAMEWORK
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
@@ -281,15 +282,17 @@ def _obstacles(answer: StudyResult) -> list[str]:
 
 
 def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:
-    command = "python cli.py"
+    def with_study(verb: str, *more: str) -> str:
+        return command(verb, answer.study, *more) + studies_dir_flag
+
     if answer.verdict is None:
-        return [f"{command} resume {answer.study}{studies_dir_flag}"]
+        return [with_study("resume")]
     if answer.verdict is Verdict.UNDECIDED:
         when = "with more time" if answer.confirmation and answer.confirmation.cut_short else "on a quieter machine"
-        return [f"{command} resume {answer.study}{studies_dir_flag}     (confirms again, {when})"]
+        return [f"{with_study('resume')}     (confirms again, {when})"]
     if answer.verdict is Verdict.INFEASIBLE:
         return ["loosen a constraint or give more time under another --study NAME"]
-    steps = [f"{command} export {answer.study} -o best.yaml{studies_dir_flag}"]
+    steps = [with_study("export", "-o", "best.yaml")]
     if answer.verdict in COMPILED:
         steps.append('model = autotune.load("best.yaml").apply(model)')
     return steps

@@ -81,7 +81,7 @@ class TestTheMainJob:
         """`show`, `studies`, `export`, `run` speak of the same study."""
         shown = cli("show", "s")
         assert "faster: " in shown.stdout
-        assert "python cli.py export s" in shown.stdout
+        assert "python -m autotune export s" in shown.stdout
         assert "two processes of the untuned model differ by" in shown.stdout
         assert "s  " in cli("studies").stdout
         assert json.loads(cli("studies", "--json").stdout)[0]["verdict"] == "faster"
@@ -425,7 +425,7 @@ class TestInterrupted:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130
-        assert "python cli.py resume s" in stderr
+        assert "cli.py resume s" in stderr
         assert "Traceback" not in stderr
         assert not psutil.wait_procs(family, timeout=60)[1]
         assert "running" not in self.states(cli)

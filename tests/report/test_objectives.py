@@ -286,7 +286,7 @@ class TestConstraints:
         assert "keeps every constraint, the untuned model does not; 0.71x (98 % interval" in text
         assert "untuned     breaks a constraint: peak_memory 2.5 GiB, 25 % over 2GiB" in text
         assert "untuned     10 ms a call" in text
-        assert "python cli.py export" in text
+        assert "python -m autotune export" in text
         exported = export(study, tmp_path / "best.yaml")
         assert (exported.verdict, exported.config, exported.is_untuned) == (Verdict.FEASIBLE, B, False)
         assert exported.workload.constraints == ("peak_memory <= 2GiB",)
@@ -425,7 +425,7 @@ class TestSeveralObjectives:
         number = self.number(study, C)
         with pytest.raises(InputError, match=f"trial {number} was not compared with the untuned model") as caught:
             tuned_config(study, number)
-        assert caught.value.tip.startswith("`python cli.py compare s ")
+        assert caught.value.tip.startswith("`python -m autotune compare s ")
         assert f" 0 {number}`" in caught.value.tip
         with pytest.raises(InputError, match="no trial 99"):
             tuned_config(study, 99)
