@@ -14,7 +14,6 @@ from autotune.cli.app import (
     app,
     end_politely,
     plainly,
-    print_document,
     print_json,
     print_line,
     say,
@@ -25,52 +24,6 @@ from autotune.errors import AutotuneError, NoUsableTrialError
 if TYPE_CHECKING:
     from autotune.study.study import Study
     from autotune.tuned.tuned_config import TunedConfig
-
-
-@app.command()
-@plainly
-def show(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
-    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
-    full: Annotated[
-        bool, typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the trials of a study, its best config, failures by reason, and the verdict."""
-    from autotune.report.console import console
-    from autotune.report.objectives import ratio_footnote
-    from autotune.report.pareto import front_table
-    from autotune.report.profile import hot_spots_table
-    from autotune.report.summary import summary, trials_table
-    from autotune.report.traffic import traffic_table
-    from autotune.results.result import result_of
-    from autotune.study.open import open_study
-    from autotune.study.study import studies_dir_flag
-
-    opened = open_study(studies_dir, study)
-    result = result_of(opened)
-    if as_json:
-        print_document(opened, result)
-        return
-    # A pipe has no width; wide enough for a whole row there.
-    screen = console(240)
-    screen.print(trials_table(result, full=full))
-    screen.print(
-        f"{ratio_footnote(result.objective)}, one process each; the verdict rests on fresh processes side by side",
-        style="dim",
-    )
-    if not full:
-        screen.print("config: what differs from the untuned model; --full shows every setting", style="dim")
-    front = front_table(result, full=full)
-    if front is not None:
-        screen.print(front)
-    shapes = traffic_table(result)
-    if shapes is not None:
-        screen.print(shapes)
-    if result.hot_spots is not None:
-        screen.print(hot_spots_table(result.hot_spots))
-    screen.print(summary(result, studies_dir_flag(studies_dir), full=full))
 
 
 @app.command()
