@@ -15,7 +15,7 @@ from autotune.cli.app import app
 from autotune.command_line import command
 
 # In the order in which `--help` shows them.
-for _commands in ("tune", "show", "studies", "report", "compare", "diagnose", "listings"):
+for _commands in ("tune", "show", "studies", "report", "compare", "diagnose", "studies_folder", "listings"):
     importlib.import_module(f"autotune.cli.{_commands}")
 
 

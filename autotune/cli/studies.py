@@ -1,4 +1,4 @@
-"""The commands on a recorded study: show, explain, run, export; and the list of studies."""
+"""The commands on a recorded study: explain, run, export."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from autotune.cli.app import (
     print_line,
     say,
 )
-from autotune.command_line import command
-from autotune.errors import AutotuneError, NoUsableTrialError
+from autotune.errors import NoUsableTrialError
 
 if TYPE_CHECKING:
     from autotune.study.study import Study
@@ -139,38 +138,3 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
         f"{seconds(artifact.compile_s)} in place of {seconds(artifact.compile_cold_s)}"
     )
     return 0
-
-
-@app.command()
-@plainly
-def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
-    """List the studies in the folder."""
-    from autotune.study.open import list_studies, open_study
-
-    rows = []
-    for name in list_studies(studies_dir):
-        try:
-            opened = open_study(studies_dir, name)
-            # Not the whole answer: that would read every sample of every study.
-            confirmation = opened.confirmation
-            workload = opened.manifest.workload
-            rows.append(
-                {
-                    "study": name,
-                    "model": workload.model,
-                    "framework": opened.manifest.framework,
-                    "device": workload.device,
-                    "trials": opened.num_recorded(),
-                    "verdict": confirmation.verdict.value if confirmation else None,
-                }
-            )
-        except AutotuneError as error:
-            # One broken study must not hide the others.
-            rows.append({"study": name, "error": str(error)})
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        print_line("  ".join(str(value) if value is not None else "no verdict" for value in row.values()))
-    if not rows:
-        print_line(f"no studies in {studies_dir}/; start with: {command('tune', '--model', 'vit')}")
