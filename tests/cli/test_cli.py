@@ -312,7 +312,6 @@ def test_a_mistake_in_a_space_file_names_file_and_key(tune_fake, space_file, con
     ("content", "words", "code"),
     [
         ("import numpy as np\ndef tiny():\n    raise ValueError('my mistake')\n", "ValueError: my mistake", 2),
-        ("def tiny():\n    return 1\n", "must return (model, inputs)", 2),
         ("import numpy as np\ndef tiny():\n    return (lambda x: x @ 0), np.ones(2)\n", "run_error", 1),
     ],
 )
@@ -326,9 +325,28 @@ def test_a_model_that_does_not_work_stops_at_once(tune_fake, model_file, content
     assert tune_fake("--trials", "2").returncode == 0, "once mended, the same command works"
 
 
-def test_an_unknown_model_argument_names_those_there_are(tune_fake):
-    """`--model-arg` is checked against the function itself."""
+def test_an_unknown_model_argument_names_those_there_are(tune_fake, tmp_path):
+    """`--model-arg` is checked against the function itself, before a study is made."""
     refused(tune_fake("--model-arg", "depth=3"), "--model-arg depth", "rows, seed")
+    assert not (tmp_path / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("def other():\n    return 1\n", "has no function tiny"),
+        ("tiny = 3\n", "tiny is a int, not a function"),
+        ("def tiny():\n    return 1\n", "must return (model, inputs)"),
+        ("def tiny():\n    return {'model': len, 'input': 1}\n", "returned no inputs"),
+    ],
+)
+def test_a_wrong_function_leaves_no_study(tune_fake, model_file, tmp_path, content, words):
+    """What a function is and returns is checked in a child before a study is made; the sentence is said once."""
+    model_file.write_text(content)
+    result = tune_fake()
+    refused(result, words)
+    assert result.stderr.count(words) == 1
+    assert not (tmp_path / "studies").exists()
 
 
 def test_model_arguments_reach_the_function(tune_fake):
