@@ -10,7 +10,8 @@ error, a name or a path may hold escape sequences, which would move the cursor, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line and paragraph separators, those that turn the direction of text, and what is no text."""
@@ -102,6 +103,12 @@ class UnsuitableCallError(InvalidConfigError):
     def __init__(self, what: str, *, tip: str | None = None, lasting: bool = False) -> None:
         super().__init__(what, tip=tip)
         self.lasting = lasting
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """A question with the name that is most like the one that was given, for the beginning of a tip; else nothing."""
+    near = get_close_matches(given, list(known), n=1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def quoted(error: BaseException, *, max_lines: int = 1, max_chars: int = 200) -> str:

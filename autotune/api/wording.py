@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from autotune.command_line import command
 from autotune.errors import AutotuneError
 
 P = ParamSpec("P")
@@ -33,6 +34,6 @@ def in_python_words(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _reworded(text: str) -> str:
-    if "cli.py" in text:
+    if command() in text:
         return text
     return _FLAG.sub(lambda flag: _ARGUMENTS.get(flag[1], flag[1].replace("-", "_")), text)

@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 from autotune.cli.app import app
+from autotune.command_line import command
 
 # In the order in which `--help` shows them.
-for _commands in ("tune", "studies", "report", "compare", "diagnose", "listings"):
+for _commands in ("tune", "show", "studies", "report", "compare", "diagnose", "studies_folder", "listings"):
     importlib.import_module(f"autotune.cli.{_commands}")
 
 
@@ -22,4 +23,4 @@ def main() -> None:
     """Entry point of `python cli.py` and of the installed command."""
     if sys.stdout is None:  # Started with it closed.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as we run)
-    app(prog_name="python cli.py" if sys.argv[0].endswith("cli.py") else None)
+    app(prog_name=command())

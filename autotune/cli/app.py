@@ -8,28 +8,63 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
+from typer.core import TyperGroup
 
+from autotune.command_line import command
 from autotune.errors import AutotuneError, printable_lines
 
 if TYPE_CHECKING:
     from autotune.results.result import StudyResult
     from autotune.study.study import Study
 
+_UsageError: Any = typer.BadParameter.__bases__[0]
+"""Click's, or that of the copy of click in newer releases of typer, which has no public name."""
+
+
+class Commands(TyperGroup):
+    """All commands. With `--json` a mistake in options or arguments is a document too."""
+
+    _as_json = False
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        self._as_json = "--json" in args
+        with self._mistakes_as_documents():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with self._mistakes_as_documents():
+            return super().invoke(ctx)
+
+    @contextmanager
+    def _mistakes_as_documents(self) -> Iterator[None]:
+        try:
+            yield
+        except _UsageError as mistake:
+            if self._as_json:
+                print_error(mistake.format_message(), None, 2)
+            raise
+
+
 app = typer.Typer(
-    help="Find, confirm and ship the best compile configuration of a deep-learning model.",
+    cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    # A shell completes the name of a command, which `python cli.py` is not.
+    add_completion=" " not in command(),
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 P = ParamSpec("P")
-StudiesDir = Annotated[Path, typer.Option("--studies-dir", help="Folder that holds the studies.")]
+StudiesDir = Annotated[
+    Path, typer.Option("--studies-dir", envvar="AUTOTUNE_STUDIES_DIR", help="Folder that holds the studies.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 BudgetFlag = Annotated[
     str | None,
@@ -41,6 +76,32 @@ BudgetFlag = Annotated[
 DEFAULT_STUDIES_DIR = Path("studies")
 
 
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from autotune import __version__
+    from autotune.environment import package_version
+
+    print_line(f"autotune {__version__}")
+    for name in ("torch", "mindspore", "optuna"):
+        release = package_version(name)
+        if release is not None:
+            print_line(f"{name} {release}")
+    raise typer.Exit
+
+
+@app.callback()
+def _all_commands(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the release, and those of the frameworks."
+        ),
+    ] = False,
+) -> None:
+    """Find, confirm and ship the best compile configuration of a deep-learning model."""
+
+
 def plainly(command: Callable[P, int | None]) -> Callable[P, None]:
     """Turn the errors of a command into an exit status and a message; a bug keeps its traceback."""
 
@@ -50,10 +111,7 @@ def plainly(command: Callable[P, int | None]) -> Callable[P, None]:
             code = command(*args, **kwargs)
             sys.stdout.flush()
         except AutotuneError as error:
-            say(f"error: {error}")
-            if error.tip:
-                say(f"tip: {error.tip}")
-            code = error.exit_code
+            code = say_error(error, as_json=bool(kwargs.get("as_json")))
         except KeyboardInterrupt:
             say("interrupted")
             code = 130
@@ -64,9 +122,9 @@ def plainly(command: Callable[P, int | None]) -> Callable[P, None]:
         except OSError as error:
             if error.errno not in _OF_THE_DISK:
                 raise
-            say(f"error: cannot write {error.filename or 'a file'}: {error.strerror}")
-            say(f"tip: {_OF_THE_DISK[error.errno]}; what is recorded stays, and the same command goes on")
-            code = 2
+            what = f"cannot write {error.filename or 'a file'}: {error.strerror}"
+            tip = f"{_OF_THE_DISK[error.errno]}; what is recorded stays, and the same command goes on"
+            code = say_error(AutotuneError(what, tip=tip), as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
 
     return run
@@ -82,11 +140,31 @@ _OF_THE_DISK = {
 """Errors of the system that no bug of ours explains -> what to do."""
 
 
+def say_error(error: AutotuneError, *, as_json: bool = False) -> int:
+    """The sentence and the tip on stderr, and `as_json` also as a document on stdout. Returns the exit status."""
+    say(f"error: {error}")
+    if error.tip:
+        say(f"tip: {error.tip}")
+    if as_json:
+        print_error(str(error), error.tip, error.exit_code)
+    return error.exit_code
+
+
+def print_error(message: str, tip: str | None, exit_status: int) -> None:
+    """What stands on stdout in place of the document that was asked for."""
+    print_json({"error": {"message": message, "tip": tip, "exit_status": exit_status}})
+
+
+def print_json(document: object) -> None:
+    """The one document of a command with `--json`, on stdout."""
+    print_line(json.dumps(document, indent=2))
+
+
 def print_document(study: Study, answer: StudyResult) -> None:
     """All of a study as one JSON document on stdout."""
     from autotune.report.json import document
 
-    print_line(json.dumps(document(study.manifest, answer), indent=2))
+    print_json(document(study.manifest, answer))
 
 
 def end_politely() -> None:
@@ -112,8 +190,9 @@ def say(text: str) -> None:
 
 def one_of(flag: str, text: str, *choices: str) -> Any:
     """The text, if it is a choice. Raises InputError."""
-    from autotune.errors import InputError
+    from autotune.errors import InputError, did_you_mean
 
     if text not in choices:
-        raise InputError(f"{flag} {text}: unknown", tip=f"choose {', '.join(choices[:-1])} or {choices[-1]}")
+        those = f"choose {', '.join(choices[:-1])} or {choices[-1]}"
+        raise InputError(f"{flag} {text}: unknown", tip=did_you_mean(text, choices) + those)
     return text

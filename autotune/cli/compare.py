@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ from autotune.cli.app import (
     app,
     end_politely,
     plainly,
+    print_json,
     print_line,
     say,
 )
@@ -52,7 +52,7 @@ def verify(
     end_politely()
     verification = verify_export(file, max_loss=max_loss, budget=budget, callbacks=_say_block)
     if as_json:
-        print_line(json.dumps(verification_document(verification), indent=2))
+        print_json(verification_document(verification))
     else:
         for line in verification_lines(verification):
             print_line(line)
@@ -74,7 +74,7 @@ def compare(
     end_politely()
     result, names = _compared(things, budget, studies_dir)
     if as_json:
-        print_line(json.dumps(comparison_document(result, names), indent=2))
+        print_json(comparison_document(result, names))
     else:
         for line in comparison_lines(result, names):
             print_line(line)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import AsJson, app, end_politely, plainly, print_line, say
+from autotune.cli.app import AsJson, app, end_politely, plainly, print_json, print_line, say
 
 if TYPE_CHECKING:
     from autotune.api.events import Event
@@ -40,7 +39,7 @@ def diagnose(
     end_politely()
     diagnosis = examine(request, knob or (), _say_step)
     if as_json:
-        print_line(json.dumps(diagnosis_document(diagnosis), indent=2))
+        print_json(diagnosis_document(diagnosis))
         return
     for line in diagnosis_lines(diagnosis):
         print_line(line)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly, print_line
+from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly, print_json, print_line
 
 
 @app.command()
@@ -54,7 +54,7 @@ def spaces(
 
     described = describe_spaces(device, framework, one_of("--task", task, "infer", "train"))
     if as_json:
-        print_line(json.dumps(described, indent=2))
+        print_json(described)
         return
     for each in described:
         print_line(f"{each['file']}: {each['framework']} {each['version']} on {device}, {each['num_configs']} configs")
@@ -72,7 +72,7 @@ def doctor(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fals
 
     findings = examine(studies_dir)
     if as_json:
-        print_line(json.dumps([each.model_dump() for each in findings], indent=2))
+        print_json([each.model_dump() for each in findings])
     else:
         for each in findings:
             print_line(f"{'ok     ' if each.ok else 'missing'} {each.what}: {each.found}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.app import DEFAULT_STUDIES_DIR, StudiesDir, app, plainly, print_line
+from autotune.errors import InputError
 
 
 @app.command()
@@ -26,3 +27,12 @@ def report(
     write_report(opened, output)
     opened.close()
     print_line(f"{output}: {output.stat().st_size / 1000:.0f} kB")
+
+
+def require_report(path: Path, deadline: str | None) -> None:
+    """Raises InputError, before anything is measured, where no report could be written at the end."""
+    from autotune.report.html.page import require_possible
+
+    if deadline is not None:
+        raise InputError("--report and --deadline: each tier is a study of its own", tip="run `report STUDY` on them")
+    require_possible(path)

@@ -1,8 +1,7 @@
-"""The commands on a recorded study: show, explain, run, export; and the list of studies."""
+"""The commands on a recorded study: explain, run, export."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,61 +14,15 @@ from autotune.cli.app import (
     app,
     end_politely,
     plainly,
-    print_document,
+    print_json,
     print_line,
     say,
 )
-from autotune.errors import AutotuneError
+from autotune.errors import NoUsableTrialError
 
 if TYPE_CHECKING:
     from autotune.study.study import Study
     from autotune.tuned.tuned_config import TunedConfig
-
-
-@app.command()
-@plainly
-def show(
-    study: Annotated[str, typer.Argument(help="Name of the study.")],
-    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
-    full: Annotated[
-        bool, typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the trials of a study, its best config, failures by reason, and the verdict."""
-    from autotune.report.console import console
-    from autotune.report.objectives import ratio_footnote
-    from autotune.report.pareto import front_table
-    from autotune.report.profile import hot_spots_table
-    from autotune.report.summary import summary, trials_table
-    from autotune.report.traffic import traffic_table
-    from autotune.results.result import result_of
-    from autotune.study.open import open_study
-    from autotune.study.study import studies_dir_flag
-
-    opened = open_study(studies_dir, study)
-    result = result_of(opened)
-    if as_json:
-        print_document(opened, result)
-        return
-    # A pipe has no width; wide enough for a whole row there.
-    screen = console(240)
-    screen.print(trials_table(result, full=full))
-    screen.print(
-        f"{ratio_footnote(result.objective)}, one process each; the verdict rests on fresh processes side by side",
-        style="dim",
-    )
-    if not full:
-        screen.print("config: what differs from the untuned model; --full shows every setting", style="dim")
-    front = front_table(result, full=full)
-    if front is not None:
-        screen.print(front)
-    shapes = traffic_table(result)
-    if shapes is not None:
-        screen.print(shapes)
-    if result.hot_spots is not None:
-        screen.print(hot_spots_table(result.hot_spots))
-    screen.print(summary(result, studies_dir_flag(studies_dir), full=full))
 
 
 @app.command()
@@ -88,10 +41,12 @@ def explain(
     opened = open_study(studies_dir, study)
     told = explaining.explain(opened)
     if told is None:
-        say(f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet")
-        return 1
+        raise NoUsableTrialError(
+            f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet",
+            tip=f"go on with: {opened.command('resume')}",
+        )
     if as_json:
-        print_line(json.dumps(explanation_document(told), indent=2))
+        print_json(explanation_document(told))
         return 0
     console(200).print(explanation(told))
     return 0
@@ -183,38 +138,3 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
         f"{seconds(artifact.compile_s)} in place of {seconds(artifact.compile_cold_s)}"
     )
     return 0
-
-
-@app.command()
-@plainly
-def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
-    """List the studies in the folder."""
-    from autotune.study.open import list_studies, open_study
-
-    rows = []
-    for name in list_studies(studies_dir):
-        try:
-            opened = open_study(studies_dir, name)
-            # Not the whole answer: that would read every sample of every study.
-            confirmation = opened.confirmation
-            workload = opened.manifest.workload
-            rows.append(
-                {
-                    "study": name,
-                    "model": workload.model,
-                    "framework": opened.manifest.framework,
-                    "device": workload.device,
-                    "trials": opened.num_recorded(),
-                    "verdict": confirmation.verdict.value if confirmation else None,
-                }
-            )
-        except AutotuneError as error:
-            # One broken study must not hide the others.
-            rows.append({"study": name, "error": str(error)})
-    if as_json:
-        print_line(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        print_line("  ".join(str(value) if value is not None else "no verdict" for value in row.values()))
-    if not rows:
-        print_line(f"no studies in {studies_dir}/; start with: python cli.py tune --model vit")

@@ -21,8 +21,9 @@ from autotune.cli.app import (
     plainly,
     print_document,
     say,
+    say_error,
 )
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, InputError
 
 if TYPE_CHECKING:
     from autotune.report.live import LiveDisplay
@@ -44,10 +45,13 @@ Jobs = Annotated[
     typer.Option(
         "--jobs",
         min=1,
+        envvar="AUTOTUNE_JOBS",
         help="Trials that are compiled at the same time, on a CPU; each is timed alone. [1]",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr while the study runs.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="Say nothing on stderr while the study runs.")
+]
 
 
 @app.command()
@@ -75,7 +79,9 @@ def tune(
         Path | None,
         typer.Option("--traffic", help='Input shapes as a log: JSON lines like {"batch": 4, "count": 120}.'),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "auto",
+    device: Annotated[
+        str, typer.Option("--device", envvar="AUTOTUNE_DEVICE", help="auto, cpu, gpu or ascend.")
+    ] = "auto",
     framework: Annotated[str | None, typer.Option("--framework", help="torch, mindspore or both. [by device]")] = None,
     study: Annotated[
         str | None,
@@ -163,6 +169,9 @@ def tune(
     report: Annotated[
         Path | None, typer.Option("--report", help="At the end, write the report as this HTML file.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the run is expected to cost, at most too, and stop.")
+    ] = False,
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
@@ -170,6 +179,7 @@ def tune(
     """Search for the fastest correct config of a model, confirm it, and report the result."""
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.api.running import parse_budget
+    from autotune.cli.expected_cost import say_cost
     from autotune.planning.manifest import make_manifest
     from autotune.planning.request import TuneRequest
     from autotune.space.schema import PRESETS
@@ -177,7 +187,11 @@ def tune(
     from autotune.tuning.priors import read_prior
 
     if report is not None:
+        from autotune.cli.report import require_report
+
         require_report(report, deadline)
+    if dry_run and deadline is not None:
+        raise InputError("--dry-run and --deadline: each tier is a study of its own", tip="leave out --deadline")
     wish = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),
@@ -211,18 +225,10 @@ def tune(
 
         return tune_tiers(wish, deadline, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet)
     manifest = make_manifest(wish)
+    if say_cost(manifest, wanted, studies_dir, as_json=as_json, dry_run=dry_run, quiet=quiet):
+        return 0
     opened = open_or_create(studies_dir, manifest)
     return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet, report=report)
-
-
-def require_report(path: Path, deadline: str | None) -> None:
-    """Raises InputError, before anything is measured, where no report could be written at the end."""
-    from autotune.errors import InputError
-    from autotune.report.html.page import require_possible
-
-    if deadline is not None:
-        raise InputError("--report and --deadline: each tier is a study of its own", tip="run `report STUDY` on them")
-    require_possible(path)
 
 
 @app.command()
@@ -272,10 +278,11 @@ def _tune(
         say("interrupted; nothing recorded is lost. Go on with:")
         say(f"  {study.command('resume')}")
         return 130
-    except AutotuneError:
-        if as_json:
-            print_document(study, result_of(study))
-        raise
+    except AutotuneError as problem:
+        if not as_json:
+            raise
+        print_document(study, result_of(study))  # It has the failures.
+        return say_error(problem)
     if profiled:
         profile(study)
     answer = result_of(study)

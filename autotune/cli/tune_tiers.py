@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.app import end_politely, print_line, say
+from autotune.cli.app import end_politely, print_json, print_line, say
 from autotune.cli.tune import live_display, print_summary, profile, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
@@ -111,7 +110,7 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
         content = tiers.model_dump(mode="json", by_alias=True)
         for shown, each in zip(content["tiers"], tiers.tiers, strict=True):
             shown["fits"] = tiers.fits(each)
-        print_line(json.dumps({**content, "file": str(folder / FILE), "left_out": left_out}, indent=2))
+        print_json({**content, "file": str(folder / FILE), "left_out": left_out})
         return
     console(200).print(tiers_table(tiers))
     print_line(f"written: {folder / FILE}")

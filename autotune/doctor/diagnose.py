@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autotune.backends.protocol import Reports
 from autotune.backends.registry import entry_of, framework_version, reports_of
+from autotune.command_line import command
 from autotune.config import Config, Scalar
 from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
 from autotune.errors import HarnessError, InputError
@@ -230,6 +231,6 @@ def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
         named = " ".join(f"--knob {name}={value}" for name, value in settings.items())
         raise InputError(
             f"{named}: not in the search space for {space.framework} here",
-            tip=f"the default config is: {default}; `python cli.py spaces` lists knobs and values",
+            tip=f"the default config is: {default}; `{command('spaces')}` lists knobs and values",
         )
     return config

@@ -6,7 +6,6 @@ difference is a phrase that says what was and what is, for one log line.
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from autotune import environment
 from autotune.apply.shape_strategies import sizes_in
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import framework_version
+from autotune.command_line import command
 from autotune.environment import Environment
 from autotune.measure.measurement import TensorSpec, structure_sha256
 from autotune.tuned.tuned_config import TunedConfig
@@ -84,14 +84,14 @@ def _without_axes(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) 
 def retune_command(tuned: TunedConfig) -> str:
     """What a user types to tune the same model here."""
     workload, traffic = tuned.workload, None if tuned.shapes is None else tuned.shapes.traffic
-    words = ["python", "cli.py", "tune", "--model", workload.model, "--framework", tuned.framework]
+    words = ["--model", workload.model, "--framework", tuned.framework]
     words += ["--device", workload.device]
     if workload.task != "infer":
         words += ["--task", workload.task]
     for name, value in workload.arguments.items():
         if traffic is None or name not in traffic.dimensions:
             words += ["--model-arg", f"{name}={value}"]
-    return shlex.join([*words, *([] if traffic is None else traffic.flags)])
+    return command("tune", *words, *([] if traffic is None else traffic.flags))
 
 
 def _device_differences(then: Environment, here: Environment) -> list[str | None]:

@@ -177,15 +177,16 @@ def _make_targets(
 
 
 def _read_declaration(workload: Workload, variables: dict[str, str]) -> Declaration:
-    """What the model declares, for inference.
+    """What the model declares, nothing for training. Raises InputError where its function or arguments are wrong.
 
-    The declaration of a bundled model is known without building it, except for padding, which depends on arguments.
+    A bundled model is known without building it, unless it is given arguments, which padding depends on, or traffic.
     """
-    if workload.task == "train":
-        return Declaration()
-    if workload.model in models.names() and workload.traffic is None:
-        return Declaration.model_validate(models.declared(workload.model, workload.framework))
-    return read_declaration(workload, variables)
+    is_known = workload.model in models.names() and workload.traffic is None and not workload.arguments
+    if not is_known:
+        declaration = read_declaration(workload, variables)
+    else:
+        declaration = Declaration.model_validate(models.declared(workload.model, workload.framework))
+    return Declaration() if workload.task == "train" else declaration
 
 
 def require_same_question(manifest: Manifest) -> None:

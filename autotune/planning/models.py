@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune import models
 from autotune.backends.registry import is_framework
 from autotune.config import Scalar
-from autotune.errors import InputError
+from autotune.errors import InputError, did_you_mean
 from autotune.models import hub
 from autotune.workload.traffic import Traffic
 from autotune.workload.workload import STREAM_CALLS, Device, Task, Workload, file_reference, split_reference
@@ -94,7 +94,8 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
     if ":" not in model:
         raise InputError(
             f"--model {model}: unknown",
-            tip=f"bundled: {', '.join(models.names())}; or give hf:TYPE, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give hf:TYPE, "
+            "FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from autotune.backends.registry import bundled_names, entry_of, framework_version
+from autotune.command_line import command
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.trial.runner.probe import find_devices
 from autotune.workload.workload import Device
@@ -127,5 +128,5 @@ def _require_device(framework: str, device: Device) -> None:
     reasons = [note for note in found.notes if note.startswith(f"{device}:")]
     raise MissingDeviceError(
         f"--device {device}: {framework} {found.version} finds only {', '.join(found.devices)} on this machine",
-        tip=reasons[0].removeprefix(f"{device}:").strip() if reasons else "run `python cli.py doctor`",
+        tip=reasons[0].removeprefix(f"{device}:").strip() if reasons else f"run `{command('doctor')}`",
     )

@@ -1,11 +1,17 @@
-"""A config in a table or a summary: what differs from the untuned model, or all of it."""
+"""A config in a table or a summary: what differs from the untuned model, or all of it.
+
+In short: `compile +freezing +cpp_wrapper matmul_precision=high`. How the model is executed stands alone, a switch has a
+`+` or a `-`, and every other knob its name and value.
+"""
 
 from __future__ import annotations
 
-from autotune.config import FRAMEWORK, Config
+from autotune.config import FRAMEWORK, Config, Scalar
 from autotune.space.space import SearchSpace
 
 UNTUNED = "untuned"
+_EXECUTION = "execution"
+"""The knob of every framework that says whether, and by what, a model is compiled."""
 
 
 def config_text(config: Config, space: SearchSpace, *, full: bool = False) -> str:
@@ -22,4 +28,15 @@ def config_text(config: Config, space: SearchSpace, *, full: bool = False) -> st
     unchanged.pop(FRAMEWORK, None)
     start = Config({name: value for name, value in unchanged.items() if name in config.root})
     changed = config.differing(start)
-    return str(Config({name: value for name, value in config.root.items() if name in changed})) or UNTUNED
+    prefix = f"{framework}."
+    return (
+        " ".join(_short(name.removeprefix(prefix), config[name]) for name in config.root if name in changed) or UNTUNED
+    )
+
+
+def _short(name: str, value: Scalar) -> str:
+    if isinstance(value, bool):
+        return f"{'+' if value else '-'}{name}"
+    if name == _EXECUTION:
+        return str(value)
+    return str(Config({name: value}))

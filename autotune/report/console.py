@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
+from rich.text import Text
 
 from autotune.errors import printable_lines
 
@@ -21,6 +23,25 @@ class PlainConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable_lines(text), style, control)
+
+
+class Hanging:
+    """A line of text. On a terminal, what does not fit goes on in the next one, below column `indent`."""
+
+    def __init__(self, line: str, indent: int) -> None:
+        self._line, self._indent = line, indent
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.no_wrap:
+            yield Text(self._line)
+            return
+        width = max(options.max_width, 2 * self._indent)
+        start = self._line[: len(self._line) - len(self._line.lstrip())]
+        wrapped = textwrap.wrap(
+            self._line.lstrip(), width, initial_indent=start, subsequent_indent=" " * self._indent,
+            break_on_hyphens=False, break_long_words=False,
+        )  # fmt: skip
+        yield from map(Text, wrapped)
 
 
 def console(width: int | None = None) -> PlainConsole:

@@ -16,6 +16,7 @@ from autotune.measure.measurement import Failure, Measurement, Stage
 from autotune.measure.objective import LATENCY, Objective
 from autotune.report.configs import config_text
 from autotune.report.constraints import misses
+from autotune.report.expected_cost import busy_words
 from autotune.report.failure_rules import news_of
 from autotune.report.format import count, num_bytes, percent, promise, seconds, times
 from autotune.report.objectives import shown, stopped
@@ -173,9 +174,7 @@ def _told(event: Event) -> list[str]:
     """What needs nothing but the event itself."""
     match event:
         case MachineBusy():
-            load = "" if event.load_1m is None else f" (load average {event.load_1m:.1f})"
-            cores = f"{event.taken:.1f} of {event.num_cores} cores are used by other programs{load}"
-            return [f"this machine is busy: {cores}; timings will be unsure"]
+            return [f"this machine is {busy_words(event)}"]
         case TrialDisturbed():
             what = f"trial {event.number}" if event.number else "the untuned model"
             return [f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"]

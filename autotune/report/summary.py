@@ -9,15 +9,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autotune.command_line import command
 from autotune.config import FRAMEWORK
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.report.configs import config_text
+from autotune.report.console import Hanging
 from autotune.report.constraints import constraint_lines, feasible, infeasible, misses
 from autotune.report.failure_rules import priors_summary, rules_summary
 from autotune.report.findings import KINDS, findings_of_best, one_line
 from autotune.report.format import count, error, num_bytes, percent, promise, seconds, times
-from autotune.report.objectives import described, faster, gain, stopped, to_be_better
+from autotune.report.objectives import as_good_as, described, faster, gain, stopped, to_be_better
 from autotune.results.result import StudyResult
 from autotune.study.equivalence import equivalence_classes
 from autotune.study.records import (
@@ -31,31 +33,49 @@ from autotune.study.records import (
 
 MAX_BREAKS_SHOWN = 5
 _COLUMNS = ("", "state", "median", "p99", "x*", "memory", "compile", "breaks", "error", "config")
+_NARROW = ("", "state", "median", "x*", "compile", "config")
+ROOM_FOR_ALL = 120
+"""Characters of a line below which the table has the narrow columns alone."""
 _TEXTS = ("state", "config")
 _STYLES = {"failed": "dim", "lost": "dim", "infeasible": "yellow"}
 
 
-def trials_table(answer: StudyResult, *, full: bool = False) -> Table:
-    """Every trial with its figures, the best marked; failures with their reason. `full`: each config in full."""
+def trials_table(answer: StudyResult, *, full: bool = False, width: int = ROOM_FOR_ALL) -> Table:
+    """Every trial with its figures, the best marked; failures with their reason. `full`: each config in full.
+
+    In a line of few characters what says least of a trial is left out, so that its config can be read.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in _COLUMNS:
+    shown = _COLUMNS if width >= ROOM_FOR_ALL else _NARROW
+    for name in shown:
         table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=name not in _TEXTS)
-    aliases = _aliases(answer.records)
-    for record in answer.records:
+    for record, cells in zip(answer.records, _rows(answer, full=full), strict=True):
         is_best = answer.best is not None and record.number == answer.best.number
-        table.add_row(
-            *_row(record, answer, aliases.get(record.number), full=full),
-            style="green" if is_best else _STYLES.get(record.state),
-        )
+        style = "green" if is_best else _STYLES.get(record.state)
+        table.add_row(*(cells[_COLUMNS.index(name)] for name in shown), style=style)
     return table
+
+
+def trials_markdown(answer: StudyResult) -> str:
+    """The verdict and the table, to paste where Markdown is read."""
+    header = ["trial", *_COLUMNS[1:]]
+    header[_COLUMNS.index("x*")] = f"times {as_good_as(answer.objective)} trial 0"
+    rows = [header, ["---"] * len(header), *_rows(answer, full=False)]
+    lines = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows]
+    return "\n".join([f"**{headline(answer)}**", "", *lines])
+
+
+def _rows(answer: StudyResult, *, full: bool) -> list[list[str]]:
+    aliases = _aliases(answer.records)
+    return [_row(record, answer, aliases.get(record.number), full=full) for record in answer.records]
 
 
 def summary(
     answer: StudyResult, studies_dir_flag: str = "", *, with_next: bool = True, full: bool = False
 ) -> RenderableType:
     """Verdict, figures, what stands in the way, and what to do next. `full`: each config in full."""
-    lines = [Text(headline(answer), style="bold")]
-    lines += [Text(f"  {line}") for line in _lines(answer, full=full)]
+    lines: list[RenderableType] = [Text(headline(answer), style="bold")]
+    lines += [Hanging(f"  {line}", _LABEL + 2) for line in _lines(answer, full=full)]
     if with_next:
         lines += [Text(f"next: {line}") for line in _next_steps(answer, studies_dir_flag)]
     return Group(*lines)
@@ -151,15 +171,22 @@ def _why_untuned(answer: StudyResult) -> str:
     objective, confirmation = answer.objective, answer.confirmation
     if answer.verdict is Verdict.TIE:
         better = to_be_better(objective, f"{confirmation.margin if confirmation else MARGIN:.1%}")
-        return f"tie: no config is shown to {better} the untuned model; keep it untuned"
+        return f"tie: {_nothing_tried(answer)} is shown to {better} the untuned model; keep it untuned"
     why = confirmation.why if confirmation else None
     if answer.verdict is Verdict.UNDECIDED:
         was_cut = confirmation is not None and confirmation.cut_short
         why = why or ("the time was used up before the confirmation could tell" if was_cut else _TOO_NOISY)
         return f"undecided: {why}; the model is kept untuned"
     if objective.quantity == "latency":
-        return "keep untuned: nothing is faster than leaving the model as it is"
-    return f"keep untuned: nothing is shown to {to_be_better(objective)} leaving the model as it is"
+        return f"keep untuned: {_nothing_tried(answer)} is faster than leaving the model as it is"
+    return f"keep untuned: {_nothing_tried(answer)} is shown to {to_be_better(objective)} leaving the model as it is"
+
+
+def _nothing_tried(answer: StudyResult) -> str:
+    """A search says nothing about configs that it did not try."""
+    untuned = None if answer.untuned is None else answer.untuned.config
+    number = sum(each.counts and each.config != untuned for each in answer.records)
+    return f"nothing else that was tried ({count(number)} config{'' if number == 1 else 's'})"
 
 
 _TOO_NOISY = "this machine is too noisy to tell"
@@ -281,15 +308,17 @@ def _obstacles(answer: StudyResult) -> list[str]:
 
 
 def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:
-    command = "python cli.py"
+    def with_study(verb: str, *more: str) -> str:
+        return command(verb, answer.study, *more) + studies_dir_flag
+
     if answer.verdict is None:
-        return [f"{command} resume {answer.study}{studies_dir_flag}"]
+        return [with_study("resume")]
     if answer.verdict is Verdict.UNDECIDED:
         when = "with more time" if answer.confirmation and answer.confirmation.cut_short else "on a quieter machine"
-        return [f"{command} resume {answer.study}{studies_dir_flag}     (confirms again, {when})"]
+        return [f"{with_study('resume')}     (confirms again, {when})"]
     if answer.verdict is Verdict.INFEASIBLE:
         return ["loosen a constraint or give more time under another --study NAME"]
-    steps = [f"{command} export {answer.study} -o best.yaml{studies_dir_flag}"]
+    steps = [with_study("export", "-o", "best.yaml")]
     if answer.verdict in COMPILED:
         steps.append('model = autotune.load("best.yaml").apply(model)')
     return steps

@@ -8,7 +8,8 @@ from pathlib import Path
 import optuna
 from optuna.study import StudyDirection
 
-from autotune.errors import InputError, StoreError
+from autotune.command_line import command
+from autotune.errors import InputError, StoreError, did_you_mean
 from autotune.study import own_files, storage
 from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.study import Study
@@ -48,14 +49,7 @@ def create_study(studies_dir: Path, manifest: Manifest) -> Study:
 
 def open_study(studies_dir: Path, name: str) -> Study:
     """An existing study. Raises InputError for an unknown name, StoreError for a broken one."""
-    check_name(name)
-    folder = studies_dir / name
-    if not (folder / "manifest.json").exists():
-        known = list_studies(studies_dir)
-        raise InputError(
-            f"no study {name!r} in {studies_dir}/",
-            tip=f"there are: {', '.join(known)}" if known else "there is none yet; start with `tune`",
-        )
+    folder = require_study(studies_dir, name)
     manifest = read_manifest(folder / "manifest.json")
     return Study(folder, manifest, storage.open_storage(folder / "study.db", create=False))
 
@@ -78,6 +72,18 @@ def open_or_create(studies_dir: Path, manifest: Manifest) -> Study:
         study.close()
         raise
     return study
+
+
+def require_study(studies_dir: Path, name: str) -> Path:
+    """The folder of an existing study, which may be broken. Raises InputError for an unknown name."""
+    check_name(name)
+    folder = studies_dir / name
+    if not (folder / "manifest.json").exists():
+        known = list_studies(studies_dir)
+        start = f"there is none yet; start with `{command('tune', '--model', 'vit')}`"
+        there_are = f"{did_you_mean(name, known)}there are: {', '.join(known)}" if known else start
+        raise InputError(f"no study {name!r} in {studies_dir}/", tip=there_are)
+    return folder
 
 
 def list_studies(studies_dir: Path) -> list[str]:

@@ -42,7 +42,8 @@ _HALF_WRITTEN = re.compile(r"\.(.+)\.\d+\.partial")
 
 def clear_study(folder: Path) -> None:
     """Remove what the tool made of a study, all but its lock. Raises OSError where that is not allowed."""
-    for path in folder.iterdir():
+    # The manifest goes last: as long as it is there, the study is listed and can be removed.
+    for path in sorted(folder.iterdir(), key=lambda each: each.name == "manifest.json"):
         if path.is_symlink():
             continue
         if path.name in FILES or _is_half_written(path, FILES):

@@ -20,6 +20,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from autotune.command_line import command
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Measurement, Outcome
@@ -222,7 +223,7 @@ class Study:
 
     def command(self, verb: str) -> str:
         """The command line that does `verb` with this study, ready to paste."""
-        return f"python cli.py {verb} {self.name}{studies_dir_flag(self.folder.parent)}"
+        return command(verb, self.name) + studies_dir_flag(self.folder.parent)
 
     def read_attribute(self, name: str) -> Any:
         """Plain data that is stored with the study; None before the first time. `Slot` gives it a type."""

@@ -9,6 +9,7 @@ from autotune.environment import num_usable_cores
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.machine_load import taken_cores
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.study.budget import BusyMachinePlan
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.events import MachineBusy, TrialDisturbed
@@ -18,6 +19,14 @@ BUSY = 0.2
 """Cores that others use: below it is what any system does by itself."""
 WAIT_SHARE = 0.05
 """Of the time that a run with a time budget has left, the most that one wait may take."""
+
+
+def how_busy(plan: BusyMachinePlan) -> MachineBusy | None:
+    """What other programs use right now; None where that is nothing to speak of, or not known."""
+    taken = taken_cores(plan.look_s)
+    if taken is None or taken <= BUSY:
+        return None
+    return MachineBusy(taken, num_usable_cores(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
 
 
 class BusyMachine:
@@ -31,10 +40,9 @@ class BusyMachine:
 
     def look(self) -> None:
         """Tell whether other programs use the machine right now."""
-        taken = taken_cores(self._plan.look_s)
-        if taken is not None and taken > BUSY:
-            load_1m = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-            self._session.notify(MachineBusy(taken, num_usable_cores(), load_1m))
+        busy = how_busy(self._plan)
+        if busy is not None:
+            self._session.notify(busy)
 
     def attempt(self, folder: TrialFolder, request: TrialRequest, longest_s: float | None = None) -> Outcome:
         """`Session.attempt`; a trial whose timing was disturbed is run once more, after a wait, if there is time."""

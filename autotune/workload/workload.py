@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
+from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
@@ -50,7 +51,7 @@ def split_reference(model: str) -> tuple[str, str]:
     if not place or not function.isidentifier():
         raise InputError(
             f"--model {model}: not a bundled model, nor FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
-            tip="run `python cli.py models` for the bundled ones",
+            tip=f"run `{command('models')}` for the bundled ones",
         )
     return place, function
 

@@ -81,7 +81,7 @@ class TestTheMainJob:
         """`show`, `studies`, `export`, `run` speak of the same study."""
         shown = cli("show", "s")
         assert "faster: " in shown.stdout
-        assert "python cli.py export s" in shown.stdout
+        assert "python -m autotune export s" in shown.stdout
         assert "two processes of the untuned model differ by" in shown.stdout
         assert "s  " in cli("studies").stdout
         assert json.loads(cli("studies", "--json").stdout)[0]["verdict"] == "faster"
@@ -312,7 +312,6 @@ def test_a_mistake_in_a_space_file_names_file_and_key(tune_fake, space_file, con
     ("content", "words", "code"),
     [
         ("import numpy as np\ndef tiny():\n    raise ValueError('my mistake')\n", "ValueError: my mistake", 2),
-        ("def tiny():\n    return 1\n", "must return (model, inputs)", 2),
         ("import numpy as np\ndef tiny():\n    return (lambda x: x @ 0), np.ones(2)\n", "run_error", 1),
     ],
 )
@@ -326,9 +325,28 @@ def test_a_model_that_does_not_work_stops_at_once(tune_fake, model_file, content
     assert tune_fake("--trials", "2").returncode == 0, "once mended, the same command works"
 
 
-def test_an_unknown_model_argument_names_those_there_are(tune_fake):
-    """`--model-arg` is checked against the function itself."""
+def test_an_unknown_model_argument_names_those_there_are(tune_fake, tmp_path):
+    """`--model-arg` is checked against the function itself, before a study is made."""
     refused(tune_fake("--model-arg", "depth=3"), "--model-arg depth", "rows, seed")
+    assert not (tmp_path / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("def other():\n    return 1\n", "has no function tiny"),
+        ("tiny = 3\n", "tiny is a int, not a function"),
+        ("def tiny():\n    return 1\n", "must return (model, inputs)"),
+        ("def tiny():\n    return {'model': len, 'input': 1}\n", "returned no inputs"),
+    ],
+)
+def test_a_wrong_function_leaves_no_study(tune_fake, model_file, tmp_path, content, words):
+    """What a function is and returns is checked in a child before a study is made; the sentence is said once."""
+    model_file.write_text(content)
+    result = tune_fake()
+    refused(result, words)
+    assert result.stderr.count(words) == 1
+    assert not (tmp_path / "studies").exists()
 
 
 def test_model_arguments_reach_the_function(tune_fake):
@@ -425,7 +443,7 @@ class TestInterrupted:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130
-        assert "python cli.py resume s" in stderr
+        assert "cli.py resume s" in stderr
         assert "Traceback" not in stderr
         assert not psutil.wait_procs(family, timeout=60)[1]
         assert "running" not in self.states(cli)

@@ -22,7 +22,7 @@ from autotune.job.stats import TIMED_EVERY, CallTimes
 from tests.conftest import REPOSITORY
 
 INPUT = np.ones((4, 8))
-RETUNE = "to tune here: python cli.py tune --model tiny_model.py:tiny --framework fake --device cpu"
+RETUNE = "to tune here: python -m autotune tune --model tiny_model.py:tiny --framework fake --device cpu"
 
 
 @pytest.fixture(scope="module")

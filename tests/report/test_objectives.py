@@ -165,18 +165,18 @@ def test_the_best_in_what_was_asked_for_wins(tuned, tmp_path, objective, untuned
 
 
 KEPT = [
-    ("latency", Runs(10), Runs(15), "keep untuned: nothing is faster than leaving the model as it is"),
-    ("p99", Runs(10), Runs(15), "nothing is shown to be faster in the 99th percentile than leaving the model as it is"),
-    ("throughput", Runs(10), Runs(15), "nothing is shown to have more throughput than leaving"),
-    ("memory", Runs(10, 100), Runs(5, 200), "nothing is shown to need less peak memory than leaving"),
-    ("compile", Runs(10, first_s=0.01), Runs(5, first_s=20), "nothing is shown to give its first result sooner than"),
+    ("latency", Runs(10), Runs(15), "keep untuned: nothing else that was tried (4 configs) is faster than leaving the"),
+    ("p99", Runs(10), Runs(15), "tried (4 configs) is shown to be faster in the 99th percentile than leaving"),
+    ("throughput", Runs(10), Runs(15), "tried (4 configs) is shown to have more throughput than leaving"),
+    ("memory", Runs(10, 100), Runs(5, 200), "tried (4 configs) is shown to need less peak memory than leaving"),
+    ("compile", Runs(10, first_s=0.01), Runs(5, first_s=20), "tried (4 configs) is shown to give its first result"),
     (
         "total:100", Runs(10, first_s=0.01), Runs(5, first_s=20),
-        "nothing is shown to need less time for the whole job of 100 calls than",
+        "tried (4 configs) is shown to need less time for the whole job of 100 calls than",
     ),
-    ("memory", Runs(10, 100), Runs(5, 100), "tie: no config is shown to need more than 1.0% less peak memory than the"),
-    ("total:9", Runs(10, first_s=1), Runs(5, first_s=1.04), "tie: no config is shown to need more than 1.0% less time"),
-    ("latency", Runs(10), Runs(10), "tie: no config is shown to be more than 1.0% faster than the untuned model"),
+    ("memory", Runs(10, 100), Runs(5, 100), "tried (4 configs) is shown to need more than 1.0% less peak"),
+    ("total:9", Runs(10, first_s=1), Runs(5, first_s=1.04), "tried (4 configs) is shown to need more than 1.0% less"),
+    ("latency", Runs(10), Runs(10), "tried (4 configs) is shown to be more than 1.0% faster than the untuned model"),
 ]  # fmt: skip
 
 
@@ -286,7 +286,7 @@ class TestConstraints:
         assert "keeps every constraint, the untuned model does not; 0.71x (98 % interval" in text
         assert "untuned     breaks a constraint: peak_memory 2.5 GiB, 25 % over 2GiB" in text
         assert "untuned     10 ms a call" in text
-        assert "python cli.py export" in text
+        assert "python -m autotune export" in text
         exported = export(study, tmp_path / "best.yaml")
         assert (exported.verdict, exported.config, exported.is_untuned) == (Verdict.FEASIBLE, B, False)
         assert exported.workload.constraints == ("peak_memory <= 2GiB",)
@@ -425,7 +425,7 @@ class TestSeveralObjectives:
         number = self.number(study, C)
         with pytest.raises(InputError, match=f"trial {number} was not compared with the untuned model") as caught:
             tuned_config(study, number)
-        assert caught.value.tip.startswith("`python cli.py compare s ")
+        assert caught.value.tip.startswith("`python -m autotune compare s ")
         assert f" 0 {number}`" in caught.value.tip
         with pytest.raises(InputError, match="no trial 99"):
             tuned_config(study, 99)

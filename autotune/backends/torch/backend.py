@@ -37,6 +37,7 @@ from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
 from autotune.backends.torch.tensors import array_of
 from autotune.backends.undo import UndoLog
+from autotune.command_line import command
 from autotune.config import Config
 from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
@@ -87,7 +88,7 @@ class TorchBackend(Backend):
         if device == "ascend" and not _import_npu():
             raise MissingDeviceError("torch runs on Ascend through torch_npu, which is not installed", tip=_INSTALL_NPU)
         if device != "cpu" and not torch.get_device_module(name).is_available():
-            raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip="run `python cli.py doctor`")
+            raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip=f"run `{command('doctor')}`")
         self._device = torch.device(name)
         random.seed(seed)
         np.random.seed(seed)

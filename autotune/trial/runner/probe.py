@@ -48,8 +48,9 @@ def find_devices(framework: str) -> DeviceReport:
 def read_declaration(workload: Workload, variables: Mapping[str, str]) -> Declaration:
     """Build the model in a child and read its author's declarations. `variables` are set in the child's environment.
 
-    Raises InputError for a region that does not fit the model. A model that cannot be built declares nothing; the
-    study's first trial reports why.
+    Raises InputError where the function or its arguments are wrong, what it returns is no model with inputs, or a
+    region does not fit the model. A model that cannot be built for another reason declares nothing; the study's first
+    trial reports why, with the whole log.
     """
     try:
         child = _ask(workload.framework, variables, "declaration", workload.model_dump_json())
@@ -59,7 +60,7 @@ def read_declaration(workload: Workload, variables: Mapping[str, str]) -> Declar
     except (subprocess.TimeoutExpired, ValueError, TypeError, IndexError, AttributeError):
         return Declaration()
     if problem is not None:
-        raise InputError(f"{workload.model}: {problem[0]}", tip=problem[1])
+        raise InputError(problem[0], tip=problem[1])
     return declaration
 
 
@@ -102,8 +103,11 @@ def _declared(workload: Workload) -> dict[str, Any]:
     """A `Declaration` as plain data, or a `problem`: a sentence and a tip."""
     backend = load_backend(workload.framework)
     backend.prepare(workload.device, workload.seed)
-    built = build(workload)
-    if backend.check_model(built.model) is not None:
+    try:
+        built = build(workload)
+    except InputError as error:
+        return {"problem": (str(error), error.tip)}
+    if workload.task == "train" or backend.check_model(built.model) is not None:
         return {}
     regions = backend.regions
     if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.
@@ -112,7 +116,7 @@ def _declared(workload: Workload) -> dict[str, Any]:
         try:
             regions.check_region(built.model, region)
         except InvalidConfigError as error:
-            return {"problem": (str(error), error.tip)}
+            return {"problem": (f"{workload.model}: {error}", error.tip)}
     declaration = Declaration(
         regions=built.regions,
         repeated=repeated_blocks(regions.modules(built.model), backend.parameters),

@@ -1,6 +1,6 @@
 """The program of a trial's child: it prepares the process, measures, and writes one outcome to the trial's folder.
 
-The folder is the whole interface, also by hand (`cli.py run` prints the command). The process runs one trial and ends
+The folder is the whole interface, also by hand (`run` prints the command). The process runs one trial and ends
 with it, so it may change the environment, the working folder and a framework's global switches.
 """
 

@@ -1,0 +1,103 @@
+"""The command that shows a study: for a terminal, for a script, or to paste."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli.app import (
+    DEFAULT_STUDIES_DIR,
+    AsJson,
+    StudiesDir,
+    app,
+    plainly,
+    print_document,
+    print_line,
+)
+from autotune.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.results.result import StudyResult
+
+
+@app.command()
+@plainly
+def show(
+    study: Annotated[str, typer.Argument(help="Name of the study.")],
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned.")
+    ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print the trials as CSV: seconds, bytes, a column for each knob.")
+    ] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the verdict and the trials as a Markdown table.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the trials of a study, its best config, failures by reason, and the verdict."""
+    from autotune.report.summary import trials_markdown
+    from autotune.results.result import result_of
+    from autotune.study.open import open_study
+
+    if as_csv + as_markdown + as_json > 1:
+        raise InputError("--csv, --markdown and --json: give one of them")
+    opened = open_study(studies_dir, study)
+    result = result_of(opened)
+    if as_json:
+        print_document(opened, result)
+    elif as_csv:
+        print_line(_csv_text(result))
+    elif as_markdown:
+        print_line(trials_markdown(result))
+    else:
+        _print_tables(result, studies_dir, full=full)
+
+
+def _print_tables(result: StudyResult, studies_dir: Path, *, full: bool) -> None:
+    from autotune.report.console import console
+    from autotune.report.objectives import ratio_footnote
+    from autotune.report.pareto import front_table
+    from autotune.report.profile import hot_spots_table
+    from autotune.report.summary import ROOM_FOR_ALL, summary, trials_table
+    from autotune.report.traffic import traffic_table
+    from autotune.study.study import studies_dir_flag
+
+    # A pipe has no width; wide enough for a whole row there.
+    screen = console(240)
+    screen.print(trials_table(result, full=full, width=screen.width))
+    notes = [f"{ratio_footnote(result.objective)}, one process each; the verdict rests on fresh processes side by side"]
+    if not full:
+        notes.append("config: what differs from the untuned model; --full shows every setting")
+    if screen.width < ROOM_FOR_ALL:
+        notes.append("a wider terminal has more columns, --csv has all")
+    for note in notes:
+        screen.print(note, style="dim")
+    hot_spots = None if result.hot_spots is None else hot_spots_table(result.hot_spots)
+    for table in (front_table(result, full=full), traffic_table(result), hot_spots):
+        if table is not None:
+            screen.print(table)
+    screen.print(summary(result, studies_dir_flag(studies_dir), full=full))
+
+
+def _csv_text(result: StudyResult) -> str:
+    """A row a trial. A knob that a config does not have is empty."""
+    from autotune.api.trial_rows import trial_row
+
+    rows = [_flat(trial_row(each, result.objective)) for each in result.records]
+    written = io.StringIO()
+    table = csv.DictWriter(written, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return written.getvalue().rstrip("\n")
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    config = {f"config.{name}": value for name, value in row.pop("config").items()}
+    return {**row, "missed_constraints": "; ".join(row["missed_constraints"]), **config}

@@ -1,0 +1,148 @@
+"""The commands on a folder of studies: list them, and remove some."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, plainly, print_json, print_line, say
+from autotune.command_line import command
+from autotune.errors import AutotuneError, InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+group = typer.Typer(rich_markup_mode=None)
+app.add_typer(group, name="studies")
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+OtherDir = Annotated[Path | None, typer.Option("--studies-dir", help="Folder that holds the studies. [studies]")]
+
+
+@group.callback(invoke_without_command=True)
+def studies(context: typer.Context, studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
+    """List the studies in the folder; `rm` and `prune` remove some."""
+    context.obj = studies_dir
+    if context.invoked_subcommand is None:
+        _list(studies_dir, as_json=as_json)
+
+
+@plainly
+def _list(studies_dir: Path, *, as_json: bool) -> None:
+    from autotune.report.console import console
+    from autotune.study.open import list_studies
+
+    rows = [_row(studies_dir, name) for name in list_studies(studies_dir)]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        console(160).print(_table(rows))
+    else:
+        print_line(f"no studies in {studies_dir}/; start with: {command('tune', '--model', 'vit')}")
+
+
+@group.command("rm")
+@plainly
+def remove(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Studies to remove.")],
+    yes: Yes = False,
+    studies_dir: OtherDir = None,
+) -> int:
+    """Remove studies: all that the tool made of them. Other files in their folders stay."""
+    from autotune.study.open import require_study
+
+    folder = studies_dir or context.obj
+    for name in names:
+        require_study(folder, name)
+    return _remove(folder, list(dict.fromkeys(names)), yes=yes)
+
+
+@group.command()
+@plainly
+def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None) -> int:
+    """Remove the studies in which nothing was measured."""
+    from autotune.study.removal import studies_without_measurement
+
+    folder = studies_dir or context.obj
+    names = studies_without_measurement(folder)
+    if not names:
+        print_line(f"every study in {folder}/ holds a measurement: nothing to remove")
+        return 0
+    return _remove(folder, names, yes=yes)
+
+
+def _remove(folder: Path, names: list[str], *, yes: bool) -> int:
+    """Ask, then remove. Returns 1 if the answer is no."""
+    from autotune.report.format import num_bytes
+    from autotune.study.removal import remove_study, size_on_disk
+
+    sizes = {name: size_on_disk(folder / name) for name in names}
+    for name, size in sizes.items():
+        say(f"{folder / name}: {num_bytes(size)}")
+    if not yes and not _is_agreed(f"remove {len(names)} {'study' if len(names) == 1 else 'studies'}?"):
+        say("nothing was removed")
+        return 1
+    for name in names:
+        kept = remove_study(folder, name)
+        stays = f"; these stay: {', '.join(each.name for each in kept)}" if kept else ""
+        print_line(f"removed {name}{stays}")
+    return 0
+
+
+def _is_agreed(question: str) -> bool:
+    """Raises InputError where there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise InputError("nobody can be asked here, and nothing was removed", tip="give --yes to remove without asking")
+    return typer.confirm(question, err=True)
+
+
+def _row(studies_dir: Path, name: str) -> dict[str, Any]:
+    """What is quickly read of a study: not the whole result, which would read every sample of every study."""
+    from autotune.study.open import open_study
+    from autotune.study.removal import size_on_disk
+
+    size = size_on_disk(studies_dir / name)
+    try:
+        opened = open_study(studies_dir, name)
+        confirmation = opened.confirmation
+        speedup = confirmation and confirmation.speedup
+        workload = opened.manifest.workload
+        row = {
+            "study": name,
+            "model": workload.model,
+            "framework": opened.manifest.framework,
+            "device": workload.device,
+            "trials": opened.num_recorded(),
+            "verdict": confirmation.verdict.value if confirmation else None,
+            "speedup": speedup.median if speedup else None,
+            "created": opened.manifest.created,
+            "size_bytes": size,
+        }
+        opened.close()
+    except AutotuneError as error:
+        # One broken study must not hide the others.
+        return {"study": name, "error": str(error), "size_bytes": size}
+    return row
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    from autotune.report.format import num_bytes, times
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("study", "created", "trials", "size", "verdict", "speed-up", "model"):
+        table.add_column(title, justify="right" if title in ("trials", "size", "speed-up") else "left", overflow="fold")
+    for row in rows:
+        size = num_bytes(row["size_bytes"])
+        if "error" in row:
+            table.add_row(row["study"], "-", "-", size, "broken", "-", row["error"])
+            continue
+        ratio = "-" if row["speedup"] is None else times(row["speedup"])
+        verdict = (row["verdict"] or "no verdict").replace("_", " ")
+        table.add_row(row["study"], row["created"][:10], str(row["trials"]), size, verdict, ratio, row["model"])
+    return table

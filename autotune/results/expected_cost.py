@@ -1,0 +1,126 @@
+"""What a run will cost, known before it starts: how many configs, and how long, by an earlier study of the model."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import AutotuneError
+from autotune.study.budget import Budget
+from autotune.study.manifest import Manifest, read_manifest
+from autotune.study.open import list_studies, open_study
+from autotune.study.sampler.candidates import Candidates
+from autotune.study.study import Study
+from autotune.tuning.confirmation import SAFETY
+from autotune.tuning.expected_time import blocked_run_s, fresh_start_s, typical_trial_s
+from autotune.workload.workload import Workload
+
+
+@dataclass(frozen=True)
+class ExpectedCost:
+    """Seconds and numbers of a run; what is not known is None."""
+
+    num_configs: int | None
+    """In the space; None: too many to list."""
+    num_done: int
+    """Trials that the study has."""
+    num_trials: int | None
+    """Trials to come, at most; None: as many as there is time for."""
+    longest_trial_s: float
+    wall_s: float | None
+    """The time of the run, if it has one."""
+    based_on: str | None = None
+    """The study that the following figures come from."""
+    trial_s: float | None = None
+    confirmation_s: float | None = None
+
+    @property
+    def expected_s(self) -> float | None:
+        """The whole run; no more than its time."""
+        if self.trial_s is None or self.confirmation_s is None or self.num_trials is None:
+            return self.wall_s
+        total_s = self.num_trials * self.trial_s + self.confirmation_s
+        return total_s if self.wall_s is None else min(total_s, self.wall_s)
+
+    @property
+    def trials_at_most_s(self) -> float | None:
+        """All trials if each takes as long as it may; None where only the run's time limits them."""
+        return None if self.num_trials is None else self.num_trials * self.longest_trial_s
+
+
+def expected_cost(manifest: Manifest, budget: Budget, studies_dir: Path) -> ExpectedCost:
+    """For a study that need not exist yet; nothing is written."""
+    listed = Candidates(manifest.space).listed
+    num_configs = None if listed is None else len(listed)
+    num_done = _num_recorded(studies_dir, manifest)
+    wanted = [each for each in (budget.num_trials, num_configs) if each is not None]
+    known = ExpectedCost(
+        num_configs=num_configs,
+        num_done=num_done,
+        num_trials=max(min(wanted) - num_done, 0) if wanted else None,
+        longest_trial_s=budget.limits.total,
+        wall_s=budget.wall_s,
+    )
+    for name in _alike(manifest, studies_dir):
+        with suppress(AutotuneError):
+            study = open_study(studies_dir, name)
+            try:
+                found = _from(study, budget, known)
+            finally:
+                study.close()
+            if found is not None:
+                return found
+    return known
+
+
+def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | None:
+    """With the figures of this study; None if it has no two measurements."""
+    untuned = study.untuned_record()
+    measured = [each for each in study.records() if each.state == "measured"]
+    if untuned is None or untuned not in measured or len(measured) < 2:
+        return None
+    objective = study.manifest.objective
+    others = sorted((e for e in measured if e != untuned), key=lambda e: objective.value(e.measurement))
+    contestants = [untuned.measurement, *(each.measurement for each in others[:2])]
+    plan = budget.confirmation.fit_for(objective)
+    start_s, cold = fresh_start_s(untuned), objective.compiles_cold
+    return ExpectedCost(
+        num_configs=known.num_configs,
+        num_done=known.num_done,
+        num_trials=known.num_trials,
+        longest_trial_s=known.longest_trial_s,
+        wall_s=known.wall_s,
+        based_on=study.name,
+        trial_s=typical_trial_s(study.records()),
+        confirmation_s=SAFETY * blocked_run_s(contestants, plan, budget.sampling, start_s, cold=cold),
+    )
+
+
+def _alike(manifest: Manifest, studies_dir: Path) -> list[str]:
+    """Studies of the same model and device: this one first, then those with the same arguments, newest first."""
+    found = []
+    for name in list_studies(studies_dir):
+        with suppress(AutotuneError):
+            other = read_manifest(studies_dir / name / "manifest.json")
+            if _model_of(other.workload) == _model_of(manifest.workload):
+                same_arguments = other.workload.arguments == manifest.workload.arguments
+                found.append((name == manifest.name, same_arguments, other.created, name))
+    return [name for *_, name in sorted(found, reverse=True)]
+
+
+def _model_of(workload: Workload) -> tuple[object, ...]:
+    shapes = None if workload.traffic is None else str(workload.traffic)
+    return workload.reference, workload.framework, workload.device, workload.task, shapes
+
+
+def _num_recorded(studies_dir: Path, manifest: Manifest) -> int:
+    if manifest.name not in list_studies(studies_dir):
+        return 0
+    study = open_study(studies_dir, manifest.name)
+    try:
+        if study.has_evidence():
+            study.manifest.require_same(manifest)
+        return study.num_recorded() if study.has_evidence() else 0
+    finally:
+        study.close()

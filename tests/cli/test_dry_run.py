@@ -1,0 +1,49 @@
+"""`tune --dry-run`, and what is said before the first trial."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autotune.results.expected_cost import ExpectedCost
+
+
+def test_a_dry_run_says_what_is_known_and_leaves_nothing(tune_fake, tmp_path):
+    """Without an earlier study only limits are known; no study is made."""
+    result = tune_fake("--dry-run", "--trials", "6")
+    assert result.returncode == 0, result.stderr
+    lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
+    assert lines["study"] == "s"
+    assert lines["configs"] == "15; trials: 6 at most"
+    assert lines["expected"].startswith("not known")
+    assert lines["at"].startswith("most")
+    assert lines["machine"] == "quiet"
+    assert not (tmp_path / "studies").exists()
+
+
+def test_an_earlier_study_of_the_model_tells_what_a_trial_takes(tune_fake, cli):
+    """Its own trials are not counted twice, and its settings must be the same."""
+    said = tune_fake("--trials", "3").stderr
+    assert "at most" in said.split("trial   0")[0]
+    document = json.loads(tune_fake("--dry-run", "--json", "--trials", "6").stdout)
+    assert document["based_on"] == "s"
+    assert document["num_trials"] == 6 - document["num_done"] < 6
+    assert document["expected_s"] == document["num_trials"] * document["trial_s"] + document["confirmation_s"]
+    other = json.loads(tune_fake("--dry-run", "--json", "--study", "t").stdout)
+    assert (other["based_on"], other["num_done"]) == ("s", 0)
+    refusal = tune_fake("--dry-run", "--tolerance", "0.5")
+    assert (refusal.returncode, "different settings" in refusal.stderr) == (2, True)
+
+
+def test_a_busy_machine_is_said(tune_fake, monkeypatch):
+    """Before anything is started."""
+    monkeypatch.setattr("autotune.tuning.busy_machine.taken_cores", lambda _: 1.5)
+    assert "busy: 1.5 of " in tune_fake("--dry-run").stdout
+
+
+@pytest.mark.parametrize(("wall_s", "expected_s"), [(None, 130), (60, 60)])
+def test_no_more_is_expected_than_there_is_time_for(wall_s, expected_s):
+    """A budget holds the confirmation."""
+    cost = ExpectedCost(100, 0, 10, 900, wall_s, "s", trial_s=10, confirmation_s=30)
+    assert (cost.expected_s, cost.trials_at_most_s) == (expected_s, 9000)

@@ -1,0 +1,71 @@
+"""`show`: legible in a terminal of 80 columns, and to paste."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from autotune.cli import show
+from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.report import console
+from autotune.results.result import result_of
+from tests.conftest import with_latency
+
+SETTINGS = ["execution=compile", "mode=max-autotune", "freezing=true", "cpp_wrapper=true", "matmul_precision=high"]
+
+
+@pytest.fixture
+def study(make_study, measurement, monkeypatch):
+    """A study with long settings, of which one failed and one misses a constraint by a lot."""
+    opened = make_study(constraints=("latency <= 3ms",))
+    failure = Failure(reason=Reason.WRONG_RESULT, stage=Stage.CHECK, error="output 0 is off by a lot " * 9, evidence="")
+    with opened.writing():
+        for outcome in (with_latency(measurement, 0.008), failure, with_latency(measurement, 0.002), failure):
+            opened.tell(opened.ask(longest_s=1), outcome)
+    long = [f"compile mode=max-autotune +freezing max_autotune_gemm_backends=CPP -{word}" for word in "abcdefgh"]
+    monkeypatch.setattr(
+        "autotune.report.summary.config_text", lambda config, *_, **__: long[config.get("latency_ms", 0) % 8]
+    )
+    yield opened
+    opened.close()
+
+
+def test_show_is_legible_in_80_columns(study, monkeypatch, capsys):
+    """No line is longer, no cell is cut, and no setting is broken in two."""
+    terminal = console.PlainConsole(width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr("autotune.report.console.console", lambda *_: terminal)
+    show._print_tables(result_of(study), study.folder.parent, full=False)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\u2026" not in shown
+    assert shown.count("max_autotune_gemm_backends=CPP") >= 4
+    assert "+freezing" in shown
+
+
+def test_a_long_line_of_the_summary_goes_on_below_its_text(capsys):
+    """On a terminal; a pipe gets it in one line."""
+    line = console.Hanging("  failed      " + "a word " * 20, 14)
+    console.PlainConsole(width=80, force_terminal=True, color_system=None).print(line)
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith("  failed      a word")
+    assert second.startswith(" " * 14 + "a word") or second.startswith(" " * 14 + "word")
+    console.PlainConsole(soft_wrap=True).print(line)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_csv_has_a_row_a_trial_and_a_column_a_knob(tune_fake, cli):
+    """Plain numbers in seconds and bytes; a knob that a config does not have is empty."""
+    tune_fake("--trials", "3")
+    rows = list(csv.DictReader(io.StringIO(cli("show", "s", "--csv").stdout)))
+    assert [row["number"] for row in rows] == ["0", "1", "2"]
+    assert rows[0]["config.execution"] == "eager"
+    assert rows[0]["config.behaviour"] == ""
+    assert float(rows[0]["latency_s"]) > 0
+    table = cli("show", "s", "--markdown").stdout.splitlines()
+    assert table[0].startswith("**")
+    assert table[2].startswith("| trial | state | median |")
+    assert {line.count("|") for line in table[2:]} == {11}
+    refusal = cli("show", "s", "--csv", "--json")
+    assert (refusal.returncode, "give one of them" in refusal.stderr) == (2, True)
