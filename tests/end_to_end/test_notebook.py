@@ -68,6 +68,7 @@ def html_of(cell) -> list[str]:
     return [each["data"]["text/html"] for each in cell.outputs if "text/html" in each.get("data", {})]
 
 
+@pytest.mark.slow
 def test_a_study_in_a_notebook(run, tmp_path):
     """An interrupted cell keeps the study, and the same call goes on. Progress is one output with a bar and the lines;
     the result shows itself as a table; nothing is on stderr."""
