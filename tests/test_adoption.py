@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from typing import get_args
 
 import pytest
@@ -43,7 +44,7 @@ def error_classes() -> set[str]:
 
 
 def test_troubleshooting_has_everything_that_can_go_wrong():
-    """A row for each verdict, reason of a failure, event of a job and class of errors; and for none that is not there."""
+    """A row for each verdict, reason of a failure, event of a job and class of errors; and no other rows."""
     rows = set(re.findall(r"^\| `(\w+)` \|", page("troubleshooting.md"), re.MULTILINE))
     expected = {*Verdict, *Reason, *get_args(EventKind), *error_classes()}
     assert rows == {str(each) for each in expected}
@@ -62,7 +63,9 @@ def test_figures_are_those_of_the_benchmarks(name):
     figures = re.findall(r"(?<![\w.,`=])(\d+\.\d+|\d+(?= (?:s|ms|µs|%|trials)\b))", page(name))
     measured = page("benchmarks.md")
     rules = {"1.01", "98", "1", "2", "2.0"}  # Of the method, and a release of another tool.
-    missing = [each for each in figures if each not in rules and not re.search(rf"(?<![\d.]){each}(?![\d.]*\d)", measured)]
+    missing = [
+        each for each in figures if each not in rules and not re.search(rf"(?<![\d.]){each}(?![\d.]*\d)", measured)
+    ]
     assert len(figures) > 5
     assert not missing
 
@@ -72,15 +75,18 @@ def test_a_job_needs_no_search_engine(tmp_path):
     script = f"""
 import sys
 
+OF_A_SEARCH = {{"optuna", "sqlalchemy", "alembic", "scipy", "rich", "typer", "click", "matplotlib"}}
+
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {{"optuna", "sqlalchemy", "alembic", "scipy", "rich", "typer", "click", "matplotlib"}}:
+        if name.partition(".")[0] in OF_A_SEARCH:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
 import numpy as np
 import autotune
-model = autotune.load({str(REPOSITORY / "tests" / "best.yaml")!r}).apply(lambda x: x * 2, on_mismatch="apply", monitor=True)
+loaded = autotune.load({str(REPOSITORY / "tests" / "best.yaml")!r})
+model = loaded.apply(lambda x: x * 2, on_mismatch="apply", monitor=True)
 assert (model(np.ones((4, 8))) == 2).all()
 assert autotune.stats(model).num_calls == 1
 """
@@ -99,7 +105,7 @@ def test_every_package_of_the_development_set_is_pinned():
     }
     wanted = {
         re.split(r"[<>=\[]", each)[0].lower().replace("_", "-")
-        for each in (*PROJECT["dependencies"], *sum(PROJECT["optional-dependencies"].values(), []))
+        for each in chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
     }
     assert not wanted - pins - {"autotune-compile"}
 

@@ -223,7 +223,7 @@ def test_a_wrong_command_is_found(line: str) -> None:
 
 
 def test_options_in_the_text_exist() -> None:
-    """`tune --trials 5`, `python cli.py show STUDY` and `--json` between backquotes: the command and the option exist."""
+    """`tune --trials 5`, `python cli.py show STUDY` and `--json` between backquotes: command and option exist."""
     known = commands().commands
     everywhere = set().union(*(options_of(each) for each in known.values())) | {"--version", "--install-completion"}
     problems = []
@@ -255,7 +255,13 @@ def job(tmp_path, monkeypatch) -> dict[str, Any]:
     content["environment"]["device"] = "fake"
     content["environment"]["processor"] = environment.describe(device="cpu", variables={}).processor
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
-    return {"autotune": autotune, "model": lambda x: x * 2, "inputs": np.ones((4, 8)), "deadline_s": 0.5, "elapsed_s": 0.1}
+    return {
+        "autotune": autotune,
+        "model": lambda x: x * 2,
+        "inputs": np.ones((4, 8)),
+        "deadline_s": 0.5,
+        "elapsed_s": 0.1,
+    }
 
 
 def of_torch(folder: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from html import escape
+from importlib import import_module
 from types import TracebackType
 from typing import Any
 
@@ -29,9 +30,8 @@ class NotebookDisplay(LiveDisplay):
         self._output: Any = None
 
     def __enter__(self) -> NotebookDisplay:
-        from IPython.display import HTML, display
-
-        self._output = display(HTML(self._html()), display_id=True)
+        shown = import_module("IPython.display")
+        self._output = shown.display(shown.HTML(self._html()), display_id=True)
         return self
 
     def __exit__(
@@ -49,10 +49,8 @@ class NotebookDisplay(LiveDisplay):
         self._draw()
 
     def _draw(self) -> None:
-        from IPython.display import HTML
-
         if self._output is not None:
-            self._output.update(HTML(self._html()))
+            self._output.update(import_module("IPython.display").HTML(self._html()))
 
     def _html(self) -> str:
         """Names and errors in it stay text."""
