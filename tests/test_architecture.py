@@ -54,6 +54,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "rich": ("report/", "cli/"),
     "jinja2": ("report/html/",),
     "matplotlib": ("report/html/",),
+    "IPython": ("report/notebook_progress.py",),
 }
 """Foreign library -> the files, or folders, that may import it."""
 

@@ -21,6 +21,7 @@ from autotune.errors import InputError
 from autotune.planning.manifest import make_manifest
 from autotune.report.console import PlainConsole
 from autotune.report.live import LiveDisplay
+from autotune.report.notebook_progress import NotebookDisplay, is_notebook
 from autotune.study.budget import Budget
 from autotune.study.open import open_or_create, open_study
 from autotune.study.study import DEFAULT_STUDIES_DIR, Study
@@ -96,7 +97,7 @@ def tune(
     with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`.
 
     `callbacks` are called with each event (`autotune.events`). `progress`: show a line for each trial on stderr,
-    and on a terminal what is going on.
+    and on a terminal what is going on; in a notebook, a bar and the lines below the cell.
 
     Raises InputError for an argument that cannot be used, StoreError for a study of other settings or a folder that
     cannot be written, MissingFrameworkError and MissingDeviceError, HarnessError and NoUsableTrialError where nothing
@@ -196,7 +197,7 @@ def _limits(
 def _audience(callbacks: Callback | Sequence[Callback], *, progress: bool) -> Iterator[Notify]:
     """What tells the display, if there is one, and then the callbacks."""
     notify = notify_all(callbacks)
-    with LiveDisplay(PlainConsole(stderr=True)) if progress else nullcontext() as display:
+    with _display() if progress else nullcontext() as display:
 
         def tell(event: Event) -> None:
             if display is not None:
@@ -204,6 +205,10 @@ def _audience(callbacks: Callback | Sequence[Callback], *, progress: bool) -> It
             notify(event)
 
         yield tell
+
+
+def _display() -> LiveDisplay:
+    return NotebookDisplay() if is_notebook() else LiveDisplay(PlainConsole(stderr=True))
 
 
 def _run(

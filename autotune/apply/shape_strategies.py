@@ -21,7 +21,7 @@ from typing import Any
 from autotune.apply.buckets import best_buckets, next_bucket, size_at
 from autotune.apply.config_parts import SHAPES
 from autotune.backends.capabilities import ShapeStrategies, VaryingAxis, require
-from autotune.backends.outputs import flatten
+from autotune.backends.outputs import flatten, has_fields, with_fields
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -319,6 +319,8 @@ def _changed(backend: Backend, outputs: Any, change: Callable[[int, Any], Any]) 
         if isinstance(value, (tuple, list)):
             parts = [rebuilt(each) for each in value]
             return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+        if has_fields(value):
+            return with_fields(value, rebuilt)
         if not _is_numbered(backend, value):
             return value
         number += 1

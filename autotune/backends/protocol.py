@@ -92,6 +92,10 @@ class Backend(Protocol):
     def device_name(self) -> str:
         """The selected device as the framework names it; for the record."""
 
+    def as_model(self, given: Any) -> Any:
+        """What is compiled for what a user gives as the model: a backend may wrap a plain function."""
+        return given
+
     def check_model(self, model: Any) -> str | None:
         """A sentence if `model` is nothing that this framework can compile, else None."""
 

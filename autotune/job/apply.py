@@ -78,7 +78,7 @@ class Application:
     def __init__(self, loaded: LoadedFile, model: Any, policy: Policy, recipe: Recipe | None = None) -> None:
         """`recipe`: what is applied is a training step of the model; None: the model's calls."""
         self._loaded = loaded
-        self._model = model
+        self._given = self._model = model
         self._policy = policy
         self._recipe = recipe
         self._recorder = StatsRecorder()
@@ -110,7 +110,8 @@ class Application:
         if tuned.is_untuned and not self._policy.monitor:
             return self._untouched()
         backend = self._backend = load_backend(tuned.framework)
-        self._model = backend.proxies.original(self._model)
+        self._given = backend.proxies.original(self._given)
+        self._model = backend.as_model(self._given)
         problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
         if problem is not None:
             raise MismatchError(f"this config was tuned for {tuned.tuned_for}; it was to be applied to {problem}")
@@ -260,7 +261,7 @@ class Application:
         if self._recipe is not None:
             return self._untouched_step(), lambda: None
         if not self._policy.monitor or self._backend is None:
-            return self._model, lambda: None
+            return self._given, lambda: None
         holding = UndoLog()
         call = self._monitored(self._backend.proxies.direct(self._model))
         return self._backend.proxies.proxy(self._model, self._model, call, holding), holding.undo

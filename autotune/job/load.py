@@ -40,10 +40,10 @@ class Loaded(LoadedFile):
     ) -> Any:
         """The model compiled as it was measured; the very same model if nothing was faster than leaving it.
 
-        `model` is a `torch.nn.Module` or a `mindspore.nn.Cell`, on its device and in the mode (eval or train) in which
-        it will be called. What comes back is of its class and has its parameters; compilation happens at the first
-        call. Its weights stay the job's: calls that the tuned code would answer wrongly, because the weights changed or
-        gradients are recorded, are made untuned.
+        `model` is a `torch.nn.Module`, a plain function for PyTorch, or a `mindspore.nn.Cell`, on its device and in the
+        mode (eval or train) in which it will be called. What comes back is of its class and has its parameters, or is
+        called like the function; compilation happens at the first call. Its weights stay the job's: calls that the
+        tuned code would answer wrongly, because the weights changed or gradients are recorded, are made untuned.
 
         `on_mismatch`: what to do where release, device, driver, model or the first call's inputs are not those of the
         measurement, or the file cannot be read. `retune-hint`: stay untuned, with a warning that says how to tune here;

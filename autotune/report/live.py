@@ -132,11 +132,13 @@ class LiveDisplay:
             self._best = value if self._best is None else min(self._best, value)
 
     def _show(self, doing: str) -> None:
-        if self._live is None:
-            return
+        if self._live is not None:
+            self._live.update(Text(self._status(doing)), refresh=True)
+
+    def _status(self, doing: str) -> str:
         best = f", best {shown(self._objective, self._best)}" if self._best is not None else ""
         of = "" if self._wanted is None else f"/{self._wanted}"
-        self._live.update(Text(f"{self._done}{of} trials{best}{self._eta()} | {doing}"), refresh=True)
+        return f"{self._done}{of} trials{best}{self._eta()} | {doing}"
 
     def _eta(self) -> str:
         """From the pace of this run's own trials, nothing before the second; and no more than there is time for."""

@@ -15,9 +15,12 @@ class Arguments:
     keyword: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, inputs: object) -> Arguments:
+    def of(cls, inputs: Any) -> Arguments:
+        """A tensor, a tuple or list of positional arguments, a dict of keyword arguments, or `((...), {...})`: both."""
         if isinstance(inputs, Mapping):
             return cls(keyword=dict(inputs))
+        if _is_whole_call(inputs):
+            return cls(tuple(inputs[0]), dict(inputs[1]) or None)
         if isinstance(inputs, (tuple, list)):
             return cls(positional=tuple(inputs))
         return cls(positional=(inputs,))
@@ -39,3 +42,15 @@ class Arguments:
         num_positional = len(self.positional)
         keyword = self.keyword and dict(zip(self.keyword, leaves[num_positional:], strict=True))
         return Arguments(tuple(leaves[:num_positional]), keyword)
+
+
+def _is_whole_call(inputs: Any) -> bool:
+    """A tuple of positional and a dict of keyword arguments. Two positional arguments look so too, but then no argument
+    is a tensor, and such inputs cannot be tuned."""
+    return (
+        isinstance(inputs, tuple)
+        and len(inputs) == 2
+        and isinstance(inputs[0], tuple)
+        and isinstance(inputs[1], Mapping)
+        and all(isinstance(name, str) for name in inputs[1])
+    )

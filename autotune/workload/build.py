@@ -1,8 +1,8 @@
 """`build`: the one place that imports user code. It turns a `Workload` into a model and its example inputs.
 
 A workload names a function. The function returns `(model, inputs)`, `(model, inputs, more_inputs)`, or a dict with
-these keys and further declarations about the model (see `Built`). `inputs` is a tensor, a tuple of
-positional or a dict of keyword arguments; `more_inputs` lists further inputs of the same form on which results are
+these keys and further declarations about the model (see `Built`). `inputs` is a tensor, a tuple of positional or a dict
+of keyword arguments, or a tuple of these two; `more_inputs` lists further inputs of the same form on which results are
 compared (others are derived if none are given: see `accuracy.derived_inputs`).
 
 For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is

@@ -292,7 +292,7 @@ def test_more_inputs_have_the_same_forms(in_file: Make) -> None:
     assert build(in_file("def f():\n    return print, 0\n")).more_inputs == ()
 
 
-@pytest.mark.parametrize("inputs", [5, (1, 2), [], {"a": 1, "b": 2}], ids=str)
+@pytest.mark.parametrize("inputs", [5, (1, 2), [], {"a": 1, "b": 2}, ((1, 2), {"a": 3})], ids=str)
 def test_the_values_of_a_call_can_be_replaced(inputs: object) -> None:
     """Leaves come out in the call's order and go back in it, under the same names."""
 
@@ -311,8 +311,13 @@ def test_the_values_of_a_call_can_be_replaced(inputs: object) -> None:
 
 
 def test_positional_and_keyword_values_stay_apart() -> None:
-    """A call with both kinds of arguments keeps each value in its place."""
-    arguments = Arguments(positional=(1, 2), keyword={"a": 3})
+    """A call with both kinds of arguments keeps each value in its place. It is given as a tuple and a dict; a list and
+    a dict, or a tuple and a dict with other keys than names, are two positional arguments."""
+    arguments = Arguments.of(((1, 2), {"a": 3}))
+    assert arguments == Arguments(positional=(1, 2), keyword={"a": 3})
+    assert Arguments.of(((1,), {})) == Arguments(positional=(1,))
+    for two in (([1], {"a": 3}), ((1,), {0: 3}), ({"a": 3}, (1,))):
+        assert Arguments.of(two) == Arguments(positional=two)
     assert arguments.leaves() == [1, 2, 3]
     assert arguments.with_leaves([4, 5, 6]) == Arguments(positional=(4, 5), keyword={"a": 6})
 

@@ -32,6 +32,7 @@ from autotune.backends.torch.capabilities import (
     cache_variables,
 )
 from autotune.backends.torch.fingerprint import program
+from autotune.backends.torch.function_model import FunctionModel, is_function
 from autotune.backends.torch.knobs import process_knobs, settings_of
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
@@ -101,10 +102,13 @@ class TorchBackend(Backend):
     def device_name(self) -> str:
         return "cpu" if self._device.type == "cpu" else str(self._module().get_device_name())
 
+    def as_model(self, given: Any) -> Any:
+        return FunctionModel(given) if is_function(given) else given
+
     def check_model(self, model: Any) -> str | None:
         if isinstance(model, torch.nn.Module):
             return None
-        return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module"
+        return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module or a function"
 
     def place(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value

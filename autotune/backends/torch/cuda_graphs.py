@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from autotune.backends.outputs import has_fields, with_fields
+
 
 class ClonedOutputs:
     """A step whose outputs are the caller's own, so that a job may keep them.
@@ -34,4 +36,4 @@ def _cloned(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         parts = [_cloned(each) for each in value]
         return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
-    return value
+    return with_fields(value, _cloned) if has_fields(value) else value

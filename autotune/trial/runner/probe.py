@@ -107,19 +107,20 @@ def _declared(workload: Workload) -> dict[str, Any]:
         built = build(workload)
     except InputError as error:
         return {"problem": (str(error), error.tip)}
-    if workload.task == "train" or backend.check_model(built.model) is not None:
+    model = backend.as_model(built.model)
+    if workload.task == "train" or backend.check_model(model) is not None:
         return {}
     regions = backend.regions
     if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.
         return Declaration(padding=tuple(built.padding), tiers=dict(built.tiers)).model_dump(mode="json")
     for region in built.regions or ():
         try:
-            regions.check_region(built.model, region)
+            regions.check_region(model, region)
         except InvalidConfigError as error:
             return {"problem": (f"{workload.model}: {error}", error.tip)}
     declaration = Declaration(
         regions=built.regions,
-        repeated=repeated_blocks(regions.modules(built.model), backend.parameters),
+        repeated=repeated_blocks(regions.modules(model), backend.parameters),
         variants={
             name: {value: place_of(function) for value, function in choices.items()}
             for name, choices in built.variants.items()

@@ -49,6 +49,7 @@ class Subject:
 def build_subject(workload: Workload, backend: Backend) -> Subject:
     """Build the workload's model and inputs and put them on the device. Raises InputError or AutotuneError."""
     built = build(workload)
+    built = replace(built, model=backend.as_model(built.model))
     problem = backend.check_model(built.model)
     if problem is not None:
         raise AutotuneError(f"{workload.model} returned as the model {problem}")

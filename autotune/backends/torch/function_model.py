@@ -1,0 +1,32 @@
+"""A plain function as a model, as `torch.compile` takes functions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class FunctionModel(torch.nn.Module):
+    """A module whose calls are those of a function. The module of a bound method is a part of it; tensors and modules
+    that a function takes from around it are not: they stay where they are, and are no parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, torch.nn.Module):
+            self.owner = owner
+            self.train(owner.training)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def is_function(value: Any) -> bool:
+    """A function of Python or torch, a lambda or a method; not an object that can be called."""
+    return inspect.isroutine(value)

@@ -1,0 +1,132 @@
+"""Plain functions as models for PyTorch, in trials and in a job; both kinds of inputs; a dataclass as the output."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+import autotune
+from autotune import environment
+from autotune.measure.measurement import structure_sha256
+from tests.conftest import QUICK_BUDGET, REPOSITORY
+
+torch = pytest.importorskip("torch")
+
+from autotune.backends.torch.backend import TorchBackend  # noqa: E402
+from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+FILE = """
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class Scores:
+    total: torch.Tensor
+    parts: tuple
+
+
+def score(x, *, mask, scale=2.0):
+    kept = torch.where(mask, x, 0.0) * scale
+    return Scores(kept.sum(-1), (kept, scale))
+
+
+def build():
+    return score, ((torch.linspace(-1, 1, 8).reshape(2, 4),), {"mask": torch.ones(2, 4, dtype=torch.bool)})
+"""
+SPACE = """
+schema: 1
+framework: torch
+knobs:
+  execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
+  backend: {doc: "https://example.org/x", when: {execution: compile}, values: [aot_eager], default: aot_eager}
+"""
+
+
+@dataclass
+class Pair:
+    first: torch.Tensor
+    second: int
+
+
+def test_what_counts_as_a_function():
+    """Functions, lambdas, methods and torch's own; an object that can be called is refused with a sentence."""
+    backend = TorchBackend()
+    linear = torch.nn.Linear(4, 4).eval()
+    for function in (lambda x: x + 1, torch.sin, linear.forward):
+        model = backend.as_model(function)
+        assert backend.check_model(model) is None
+        assert torch.equal(model(torch.ones(2, 4)), function(torch.ones(2, 4)))
+    names = [name for name, _ in backend.parameters(backend.as_model(linear.forward))]
+    assert names == ["owner.weight", "owner.bias"], "a method's module comes along"
+    assert not backend.as_model(linear.forward).training
+    assert backend.as_model(linear) is linear
+    partial = functools.partial(torch.add, 1)
+    assert "needs a torch.nn.Module or a function" in backend.check_model(backend.as_model(partial))
+
+
+def test_a_dataclass_of_a_cuda_graph_is_copied(monkeypatch):
+    """Its tensors are the caller's own."""
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+    given = Pair(torch.ones(2), 3)
+    copied = ClonedOutputs(lambda: given)()
+    assert torch.equal(copied.first, given.first)
+    assert copied.first is not given.first
+    assert (type(copied), copied.second) == (Pair, 3)
+
+
+@pytest.fixture
+def scoring(tmp_path, monkeypatch):
+    """The module of a function and its `build`, in the current folder."""
+    (tmp_path / "scoring.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield importlib.import_module("scoring")
+    sys.modules.pop("scoring")
+
+
+def test_a_job_applies_a_config_to_a_function(scoring, tmp_path, caplog):
+    """What it holds is called like the function, compiled and checked; it gets the function itself where the file is
+    for something else."""
+    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+    config = {"execution": "compile", "backend": "aot_eager"}
+    content.update(framework="torch", verdict="faster", config=config, untuned={"execution": "eager"})
+    here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
+    content["environment"] = {**here, "framework_version": str(torch.__version__)}
+    inputs = [{"shape": [2, 4], "dtype": "float32"}, {"shape": [2, 4], "dtype": "bool"}]
+    content["workload"]["signature"].update(structure_sha256=structure_sha256([]), inputs=inputs)
+    content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+    loaded = autotune.load("best.yaml")
+
+    _, ((x,), keyword) = scoring.build()
+    tuned = loaded.apply(scoring.score, on_mismatch="raise", check=True)
+    for _ in range(15):
+        got = tuned(x, **keyword)
+    assert isinstance(got, scoring.Scores)
+    assert torch.equal(got.total, scoring.score(x, **keyword).total)
+    stats = autotune.stats(tuned)
+    assert (stats.state, stats.num_compiles) == ("tuned", 1)
+    assert tuned.__name__ == "score"
+    assert not [each for each in caplog.records if each.name == "autotune"]
+    other = torch.nn.Linear(4, 4).forward
+    assert loaded.apply(other) is other
+    assert "other parameters" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_function_is_tuned(scoring, tmp_path):
+    """Trials measure it as any model, and compare all that its dataclass holds."""
+    (tmp_path / "space.yaml").write_text(SPACE)
+    result = autotune.tune(scoring.build, device="cpu", space="space.yaml", budget=QUICK_BUDGET, trials=2)
+    assert [(row["state"], row["relative_error"]) for row in result.trials()] == [("measured", None), ("measured", 0.0)]
+    assert result.study == "scoring-build-torch-cpu"

@@ -1,0 +1,330 @@
+"""README and docs are kept true: links lead somewhere, commands and options exist, code blocks run.
+
+A fenced block without a language holds commands, each of which is checked, or begins with `$ ` where output follows. A
+block that is neither run nor checked has the comment `<!-- not executed: WHY -->` above it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+import yaml
+
+import autotune
+from autotune import environment
+from autotune.cli import app
+from autotune.study.budget import Budget
+from tests.conftest import REPOSITORY
+
+PAGES = [
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md", "benchmarks/README.md")),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+MARKER = re.compile(r"<!-- not executed: (.+) -->\s*$")
+BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)|!\[[^\]]*\]\((?P<image>[^)\s]+)\)")
+SPAN = re.compile(r"`([^`\n]+)`")
+ELSEWHERE = {"docs/python-api.md": "tests/api/test_page.py runs them one after the other"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    why_not: str | None
+
+    def __str__(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(REPOSITORY).as_posix()
+
+
+@cache
+def blocks() -> tuple[Block, ...]:
+    found = []
+    for page in PAGES:
+        content = page.read_text(encoding="utf-8")
+        for match in BLOCK.finditer(content):
+            before = MARKER.search(content[: match.start()].rstrip("\n"))
+            found.append(
+                Block(
+                    page,
+                    content.count("\n", 0, match.start()) + 1,
+                    match["language"],
+                    textwrap.dedent(match["text"]),
+                    before[1] if before else None,
+                )
+            )
+    return tuple(found)
+
+
+def of_language(*languages: str, executed: bool = True) -> list[Any]:
+    chosen = [each for each in blocks() if each.language in languages and (each.why_not is None) is executed]
+    return [pytest.param(each, id=str(each)) for each in chosen]
+
+
+def prose(page: Path) -> str:
+    return BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as a browser addresses them on the usual sites."""
+    titles = re.findall(r"^#+ +(.*)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    """To a file of the repository, and to a heading of that file where one is named."""
+    broken = []
+    for match in LINK.finditer(prose(page)):
+        target = match["target"] or match["image"]
+        if re.match(r"[a-z]+:", target):
+            continue
+        place, _, anchor = target.partition("#")
+        file = (page.parent / place).resolve() if place else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_page_is_listed() -> None:
+    """docs/README.md links each page, and docs/decisions/README.md each decision."""
+    for folder in (REPOSITORY / "docs", REPOSITORY / "docs" / "decisions"):
+        listed = (folder / "README.md").read_text(encoding="utf-8")
+        missing = [each.name for each in folder.glob("*.md") if each.name != "README.md" and each.name not in listed]
+        assert not missing
+
+
+# Commands
+
+
+@cache
+def commands() -> Any:
+    """Typer's group: a class of its own, like click's."""
+    return typer.main.get_command(app)
+
+
+def options_of(command: Any) -> set[str]:
+    return {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+
+
+def problem_of(line: str) -> str | None:
+    """Why a command line would be refused, by the parser that a user meets; for other programs, what is missing."""
+    words = shlex.split(line, comments=True)
+    while words and (words[0] in ("taskset", "-c", "nohup") or words[0].isdigit() or re.match(r"\w+=", words[0])):
+        words.pop(0)
+    program, *rest = words
+    if program in ("python", ".venv/bin/python") and rest[:1] == ["cli.py"]:
+        return problem_of_arguments(rest[1:])
+    if program == "autotune":
+        return problem_of_arguments(rest)
+    check = _OTHERS.get(Path(program).name)
+    return f"unknown program {program}" if check is None else check(rest)
+
+
+def problem_of_arguments(arguments: list[str]) -> str | None:
+    command = commands().commands.get(arguments[0]) if arguments else None
+    if command is None:
+        return f"no such command: {arguments[:1]}" if arguments and not arguments[0].startswith("-") else None
+    try:
+        command.make_context(arguments[0], list(arguments[1:]))
+    except Exception as error:
+        return str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    return None
+
+
+def problem_of_python(arguments: list[str]) -> str | None:
+    if arguments[0] == "-m":
+        return None if importlib.util.find_spec(arguments[1]) else f"no module {arguments[1]}"
+    return None if (REPOSITORY / arguments[0]).exists() else f"no file {arguments[0]}"
+
+
+def problem_of_pip(arguments: list[str]) -> str | None:
+    """Extras that are asked for exist."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {name for word in arguments for part in re.findall(r"\[([\w,]+)\]", word) for name in part.split(",")}
+    unknown = asked - set(project["optional-dependencies"])
+    return f"no such extra: {', '.join(unknown)}" if unknown else None
+
+
+def problem_of_make(arguments: list[str]) -> str | None:
+    targets = re.findall(r"^(\w[\w-]*):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    return next((f"no target {each}" for each in arguments if each not in targets), None)
+
+
+def problem_of_pytest(arguments: list[str]) -> str | None:
+    paths = [each for each in arguments if each.startswith("tests")]
+    return next((f"no file {each}" for each in paths if not (REPOSITORY / each.partition("::")[0]).exists()), None)
+
+
+_OTHERS = {
+    "python": problem_of_python,
+    "pip": problem_of_pip,
+    "make": problem_of_make,
+    "pytest": problem_of_pytest,
+    "docker": lambda _: None,
+    "cd": lambda _: None,
+    "git": lambda _: None,
+}
+"""Program -> why its arguments cannot be right."""
+
+
+@pytest.mark.parametrize("block", of_language("", "sh", "bash", "console"))
+def test_commands_are_taken(block: Block) -> None:
+    """Each line of a block is a command with options and arguments that exist. Where lines begin with `$ `, the others
+    are what was printed."""
+    lines = [each for each in block.text.replace("\\\n", " ").splitlines() if each.strip()]
+    if any(each.startswith("$ ") for each in lines):
+        lines = [each.removeprefix("$ ") for each in lines if each.startswith("$ ")]
+    problems = {line: problem_of(line) for line in lines if not line.lstrip().startswith("#")}
+    assert not {line: problem for line, problem in problems.items() if problem}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python cli.py tune --model vit --trails 5",
+        "python cli.py tunes",
+        "python cli.py resume",
+        "autotune run my-study five",
+        "python examples/nowhere.py",
+        "pip install 'autotune-compile[everything]'",
+        "make coffee",
+        "tune --model vit",
+    ],
+)
+def test_a_wrong_command_is_found(line: str) -> None:
+    """Unknown options, commands, arguments, files, extras and targets."""
+    assert problem_of(line)
+
+
+def test_options_in_the_text_exist() -> None:
+    """`tune --trials 5`, `python cli.py show STUDY` and `--json` between backquotes: command and option exist."""
+    known = commands().commands
+    everywhere = set().union(*(options_of(each) for each in known.values())) | {"--version", "--install-completion"}
+    problems = []
+    for page in PAGES:
+        if page.parent.name in ("decisions", "benchmarks") or page.name == "benchmarks.md":
+            continue  # What was measured then, with the commands of then.
+        for span in SPAN.findall(prose(page)):
+            words = span.removeprefix("python cli.py ").removeprefix("autotune ").split()
+            options = {word.partition("=")[0].strip("[],;") for word in words if re.match(r"--[a-z]", word)}
+            if words and words[0] in known:
+                unknown = options - options_of(known[words[0]])
+            elif words and words[0].startswith("--"):
+                unknown = options - everywhere
+            else:
+                unknown = set(words[:1]) if span.startswith("python cli.py ") else set()
+            problems += [f"{name_of(page)}: `{span}`: {each}" for each in unknown]
+    assert not problems, "\n".join(problems)
+
+
+# Code
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch) -> dict[str, Any]:
+    """What the pages take as given: a model and a file for it, a loss, an optimizer, a study's other things."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
+    content["environment"]["device"] = "fake"
+    content["environment"]["processor"] = environment.describe(device="cpu", variables={}).processor
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
+    return {
+        "autotune": autotune,
+        "model": lambda x: x * 2,
+        "inputs": np.ones((4, 8)),
+        "deadline_s": 0.5,
+        "elapsed_s": 0.1,
+    }
+
+
+def of_torch(folder: Path) -> dict[str, Any]:
+    """The same for PyTorch: with a file that was made elsewhere, so that nothing is compiled."""
+    torch = pytest.importorskip("torch")
+    content = yaml.safe_load((folder / "best.yaml").read_text())
+    (folder / "best.yaml").write_text(yaml.safe_dump({**content, "framework": "torch"}))
+    model = torch.nn.Linear(4, 3)
+    return {
+        "torch": torch,
+        "model": model,
+        "inputs": torch.ones(8, 256),
+        "loss": lambda model, images, labels: torch.nn.functional.cross_entropy(model(images), labels),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "batches": [(torch.ones(2, 4), torch.tensor([0, 1]))],
+    }
+
+
+def pages_with_code() -> Iterator[Any]:
+    for page in PAGES:
+        texts = [each.text for each in blocks() if each.page == page and each.language == "python"]
+        if texts and name_of(page) not in ELSEWHERE:
+            needs_torch = any(word in text for text in texts for word in ("torch", "training_step", "load_tiers"))
+            yield pytest.param(page, needs_torch, id=name_of(page), marks=[pytest.mark.torch] * needs_torch)
+
+
+@pytest.mark.parametrize(("page", "needs_torch"), list(pages_with_code()))
+def test_python_runs(page: Path, needs_torch: bool, job: dict[str, Any], tmp_path: Path) -> None:
+    """The blocks of a page one after the other, with the names that it takes as given. A block that begins with
+    `# FILE.py` is that file; its `build` is called."""
+    names = {**job, **(of_torch(tmp_path) if needs_torch else {}), "__name__": "__main__"}
+    made = []
+    for block in blocks():
+        if block.page != page or block.language != "python" or block.why_not is not None:
+            continue
+        file = re.match(r"# (\w+)\.py\n", block.text)
+        if file:
+            (tmp_path / f"{file[1]}.py").write_text(block.text)
+            importlib.invalidate_caches()
+            made.append(file[1])
+            assert importlib.import_module(file[1]).build()
+        else:
+            exec(compile(block.text, str(block), "exec"), names)
+    for each in made:
+        sys.modules.pop(each, None)
+
+
+@pytest.mark.parametrize("block", of_language("python", executed=False))
+def test_python_that_is_not_run_is_python(block: Block) -> None:
+    """And says why it is not run."""
+    assert len(block.why_not or "") > 5
+    compile("async def _():\n" + textwrap.indent(block.text, "    "), str(block), "exec")
+
+
+@pytest.mark.parametrize("block", of_language("yaml", "toml"))
+def test_settings_are_read(block: Block) -> None:
+    """As YAML or TOML; a budget by the code that reads budgets."""
+    content = yaml.safe_load(block.text) if block.language == "yaml" else tomllib.loads(block.text)
+    assert content
+    if "num_trials" in content:
+        assert Budget.model_validate(content) == Budget()
+
+
+def test_all_blocks_are_of_a_known_language() -> None:
+    """So that no block is left out."""
+    assert {each.language for each in blocks()} <= {"", "sh", "bash", "console", "python", "yaml", "toml"}
