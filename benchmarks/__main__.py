@@ -2,6 +2,7 @@
 
     python -m benchmarks all               those of `make bench`, about three hours; the machine must be idle
     python -m benchmarks overlap loader    these
+    python -m benchmarks device --minutes 9 --device gpu        a device, see device.py; it is none of `all`
 
 One that fails costs the others nothing.
 """
@@ -9,6 +10,7 @@ One that fails costs the others nothing.
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +27,11 @@ STEPS = (
 
 def main() -> None:
     """Run what was asked for; exit status 1 where one of them failed."""
+    if sys.argv[1:2] == ["device"]:
+        from benchmarks.device import BENCHMARK
+
+        BENCHMARK.execute(BENCHMARK.parser().parse_args(sys.argv[2:]), shlex.join(["device.py", *sys.argv[2:]]))
+        return
     names = sorted({name for name, *_ in STEPS})
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks one after the other.")
     parser.add_argument("names", nargs="+", choices=["all", *names], metavar="NAME", help=f"all, or {', '.join(names)}")
