@@ -10,7 +10,6 @@ One that fails costs the others nothing.
 from __future__ import annotations
 
 import argparse
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +27,8 @@ STEPS = (
 def main() -> None:
     """Run what was asked for; exit status 1 where one of them failed."""
     if sys.argv[1:2] == ["device"]:
-        from benchmarks.device import BENCHMARK
-
-        BENCHMARK.execute(BENCHMARK.parser().parse_args(sys.argv[2:]), shlex.join(["device.py", *sys.argv[2:]]))
-        return
+        command = [sys.executable, str(Path(__file__).with_name("device.py")), *sys.argv[2:]]
+        sys.exit(subprocess.run(command, check=False).returncode)
     names = sorted({name for name, *_ in STEPS})
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks one after the other.")
     parser.add_argument("names", nargs="+", choices=["all", *names], metavar="NAME", help=f"all, or {', '.join(names)}")
