@@ -49,15 +49,10 @@ def _asked(device: Device) -> dict[str, str]:
     backend = TorchBackend()
     backend.prepare(device, 0)
     facts: dict[str, Any] = {"name": backend.device_name(), "torch": torch.__version__}
-    if device == "gpu":
-        own = torch.cuda.get_device_properties(0)
-        facts |= {
-            "compute capability": f"{own.major}.{own.minor}",
-            "multiprocessors": own.multi_processor_count,
-            "memory": f"{own.total_memory / 2**30:.0f} GiB",
-            "CUDA": torch.version.cuda,
-            "cuDNN": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
-        }
+    if backend.instruments is not None:
+        now = backend.instruments.read()
+        facts |= backend.instruments.identity()
+        facts |= {"NVML": "cannot be read: pip install nvidia-ml-py"} if now is None else {"now": now.model_dump_json()}
     return {name: str(value) for name, value in facts.items() if value is not None}
 
 

@@ -104,6 +104,8 @@ class StudySeen:
     best: Settings
     """What differs from the untuned model."""
     export: str | None
+    sizes: Settings = field(default_factory=dict)
+    """Of the model, where they are not its own."""
     kind: Literal["study"] = "study"
 
 

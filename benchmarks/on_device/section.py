@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 from benchmarks.delivered import Promise
 from benchmarks.intervals import Ratio
-from benchmarks.on_device.records import Done, KnobSeen, Machine, PathSeen, PlainSeen, StudySeen, Tried, TruthSeen, Way
+from benchmarks.on_device.records import (
+    Done,
+    KnobSeen,
+    Machine,
+    PathSeen,
+    PlainSeen,
+    Settings,
+    StudySeen,
+    Tried,
+    TruthSeen,
+    Way,
+)
 from benchmarks.on_device.studies import TUNED, UNTUNED
 from benchmarks.record import Goal, table
 
@@ -108,7 +119,7 @@ def _studies(records: Sequence[Done]) -> list[str]:
     modes = list(dict.fromkeys(way for each in plain.values() for way in each.ways if way not in (UNTUNED, TUNED)))
     rows = [_study(each, plain.get(each.model), modes) for each in studies]
     header = ["model", "trials", "minutes", "verdict", "promised", "delivered", *(f"`{each}`" for each in modes)]
-    chosen = [f"* {each.model}: {_settings(each)}" for each in studies if each.best]
+    chosen = [f"* {each.model} ({_listed(each.sizes)}): {_listed(each.best)}" for each in studies if each.best]
     heading = "### Studies, and modes by hand\n\nTimes as fast as the untuned model, first-call seconds in brackets."
     return [f"{heading}\n\n{table(header, rows)}", "\n".join(chosen)] if rows else []
 
@@ -129,8 +140,8 @@ def _way(plain: PlainSeen | None, way: str) -> str:
     return f"{found:.2f} ({statistics.median(seen.first_call_s):.0f} s)"
 
 
-def _settings(study: StudySeen) -> str:
-    return ", ".join(f"`{name}={value}`" for name, value in study.best.items())
+def _listed(settings: Settings) -> str:
+    return ", ".join(f"`{name}={value}`" for name, value in settings.items())
 
 
 def _knobs(knobs: list[KnobSeen]) -> list[str]:

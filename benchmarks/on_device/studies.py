@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -58,7 +58,8 @@ class Model:
                 model_arguments=self.sizes(session), budget=_budget(product.folder, longest_s), process_settings=True,
             )  # fmt: skip
             export = _exported(product)
-        return _seen(self.name, document, (time.perf_counter() - begun) / 60, export)
+        seen = _seen(self.name, document, (time.perf_counter() - begun) / 60, export)
+        return replace(seen, sizes=self.sizes(session))
 
     def run_plainly(self, session: Session, study: StudySeen) -> PlainSeen:
         """The plain script untuned, as exported, and in each mode by hand: in rounds, forth and back."""
