@@ -174,7 +174,10 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         name: config[name] for name in ("backend", "mode", "dynamic", "fullgraph") if name in config
     }
-    options = {OPTIONS[name]: value for name, value in config.items() if name in OPTIONS and value is not None}
+    said = {name: value for name, value in config.items() if name in OPTIONS and value is not None}
+    if not said.get("coordinate_descent_tuning"):
+        said.pop("coordinate_descent_tuning", None)  # Off by default; what a mode has on stays on.
+    options = {OPTIONS[name]: value for name, value in said.items()}
     if options:
         arguments["options"] = {**torch._inductor.list_mode_options(arguments.pop("mode", "default")), **options}
     return arguments

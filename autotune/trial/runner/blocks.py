@@ -71,7 +71,7 @@ class Contestant:
         """Of its process in a block; the caches that all other blocks share stay as they are."""
         if not (self.compiles_anew and block % 4 == 3):
             return self.request
-        return self.request.cached_in((folder / f"{self.name}-cache").resolve(), cold=True)
+        return self.request.cached_in((folder / self.name / "cache").resolve(), cold=True)
 
 
 @dataclass
