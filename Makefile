@@ -2,15 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MINUTES ?= 9
+DEVICE ?= auto
 EXTRAS ?= torch,mindspore,dashboard,dev
 
-.PHONY: help setup tune test test-slow test-soak test-all lint bench clean
+.PHONY: help setup tune test test-slow test-soak test-all lint bench device clean
 
 help:
 	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
 	@echo "make test   set up, then lint, type-check and run the fast tests"
 	@echo "make test-all  the same and the slow tests"
 	@echo "make bench  set up, then run all benchmarks (about three hours; the machine must be idle)"
+	@echo "make device  set up, then try what a GPU or NPU can do, for MINUTES=9; run it again to go on (DEVICE=auto FLAGS=)"
 	@echo "make clean  remove the environment and caches; studies stay"
 
 setup: $(VENV)/ready
@@ -41,6 +44,9 @@ test-all: test test-slow
 
 bench: setup
 	$(BIN)/python -m benchmarks all
+
+device: setup
+	$(BIN)/python -m benchmarks device --minutes $(MINUTES) --device $(DEVICE) $(FLAGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -2,6 +2,7 @@
 
     python -m benchmarks all               those of `make bench`, about three hours; the machine must be idle
     python -m benchmarks overlap loader    these
+    python -m benchmarks device --minutes 9 --device gpu        a device, see device.py; it is none of `all`
 
 One that fails costs the others nothing.
 """
@@ -25,6 +26,9 @@ STEPS = (
 
 def main() -> None:
     """Run what was asked for; exit status 1 where one of them failed."""
+    if sys.argv[1:2] == ["device"]:
+        command = [sys.executable, str(Path(__file__).with_name("device.py")), *sys.argv[2:]]
+        sys.exit(subprocess.run(command, check=False).returncode)
     names = sorted({name for name, *_ in STEPS})
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks one after the other.")
     parser.add_argument("names", nargs="+", choices=["all", *names], metavar="NAME", help=f"all, or {', '.join(names)}")

@@ -3,11 +3,13 @@
     python benchmarks/plain.py vit -o seen.json                        the model as it is
     python benchmarks/plain.py vit --settings best.yaml -o seen.json   torch.compile under an exported config
     python benchmarks/plain.py vit --default-compile -o seen.json      torch.compile with nothing said
+    python benchmarks/plain.py vit --settings '{"execution": "compile", "mode": "lite"}' --device cuda -o seen.json
 
 Before it is timed the model has seen other data than what it was compiled for, as in any job: `torch.compile` first
 treats a number that it reads from a tensor as a constant, and is faster for as long as it never changes.
 
-Of the package only the definition of a bundled model is imported. What `best.yaml` says is read with PyYAML and done
+A sample ends when the device is done. Of the package only the definition of a bundled model is imported; a model of
+another file is FILE.py:FUNCTION. What `best.yaml` says is read with PyYAML and done
 here once more, as one would write it by hand from docs/knobs.md.
 """
 
@@ -16,11 +18,13 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import importlib.util
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +46,35 @@ OPTIONS = {
     "layout_optimization": "layout_optimization",
     "weight_prepack": "cpp.weight_prepack",
     "decompose_tanh": "cpp.use_decompose_tanh",
+    "shape_padding": "shape_padding",
+    "coordinate_descent_tuning": "coordinate_descent_tuning",
+    "cudagraph_trees": "triton.cudagraph_trees",
 }
-"""Knob -> inductor's own name, for those that a CPU has."""
+"""Knob -> inductor's own name."""
+
+OTHERS = frozenset(
+    {
+        "execution", "backend", "mode", "dynamic", "fullgraph", "threads", "allocator", "matmul_precision", "freezing",
+        "allow_rnn", "precision", "memory_format", "inference_mode", "region",
+    }
+)  # fmt: skip
+"""Knobs that are set below in ways of their own."""
+AUTOCASTS = {"bf16_autocast": "bfloat16", "fp16_autocast": "float16"}
 
 
-def settings_of(path: Path) -> dict[str, Any]:
-    """The config of an exported YAML."""
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["config"])
+def settings_of(given: str | Path) -> dict[str, Any]:
+    """The config of an exported YAML, or one in JSON. Exits where it has what this script does not know."""
+    if str(given).startswith("{"):
+        return known(dict(json.loads(str(given))))
+    return known(dict(yaml.safe_load(Path(given).read_text(encoding="utf-8"))["config"]))
+
+
+def known(config: dict[str, Any], further: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The config, if all of it is done here: what is left out in silence would be measured as if it were there."""
+    unknown = {name for name, value in config.items() if value is not None} - OPTIONS.keys() - OTHERS - further
+    if unknown:
+        raise SystemExit(f"not known to this script: {', '.join(sorted(unknown))}")
+    return config
 
 
 def set_process(config: dict[str, Any]) -> None:
@@ -79,14 +105,66 @@ def under(config: dict[str, Any], model: torch.nn.Module) -> Callable[..., Any]:
     if precision == "bf16_cast":
         model = model.bfloat16()
 
+    region = config.get("region", "whole")
+    if region != "whole":
+        compile_parts(model, region, arguments_of(config))
+
     def step(*inputs: torch.Tensor) -> Any:
         if precision == "bf16_cast":
             inputs = tuple(each.bfloat16() if each.is_floating_point() else each for each in inputs)
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16_autocast"):
+        with autocast(precision, device_of(model)):
             return model(*inputs)
 
     called = model if precision is None else step
-    return called if config["execution"] == "eager" else torch.compile(called, **arguments_of(config))
+    is_whole = config["execution"] == "compile" and (region == "whole" or region.startswith("whole but "))
+    return torch.compile(called, **arguments_of(config)) if is_whole else called
+
+
+def compile_parts(model: torch.nn.Module, region: str, arguments: dict[str, Any]) -> None:
+    """The knob `region`, in place: modules that are compiled on their own, or left out of a whole."""
+    import torch
+
+    left_out = region.startswith("whole but ")
+    patterns = [each.strip() for each in region.removeprefix("whole but ").split(",")]
+    for name, module in model.named_modules():
+        if any(fnmatchcase(name, each) and name.count(".") == each.count(".") for each in patterns):
+            if left_out:
+                module.forward = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]
+            else:
+                module.compile(**arguments)
+
+
+def device_of(model: torch.nn.Module) -> str:
+    """The type of the device on which its parameters are."""
+    return next(model.parameters()).device.type
+
+
+def autocast(precision: str | None, device: str) -> Any:
+    """The knob `precision`, as a context."""
+    import torch
+
+    name = AUTOCASTS.get(str(precision))
+    return torch.autocast(device, getattr(torch, name or "bfloat16"), enabled=name is not None)
+
+
+def on_device(value: Any, device: str) -> Any:
+    """A model, or what is given to it, on the device."""
+    return tuple(each.to(device) for each in value) if isinstance(value, (tuple, list)) else value.to(device)
+
+
+def waiting(call: Callable[[], object], device: str) -> Callable[[], object]:
+    """The call, which returns when the device is done."""
+    import torch
+
+    if device == "cpu":
+        return call
+    synchronise = torch.get_device_module(device).synchronize
+
+    def whole() -> None:
+        call()
+        synchronise()
+
+    return whole
 
 
 def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
@@ -96,16 +174,41 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         name: config[name] for name in ("backend", "mode", "dynamic", "fullgraph") if name in config
     }
-    options = {OPTIONS[name]: value for name, value in config.items() if name in OPTIONS and value is not None}
+    said = {name: value for name, value in config.items() if name in OPTIONS and value is not None}
+    if not said.get("coordinate_descent_tuning"):
+        said.pop("coordinate_descent_tuning", None)  # Off by default; what a mode has on stays on.
+    options = {OPTIONS[name]: value for name, value in said.items()}
     if options:
         arguments["options"] = {**torch._inductor.list_mode_options(arguments.pop("mode", "default")), **options}
     return arguments
 
 
-def build(name: str, seed: int) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """A bundled model and its inputs."""
-    module = importlib.import_module(f"autotune.models.torch.{name}")
-    built = getattr(module, name)(seed=seed)
+def function_of(model: str, module: str) -> Callable[..., Any]:
+    """What makes a model: FILE.py:FUNCTION, or the function of a bundled module."""
+    place, _, function = model.rpartition(":")
+    if not place:
+        made: Callable[..., Any] = getattr(importlib.import_module(module), model)
+        return made
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    made = getattr(loaded, function)
+    return made  # noqa: RET504
+
+
+def sizes_of(given: list[str]) -> dict[str, Any]:
+    """NAME=VALUE for the model's function; a value is a number where it reads as one."""
+    pairs = (each.partition("=") for each in given)
+    return {name: int(value) if value.lstrip("-").isdigit() else value for name, _, value in pairs}
+
+
+def build(
+    name: str, seed: int, sizes: dict[str, Any] | None = None
+) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """A model and its inputs."""
+    built = function_of(name, f"autotune.models.torch.{name}")(seed=seed, **(sizes or {}))
     model, inputs = (built["model"], built["inputs"]) if isinstance(built, dict) else built
     return model, inputs
 
@@ -123,11 +226,13 @@ def call_for(call: Callable[[], object], seconds: float) -> list[float]:
 
 def main() -> None:
     """Build, compile if told to, warm up, time, and write what was seen."""
-    parser = argparse.ArgumentParser(description="Time one bundled torch model on the CPU, in plain code.")
-    parser.add_argument("model", help="name of a bundled model, e.g. vit")
+    parser = argparse.ArgumentParser(description="Time one torch model, in plain code.")
+    parser.add_argument("model", help="name of a bundled model, e.g. vit, or FILE.py:FUNCTION")
     way = parser.add_mutually_exclusive_group()
-    way.add_argument("--settings", type=Path, help="an exported YAML whose config to compile with")
+    way.add_argument("--settings", help="an exported YAML whose config to compile with, or a config in JSON")
     way.add_argument("--default-compile", action="store_true", help="torch.compile(model), nothing said")
+    parser.add_argument("--device", default="cpu", help="as torch names it (default: %(default)s)")
+    parser.add_argument("--size", action="append", default=[], metavar="NAME=VALUE", help="for the model's function")
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs (default: %(default)s)")
     parser.add_argument("--warmup-s", type=float, default=2.0, help="seconds of calls before (default: %(default)s)")
     parser.add_argument("--sampling-s", type=float, default=4.0, help="seconds of timed calls (default: %(default)s)")
@@ -136,19 +241,23 @@ def main() -> None:
 
     import torch
 
-    model, inputs = build(given.model, given.seed)
-    _, other_inputs = build(given.model, given.seed + 1)
+    if given.device == "npu":
+        importlib.import_module("torch_npu")
+    sizes = sizes_of(given.size)
+    model, inputs = (on_device(each, given.device) for each in build(given.model, given.seed, sizes))
+    other_inputs = on_device(build(given.model, given.seed + 1, sizes)[1], given.device)
     default = {"execution": "compile" if given.default_compile else "eager"}
     config = settings_of(given.settings) if given.settings else default
     set_process(config)
     step = under(config, model)
     with torch.inference_mode() if config.get("inference_mode") else torch.no_grad():
+        call = waiting(lambda: step(*inputs), given.device)
         start = time.perf_counter()
-        step(*inputs)
+        call()
         first_call_s = time.perf_counter() - start
         step(*other_inputs)
-        call_for(lambda: step(*inputs), given.warmup_s)
-        samples_s = call_for(lambda: step(*inputs), given.sampling_s)
+        call_for(call, given.warmup_s)
+        samples_s = call_for(call, given.sampling_s)
     seen = {"median_s": statistics.median(samples_s), "num_calls": len(samples_s), "first_call_s": first_call_s}
     given.output.write_text(json.dumps(seen))
 

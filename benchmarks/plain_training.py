@@ -25,10 +25,23 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.plain import arguments_of, call_for, set_process
+from benchmarks.plain import (
+    arguments_of,
+    autocast,
+    call_for,
+    function_of,
+    known,
+    on_device,
+    set_process,
+    sizes_of,
+    waiting,
+)
 
 LEARNING_RATE = 1e-4
 Step = Callable[[], object]
+
+TORCH_KNOBS = frozenset({"scope", "activation_memory_budget", "optimizer_impl", "optimizer_compiled"})
+"""What the space for training offers beside that for inference."""
 
 MINDSPORE_KNOBS = frozenset(
     {
@@ -55,7 +68,7 @@ def torch_step(parts: dict[str, Any], config: dict[str, Any], batch: tuple[Any, 
     import torch
     import torch._functorch.config
 
-    set_process(config)
+    set_process(known(config, TORCH_KNOBS))
     torch._functorch.config.activation_memory_budget = config.get("activation_memory_budget", 1.0)
     model, loss = parts["model"], parts["loss"]
     if config.get("memory_format"):
@@ -64,13 +77,15 @@ def torch_step(parts: dict[str, Any], config: dict[str, Any], batch: tuple[Any, 
     flags: dict[str, Any] = {impl: True} if impl else {}
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, **flags)
     compiled = config["execution"] == "compile"
-    called = torch.compile(model, **arguments_of(config)) if compiled and config["scope"] == "model" else model
+    called = (
+        torch.compile(model, **arguments_of(config)) if compiled and config.get("scope", "model") == "model" else model
+    )
 
     def forward(*batch: torch.Tensor) -> Any:
-        with torch.autocast("cpu", torch.bfloat16, enabled=config.get("precision") == "bf16_autocast"):
+        with autocast(config.get("precision"), batch[0].device.type):
             return loss(called, *batch)
 
-    if compiled and config["scope"] == "loss":
+    if compiled and config.get("scope") == "loss":
         forward = torch.compile(forward, **arguments_of(config))
     update = torch.compile(optimizer.step) if config.get("optimizer_compiled") else optimizer.step
 
@@ -80,6 +95,18 @@ def torch_step(parts: dict[str, Any], config: dict[str, Any], batch: tuple[Any, 
         update()
 
     return step
+
+
+def torch_on(device: str, parts: dict[str, Any], config: dict[str, Any]) -> Step:
+    """The step on a device. Parameters keep their identity, so the loss that was made with them stays right."""
+    parts["model"].to(device)
+    return waiting(torch_step(parts, config, on_device(batch_of(parts), device)), device)
+
+
+def batch_of(parts: dict[str, Any]) -> tuple[Any, ...]:
+    """Inputs and targets, one after the other."""
+    inputs = parts["inputs"]
+    return (*(inputs if isinstance(inputs, tuple) else (inputs,)), parts["targets"])
 
 
 def mindspore_step(parts: dict[str, Any], config: dict[str, Any], batch: tuple[Any, ...]) -> Step:
@@ -147,11 +174,12 @@ def set_mindspore(config: dict[str, Any]) -> None:
 
 def main() -> None:
     """Build, train some steps, time the next, and write what was seen."""
-    parser = argparse.ArgumentParser(description="Time training steps of a bundled model on the CPU, in plain code.")
+    parser = argparse.ArgumentParser(description="Time training steps of a model, in plain code.")
     parser.add_argument("framework", choices=["torch", "mindspore"])
-    parser.add_argument("model", help="name of a bundled model that trains, e.g. vit")
+    parser.add_argument("model", help="name of a bundled model that trains, e.g. vit, or FILE.py:FUNCTION")
     parser.add_argument("--settings", help="an exported YAML whose config to use, or a config in JSON")
-    parser.add_argument("--size", action="append", default=[], metavar="NAME=NUMBER", help="for the model's builder")
+    parser.add_argument("--size", action="append", default=[], metavar="NAME=VALUE", help="for the model's function")
+    parser.add_argument("--device", default="cpu", help="as torch names it (default: %(default)s)")
     parser.add_argument("--warmup-s", type=float, default=2.0, help="seconds of steps before (default: %(default)s)")
     parser.add_argument("--sampling-s", type=float, default=4.0, help="seconds of timed steps (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
@@ -161,16 +189,17 @@ def main() -> None:
     config = settings_of(given.settings, {"execution": "eager" if is_torch else "pynative"})
     if not is_torch:
         set_mindspore(config)
-    sizes = {name: int(number) for name, _, number in (each.partition("=") for each in given.size)}
-    module = importlib.import_module(f"autotune.models.{given.framework}.training")
-    parts = getattr(module, given.model)(seed=0, **sizes)
-    step = (torch_step if is_torch else mindspore_step)(parts, config, (parts["inputs"], parts["targets"]))
+    if given.device == "npu":
+        importlib.import_module("torch_npu")
+    make = function_of(given.model, f"autotune.models.{given.framework}.training")
+    parts = make(seed=0, **sizes_of(given.size))
+    step = torch_on(given.device, parts, config) if is_torch else mindspore_step(parts, config, batch_of(parts))
     start = time.perf_counter()
     step()
     first_step_s = time.perf_counter() - start
     call_for(step, given.warmup_s)
     samples_s = call_for(step, given.sampling_s)
-    seen = {"median_s": statistics.median(samples_s), "num_steps": len(samples_s), "first_step_s": first_step_s}
+    seen = {"median_s": statistics.median(samples_s), "num_steps": len(samples_s), "first_call_s": first_step_s}
     given.output.write_text(json.dumps(seen))
     sys.stdout.flush()
     os._exit(0)  # MindSpore can hang in the interpreter's shutdown.

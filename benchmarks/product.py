@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from autotune.config import Scalar
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 Document = dict[str, Any]
@@ -48,11 +50,12 @@ class Product:
         trials: int | None = None,
         seed: int = 0,
         space: Path | None = None,
-        model_arguments: Mapping[str, int] | None = None,
+        model_arguments: Mapping[str, Scalar] | None = None,
         budget: Path | None = None,
         shapes: str | None = None,
         objective: str | None = None,
         process_settings: bool = False,
+        device: str = "cpu",
     ) -> Document:
         """The study's document; its verdict is None where the model itself failed. Raises ProductError without one.
 
@@ -68,7 +71,7 @@ class Product:
         for name, value in (model_arguments or {}).items():
             options += ["--model-arg", f"{name}={value}"]
         return self._json(
-            "tune", "--model", model, "--framework", framework, "--device", "cpu", "--study", study,
+            "tune", "--model", model, "--framework", framework, "--device", device, "--study", study,
             "--task", task, "--seed", str(seed), *options, "--studies-dir", str(self._studies), "--json",
         )  # fmt: skip
 

@@ -26,6 +26,7 @@ _MEASURED = (
     "search_spaces",
     "cli.py",
     "benchmarks/*.py",
+    "benchmarks/on_device",
     "benchmarks/models",
     "benchmarks/spaces",
     "benchmarks/knob_pairs",
@@ -42,13 +43,14 @@ class Conditions(environment.Environment):
     @classmethod
     def now(cls) -> Conditions:
         machine = environment.describe(device="cpu", variables={}).model_dump()
-        return cls(started=datetime.now(UTC).replace(microsecond=0), commit=_commit(), **machine)
+        return cls(started=datetime.now(UTC).replace(microsecond=0), commit=commit(), **machine)
 
     def in_words(self) -> str:
         packages = ", ".join(f"{name} {version}" for name, version in self.packages.items())
         load = "unknown" if self.load_1m is None else f"{self.load_1m:.2f}"
+        accelerator = "" if self.device == "cpu" else f"{self.device}, driver {self.driver or 'unknown'}. "
         return (
-            f"{self.started:%Y-%m-%d %H:%M} UTC. {self.processor}, {self.num_cores} cores, "
+            f"{self.started:%Y-%m-%d %H:%M} UTC. {accelerator}{self.processor}, {self.num_cores} cores, "
             f"{self.memory_bytes / 2**30:.0f} GiB, {self.system}. Python {self.python}, {packages}. "
             f"Load average before: {load}. Commit {self.commit}."
         )
@@ -112,9 +114,13 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _commit() -> str:
-    commit = _git("rev-parse", "--short=12", "HEAD")
-    return f"{commit} with uncommitted changes" if _git("status", "--porcelain", "--", *_MEASURED) else commit
+def commit() -> str:
+    """Of this checkout; a lent machine may have neither git nor the repository's history."""
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        return f"{head} with uncommitted changes" if _git("status", "--porcelain", "--", *_MEASURED) else head
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _git(*arguments: str) -> str:

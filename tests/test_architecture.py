@@ -44,6 +44,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "transformers": ("models/torch/",),
     "huggingface_hub": ("models/torch/",),
     "triton": ("backends/torch/backend.py",),
+    "pynvml": ("backends/torch/nvml.py",),
     "mindspore": ("backends/mindspore/", "models/mindspore/"),
     "optuna": ("study/", "planning/"),
     "scipy": ("study/sampler/",),

@@ -34,6 +34,7 @@ from autotune.backends.capabilities import (
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.accuracy import WideType
+from autotune.measure.device_state import Instruments
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.sampling import Clock
@@ -79,6 +80,8 @@ class Backend(Protocol):
     program: Fingerprint | None = None
     capture_despite: BreakCapture | None = None
     proxies: ModelProxies = PlainCalls()
+    instruments: Instruments | None = None
+    """Of the selected accelerator; there after `prepare`. None: there is none, or nothing of it can be read."""
 
     def find(self) -> DeviceReport:
         """Look for devices and compilers, quietly: absent hardware is data, not an error."""
@@ -110,6 +113,10 @@ class Backend(Protocol):
         UnsuitableCallError for a call that must be made untuned. Raises InvalidConfigError for a setting that the
         installed release does not take.
         """
+
+    def calls_until_compiled(self, model: Any, config: Config) -> int:
+        """Calls of one shape after which nothing more is compiled, captured or recorded for it."""
+        return 1
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         """What the compiler did for all calls so far, from its own counters and reports."""

@@ -49,6 +49,9 @@ class BackendEntry:
     """Settings under which modules can be compiled by themselves: where knob `region` means something."""
     shares_compilations: bool
     """Equal modules share one, so that the blocks of a deep model are worth compiling by themselves, unasked."""
+    picks_by_timing: tuple[dict[str, Scalar], ...] = ()
+    """Settings under any of which its compiler times candidates and keeps the fastest: another compile may keep others.
+    """
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
     capturable: tuple[BreakKind, ...] = ()
@@ -80,6 +83,12 @@ BACKENDS: dict[str, BackendEntry] = {
         preload="torch",
         compiled={"execution": "compile"},
         shares_compilations=True,
+        picks_by_timing=(
+            {"mode": "max-autotune"},
+            {"mode": "max-autotune-no-cudagraphs"},
+            {"max_autotune_gemm": True},
+            {"coordinate_descent_tuning": True},
+        ),
         reports="autotune.backends.torch.break_kinds",
         capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
         saved_models="autotune.backends.torch.saved_model",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.environment import Environment
+from autotune.measure.device_state import DeviceState, DeviceTimes
 from autotune.measure.diagnosis import Compilations, Diagnosis
 from autotune.schema import Record
 
@@ -160,6 +161,10 @@ class Samples(Record):
     """Number of samples in each turn of a live process; empty where all were taken in one go."""
     usage: Usage | None = None
     """None where the system has no such counters."""
+    calls_per_sample: PositiveInt = 1
+    """More than one: each sample is the mean of so many calls with one wait for the device at their end."""
+    device: DeviceState | None = None
+    """None without an accelerator whose driver tells, and in older records."""
 
     @property
     def are_whole(self) -> bool:
@@ -175,8 +180,8 @@ class Measurement(Record):
     first_call_s: float
     """Wrapping the model plus its first call, by the child's clock."""
     compile_s: float
-    """First call minus a steady call: cold, unless the request let earlier caches stand. See `compiled_from`. Under
-    traffic the first pass minus a steady one."""
+    """First call minus a steady call, and so the second where something is recorded in it (`second_call_s`): cold,
+    unless the request let earlier caches stand. See `compiled_from`. Under traffic it is about the first pass."""
     peak_memory_bytes: int | None
     """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
     compile_peak_memory_bytes: int | None
@@ -199,6 +204,12 @@ class Measurement(Record):
     compiled_from: int | None = None
     """Trial that compiled the very same cold: `compile_s` and the compile's peak memory are its figures, and this one
     started from a copy of its caches; None: these are its own."""
+    second_call_s: NonNegativeFloat | None = None
+    """The second call, where something is still recorded in it (CUDA graphs); None where the first one does it all, and
+    in older records. It counts as compiling."""
+    device_times: DeviceTimes | None = None
+    """The same calls by the device's own clock, and pipelined; None without an accelerator, under traffic, and in older
+    records."""
     replay: Replay | None = None
     """What was called under traffic; None: the same inputs again and again."""
     first_crash: str | None = None
@@ -216,7 +227,9 @@ class Measurement(Record):
     @property
     def cold_s(self) -> tuple[float, ...]:
         """Seconds of the calls in which everything is compiled, in their order: a pass of the stream, or one call."""
-        return (self.first_call_s,) if self.replay is None else self.replay.cold_s
+        if self.replay is not None:
+            return self.replay.cold_s
+        return (self.first_call_s,) if self.second_call_s is None else (self.first_call_s, self.second_call_s)
 
     @property
     def steady_call_s(self) -> float:

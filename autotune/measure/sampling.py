@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from autotune.measure.device_state import DeviceWatch, Instruments, without
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.machine_load import LoadMeter
 from autotune.measure.measurement import Samples, Usage
@@ -35,6 +37,8 @@ Calls = Sequence[Callable[[], None]]
 
 FEWEST_PASSES = 2
 """Fewest passes of a stream, taken even when the time is used up."""
+_STRETCH_S = 0.5
+"""Of samples between two readings of a device."""
 _MOST_BETWEEN_SAMPLES = 1000
 """Most calls between two samples, for calls of less than a microsecond."""
 
@@ -64,6 +68,12 @@ class SamplingPlan(Record):
     turn_s: PositiveFloat = 0.1
     """A turn of a live process lasts this long, but at least `fewest_in_turn` samples."""
     fewest_in_turn: PositiveInt = 2
+    calls_per_sample: PositiveInt = 1
+    """More than one: a sample is the mean of so many calls, with one wait for the device at the end, as in a job that
+    hands over the next call before the last one is done. For throughput."""
+    cold_cache: bool = False
+    """Before each sample the accelerator's last-level cache is overwritten, outside of what is timed. False: inputs and
+    weights may lie there from the call before."""
 
 
 class TailPlan(Record):
@@ -81,18 +91,24 @@ class TailPlan(Record):
         return usual.model_copy(update={**counts, "max_sampling_s": self.max_sampling_s})
 
 
-def take_samples(calls: Calls, plan: SamplingPlan, clock: Clock = time.perf_counter) -> Samples:
+def take_samples(
+    calls: Calls, plan: SamplingPlan, clock: Clock = time.perf_counter, instruments: Instruments | None = None
+) -> Samples:
     """Warm up, then time passes by `plan`. The warm-up's samples are kept apart."""
     begun = clock()
     warmup, steady = _warm_up(calls, plan, clock)
-    log = SampleLog()
+    log = SampleLog(plan, instruments)
     with log.watched():
         ended_by = _sample(calls, plan, clock, log, begun=begun)
     return log.samples(warmup, steady, ended_by)
 
 
 def take_turns(
-    calls: Calls, plan: SamplingPlan, next_turn: Callable[[], bool], clock: Clock = time.perf_counter
+    calls: Calls,
+    plan: SamplingPlan,
+    next_turn: Callable[[], bool],
+    clock: Clock = time.perf_counter,
+    instruments: Instruments | None = None,
 ) -> Samples:
     """Warm up, then take one burst of passes each time that `next_turn` (which waits) returns True.
 
@@ -100,7 +116,7 @@ def take_turns(
     Raises RuntimeError if there was no turn at all.
     """
     warmup, steady = _warm_up(calls, plan, clock)
-    log = SampleLog()
+    log = SampleLog(plan, instruments)
     turns = []
     while next_turn():
         begun = clock()
@@ -112,7 +128,7 @@ def take_turns(
                 log.time_pass(calls, clock)
                 if _is_out_of_time(log, calls, plan, clock() - begun):
                     break
-        turns.append(len(log.latency_s) - num_before)
+        turns.append(range(num_before, len(log.latency_s)))
     if not turns:
         raise RuntimeError("ended before its first turn")
     return log.samples(warmup, steady, "turns", tuple(turns))
@@ -145,28 +161,50 @@ def relative_half_width(samples: list[float]) -> float:
 
 @dataclass
 class SampleLog:
-    """The samples so far, with the system's counters for each."""
+    """The samples so far, with the system's counters for each, and what the device did meanwhile."""
 
+    plan: SamplingPlan = field(default_factory=SamplingPlan)
+    instruments: Instruments | None = None
     latency_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     page_faults: list[int] = field(default_factory=list)
     involuntary_switches: list[int] = field(default_factory=list)
     by_others_s: list[float | None] = field(default_factory=list)
+    _next_look: float = -math.inf
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Count the CPU time that other processes use while samples are taken inside, without slowing any sample."""
         meter = LoadMeter(_own_cpu_s)
+        self.device.begin(len(self.latency_s))
         yield
+        self.device.end(len(self.latency_s))
         self.by_others_s.append(meter.taken_s())
+
+    @cached_property
+    def device(self) -> DeviceWatch:
+        """Read before and after each stretch of samples."""
+        return DeviceWatch(self.instruments)
+
+    def look_at_device(self, clock: Clock, again: Callable[[], None]) -> None:
+        """Between two passes, now and then: so that not all samples are lost if the device was throttled for a while.
+        `again` is a call that is not timed, since the device was idle meanwhile."""
+        if self.instruments is None or clock() < self._next_look:
+            return
+        self.device.end(len(self.latency_s))
+        self.device.begin(len(self.latency_s))
+        again()
+        self._next_look = clock() + _STRETCH_S
 
     def time_pass(self, calls: Calls, clock: Clock) -> None:
         for call in calls:
+            if self.plan.cold_cache and self.instruments is not None:
+                self.instruments.flush_cache()
             self._time_once(call, clock)
 
     def _time_once(self, call: Callable[[], None], clock: Clock) -> None:
         before = _used()
-        self.latency_s.append(time_once(call, clock))
+        self.latency_s.append(time_once(call, clock) / self.plan.calls_per_sample)
         if before is None or (after := _used()) is None:
             return
         self.cpu_s.append(round(max(after[0] - before[0], 0.0), 6))
@@ -178,23 +216,26 @@ class SampleLog:
         warmup: list[float],
         steady: bool,
         ended_by: Literal["precision", "num_samples", "time", "turns"],
-        turns: tuple[int, ...] = (),
+        turns: tuple[range, ...] = (),
     ) -> Samples:
+        dropped = self.device.dropped(len(self.latency_s))
         usage = None
         if self.cpu_s:
             usage = Usage(
-                cpu_s=tuple(self.cpu_s),
-                page_faults=tuple(self.page_faults),
-                involuntary_switches=tuple(self.involuntary_switches),
+                cpu_s=without(self.cpu_s, dropped),
+                page_faults=without(self.page_faults, dropped),
+                involuntary_switches=without(self.involuntary_switches, dropped),
                 taken_s=self._taken_s(),
             )
         return Samples(
-            latency_s=tuple(self.latency_s),
-            warmup_s=tuple(warmup),
+            latency_s=without(self.latency_s, dropped),
+            warmup_s=tuple(each / self.plan.calls_per_sample for each in warmup),
             steady=steady,
             ended_by=ended_by,
-            turns=turns,
+            turns=tuple(len(turn) for turn in turns if not dropped.issuperset(turn)),
             usage=usage,
+            calls_per_sample=self.plan.calls_per_sample,
+            device=self.device.state(len(self.latency_s)),
         )
 
     def _taken_s(self) -> float | None:
@@ -249,13 +290,17 @@ def _sample(
             return "num_samples"
         if (num_taken >= fewest and clock() >= end) or _is_out_of_time(log, calls, plan, clock() - begun):
             return "time"
+        log.look_at_device(clock, calls[-1])
         if not is_stream:
             _fill_time(calls[0], clock, start + num_taken * plan.min_sampling_s / max(plan.max_samples - 1, 1))
 
 
 def _is_out_of_time(log: SampleLog, calls: Calls, plan: SamplingPlan, spent_s: float) -> bool:
     """One more pass like the last would be too long."""
-    return plan.longest_s is not None and spent_s + sum(log.latency_s[-len(calls) :]) > plan.longest_s
+    return (
+        plan.longest_s is not None
+        and spent_s + plan.calls_per_sample * sum(log.latency_s[-len(calls) :]) > plan.longest_s
+    )
 
 
 def _fill_time(call: Callable[[], None], clock: Clock, until: float) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.backends.registry import entry_of
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.objective import Objective
+from autotune.measure.sampling import SamplingPlan
 from autotune.study.budget import Budget
 from autotune.study.own_files import clear_runs
 from autotune.study.study import Study
@@ -21,6 +23,10 @@ from autotune.trial.runner.runner import PreparedTrials, Trials
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
 from autotune.tuning.jobs import num_jobs_in
+
+PIPELINED_CALLS = 8
+_OF_SINGLE_CALLS = frozenset({"latency", "p90", "p99", "total"})
+"""Quantities that are about calls that are waited for one by one."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class Session:
             cache, cold = (folder / "cache" / name).resolve(), self.objective.compiles_cold
             if not cold:
                 self.caches.copy(number, cache)
-            contestants.append(Contestant(name, request.cached_in(cache, cold=cold)))
+            contestants.append(Contestant(name, request.cached_in(cache, cold=cold), picks_by_timing(request)))
         return BlockedRun(
             self.trials,
             folder,
@@ -120,6 +126,24 @@ class Session:
         self.notify(StageEntered(stage))
 
 
+def picks_by_timing(request: TrialRequest) -> bool:
+    """Two compiles of this config may come to different kernels, since its compiler times them on an accelerator."""
+    patterns = entry_of(request.workload.framework).picks_by_timing
+    return request.workload.device != "cpu" and any(request.config.matches(each) for each in patterns)
+
+
+def sampling_for(study: Study, plan: SamplingPlan) -> SamplingPlan:
+    """The plan of a study's trials: where an accelerator's throughput alone is asked for, several calls are handed over
+    before it is waited for, as a job does that has more to compute."""
+    manifest = study.manifest
+    asked = {each.quantity for each in manifest.objectives}
+    kept = {each.quantity.partition(":")[0] for each in manifest.constraints}
+    is_alone = "throughput" in asked and not (asked | kept) & _OF_SINGLE_CALLS
+    if manifest.workload.device == "cpu" or not is_alone or plan.calls_per_sample > 1:
+        return plan
+    return plan.model_copy(update={"calls_per_sample": PIPELINED_CALLS})
+
+
 def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:
     """The request of a trial with empty caches of its own."""
     manifest = study.manifest
@@ -134,7 +158,7 @@ def trial_request(study: Study, number: int, config: Config, folder: TrialFolder
         reference=str(study.reference.resolve()),
         cache=str((folder.path / "cache").resolve()),
         cold=True,
-        sampling=budget.sampling,
+        sampling=sampling_for(study, budget.sampling),
         limits=budget.limits,
         variables=manifest.variables,
     )

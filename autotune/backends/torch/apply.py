@@ -77,7 +77,7 @@ def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one
     def wrap(step: Any) -> Any:
         if weights is not None:
             step = FrozenStep(model, step, weights)
-        return ClonedOutputs(step) if _captures_graphs(model, settings) else step
+        return ClonedOutputs(step) if captures_graphs(model, settings) else step
 
     return ModelSetup(compile_, wrap)
 
@@ -92,7 +92,7 @@ def _compiler(
     return compiler(arguments, _entries(model, settings))
 
 
-def _captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
+def captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
     """The config replays CUDA graphs, whose outputs lie in memory that the next replay writes to."""
     if not settings.compiled or device_of(model).type == "cpu":
         return False

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.backends.torch import counters
-from autotune.backends.torch.apply import apply, capture_despite, device_of
+from autotune.backends.torch.apply import apply, capture_despite, captures_graphs, device_of
 from autotune.backends.torch.capabilities import (
     TorchCompileCache,
     TorchProxies,
@@ -33,6 +33,7 @@ from autotune.backends.torch.capabilities import (
 )
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
+from autotune.backends.torch.instruments import CudaInstruments
 from autotune.backends.torch.knobs import process_knobs, settings_of
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
@@ -91,6 +92,7 @@ class TorchBackend(Backend):
         if device != "cpu" and not torch.get_device_module(name).is_available():
             raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip=f"run `{command('doctor')}`")
         self._device = torch.device(name)
+        self.instruments = CudaInstruments(torch.cuda) if name == "cuda" else None
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
@@ -182,6 +184,11 @@ class TorchBackend(Backend):
         if any(isinstance(e, RuntimeError) and "DefaultCPUAllocator: can't allocate" in str(e) for e in chain):
             return Reason.OUT_OF_MEMORY
         return None
+
+    def calls_until_compiled(self, model: Any, config: Config) -> int:
+        """A CUDA graph is recorded by the second call: the first one is eager, and warms the memory pool up.
+        https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"""
+        return 2 if captures_graphs(model, settings_of(config)) else 1
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         settings = settings_of(config)

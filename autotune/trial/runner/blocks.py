@@ -11,7 +11,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +63,15 @@ class Contestant:
 
     name: str
     request: TrialRequest
+    compiles_anew: bool = False
+    """Every second pair of blocks begins with a process that compiles from empty caches of its own: its compiler picks
+    kernels by timing them, so that the choice of one compile would be compared in place of the config."""
+
+    def request_in(self, block: int, folder: Path) -> TrialRequest:
+        """Of its process in a block; the caches that all other blocks share stay as they are."""
+        if not (self.compiles_anew and block % 4 == 3):
+            return self.request
+        return self.request.cached_in((folder / self.name / "cache").resolve(), cold=True)
 
 
 @dataclass
@@ -156,7 +165,7 @@ class BlockedRun:
     def _measure_block(self) -> None:
         begun = self.deadline.clock()
         number = len(self.blocks) + 1
-        live = self._start_all(self.folder / f"block-{number:02d}", self._starting_order(number))
+        live = self._start_all(number, self._starting_order(number))
         is_whole = len(live) == len(self.contestants) and self._give_turns(live, random.Random(f"{self.seed}.{number}"))
         outcomes = {name: trial.finish() for name, trial in live.items()}
         self._longest_block_s = max(self._longest_block_s, self.deadline.clock() - begun)
@@ -183,7 +192,9 @@ class BlockedRun:
         random.Random(f"{self.seed}.{(number - 1) // 2}.order").shuffle(order)
         return order if number % 2 == 1 else order[::-1]
 
-    def _start_all(self, folder: Path, order: Sequence[Contestant]) -> dict[str, LiveTrial]:
+    def _start_all(self, number: int, order: Sequence[Contestant]) -> dict[str, LiveTrial]:
+        folder = self.folder / f"block-{number:02d}"
+        order = [replace(each, request=each.request_in(number, folder)) for each in order]
         live: dict[str, LiveTrial] = {}
         ahead = iter(order)
         for num_done, each in enumerate(order):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from autotune.apply.warm_start import key_here, warm_start
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
+from autotune.config import Config
 from autotune.files import write_whole
+from autotune.measure.device_state import DeviceTimes, times_beside
 from autotune.measure.measurement import Measurement, Replay, Samples, Stage
 from autotune.measure.profile import Profile
 from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
@@ -27,9 +30,11 @@ from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.stages import Progress, Turns
 from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
-from autotune.trial.worker.timed_calls import calls_of_a_pass, first_pass, one_call
+from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, first_pass, one_call
 
 PROFILED_CALLS = 5
+DEVICE_TIMES_S = 0.2
+"""Longest that calls are timed by the device's own clock, and pipelined, each."""
 
 
 def measure(
@@ -70,7 +75,9 @@ def measure(
         progress.enter(Stage.CHECK)
         if replay is not None:
             outputs = inputs[0].call(step)
-        seen = task.observe(step, outputs)
+        second = SecondCall(step, backend, clock) if _is_recorded_later(subject, config, backend) else None
+        seen = task.observe(second or step, outputs)
+        second_call_s = None if second is None else second.seconds
         errors = check(request, seen, tolerance, task.gate) if request.judged else None
         del outputs, seen
 
@@ -81,12 +88,13 @@ def measure(
         memory.restart()
         samples = _take(request, subject, step, backend, turns)
         peak_bytes = memory.peak_bytes()
+        device_times = _device_times(subject, step, backend)
         task.require_sound(step)
         diagnosis = backend.diagnose(model, config)
         if request.profile_in is not None:
             _profile(one_call(step, inputs[0], backend), TrialFolder(Path(request.profile_in)), backend)
 
-    own_compile_s = _compile_s(first_call_s, replay, samples)
+    own_compile_s = _compile_s((first_call_s, second_call_s), replay, samples)
     cold = request.compiled_before
     return Measurement(
         samples=samples,
@@ -103,13 +111,29 @@ def measure(
         program=program,
         compiled_from=None if cold is None else cold.trial,
         replay=replay,
+        second_call_s=second_call_s,
+        device_times=device_times,
     )
 
 
-def _compile_s(first_call_s: float, replay: Replay | None, samples: Samples) -> float:
+def _is_recorded_later(subject: Subject, config: Config, backend: Backend) -> bool:
+    """Under traffic each shape has its own second call, somewhere in the second pass, which is not told apart."""
+    return subject.stream is None and backend.calls_until_compiled(subject.model, config) > 1
+
+
+def _device_times(subject: Subject, step: Callable[..., Any], backend: Backend) -> DeviceTimes | None:
+    """After the samples, so that no event is recorded within a timed call."""
+    if backend.instruments is None or subject.stream is not None:
+        return None
+    launch = partial(subject.inputs[0].call, step)
+    return times_beside(launch, backend.synchronise, backend.instruments, backend.clock, DEVICE_TIMES_S)
+
+
+def _compile_s(cold_s: tuple[float | None, ...], replay: Replay | None, samples: Samples) -> float:
     """Extra time of the calls that compile, compared with steady calls."""
     if replay is None:
-        return max(first_call_s - float(np.median(samples.latency_s)), 0.0)
+        median_s = float(np.median(samples.latency_s))
+        return max(sum(each - median_s for each in cold_s if each is not None), 0.0)
     return max(sum(replay.cold_s) - len(replay.stream) * float(np.mean(samples.latency_s)), 0.0)
 
 
@@ -144,13 +168,19 @@ def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: 
 def _take(
     request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, turns: Turns | None
 ) -> Samples:
-    calls, plan = calls_of_a_pass(subject, step, backend), _plan(request, backend)
+    plan = _plan(request, backend, subject)
+    calls = calls_of_a_pass(subject, step, backend, plan.calls_per_sample)
     if turns is None:
-        return take_samples(calls, plan, backend.clock)
-    return take_turns(calls, plan, turns.wait, backend.clock)
+        return take_samples(calls, plan, backend.clock, backend.instruments)
+    return take_turns(calls, plan, turns.wait, backend.clock, backend.instruments)
 
 
-def _plan(request: TrialRequest, backend: Backend) -> SamplingPlan:
-    """The study's plan with the framework's minimum of warm-up calls, limited to the time of the stage."""
-    least = max(request.sampling.min_warmup_calls, backend.warmup_calls)
-    return request.sampling.model_copy(update={"min_warmup_calls": least, "longest_s": 0.9 * request.limits.run})
+def _plan(request: TrialRequest, backend: Backend, subject: Subject) -> SamplingPlan:
+    """The study's plan with the framework's minimum of warm-up calls, limited to the time of the stage. Calls of a
+    stream are timed one by one."""
+    changes = {
+        "min_warmup_calls": max(request.sampling.min_warmup_calls, backend.warmup_calls),
+        "longest_s": 0.9 * request.limits.run,
+        "calls_per_sample": request.sampling.calls_per_sample if subject.stream is None else 1,
+    }
+    return request.sampling.model_copy(update=changes)

@@ -14,20 +14,42 @@ from autotune.trial.worker.subject import Subject
 from autotune.workload.arguments import Arguments
 
 
-def one_call(step: Callable[..., Any], inputs: Arguments, backend: Backend) -> Callable[[], None]:
-    """A function that makes the call and returns when the output is ready, without keeping it."""
+class SecondCall:
+    """A step whose first call from here on is timed: the second one of the process."""
+
+    def __init__(self, step: Callable[..., Any], backend: Backend, clock: Clock) -> None:
+        self._step = step
+        self._backend = backend
+        self._clock = clock
+        self.seconds: float | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.seconds is not None:
+            return self._step(*args, **kwargs)
+        start = self._clock()
+        result = self._step(*args, **kwargs)
+        self._backend.synchronise()
+        self.seconds = self._clock() - start
+        return result
+
+
+def one_call(step: Callable[..., Any], inputs: Arguments, backend: Backend, times: int = 1) -> Callable[[], None]:
+    """A function that makes the call, or so many, and returns when the output is ready, without keeping it."""
 
     def call() -> None:
-        inputs.call(step)
+        for _ in range(times):
+            inputs.call(step)
         backend.synchronise()
 
     return call
 
 
-def calls_of_a_pass(subject: Subject, step: Callable[..., Any], backend: Backend) -> list[Callable[[], None]]:
-    """The calls of the stream, or without traffic the single call with the example inputs."""
+def calls_of_a_pass(
+    subject: Subject, step: Callable[..., Any], backend: Backend, calls_per_sample: int = 1
+) -> list[Callable[[], None]]:
+    """The calls of the stream, or without traffic the single call with the example inputs, or so many of it."""
     if subject.stream is None:
-        return [one_call(step, subject.inputs[0], backend)]
+        return [one_call(step, subject.inputs[0], backend, calls_per_sample)]
     of_shape = [one_call(step, inputs, backend) for inputs in subject.stream.inputs]
     return [of_shape[index] for index in subject.stream.calls]
 

@@ -1,0 +1,194 @@
+"""What the steps found, as goals and as text. A figure that was not measured is missing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.delivered import Promise
+from benchmarks.intervals import Ratio
+from benchmarks.on_device.records import (
+    Done,
+    KnobSeen,
+    Machine,
+    PathSeen,
+    PlainSeen,
+    Settings,
+    StudySeen,
+    Tried,
+    TruthSeen,
+    Way,
+)
+from benchmarks.on_device.studies import TUNED, UNTUNED
+from benchmarks.record import Goal, table
+
+ABOUT = (
+    "Steps of `benchmarks/device.py`, by worth; what was not run has no row. A path is a trial of a small model whose "
+    "outputs are compared with the untuned model's. A knob is tried alone: *another program* says that the setting "
+    "arrived, and times of single processes say little. Promised is the speed-up of a study's export; delivered are "
+    "medians of fresh processes of a plain script that shares no code with the tool."
+)
+
+
+def judge(records: Sequence[Done]) -> list[Goal]:
+    """Of each piece that was run."""
+    paths = results(records, PathSeen)
+    truths = [each for each in results(records, TruthSeen) if each.verdict is not None]
+    plain = [each for each in results(records, PlainSeen) if each.promised and delivered(each, TUNED)]
+    goals = []
+    if paths:
+        working = sum(each.tried.failure is None for each in paths)
+        goals.append(Goal("every path gives right outputs", f"{working} of {len(paths)}", working == len(paths)))
+    if truths:
+        right = sum(each.verdict in each.right for each in truths)
+        goals.append(Goal("the known answer is found", f"{right} of {len(truths)}", right == len(truths)))
+    if plain:
+        held = sum(is_kept(each) for each in plain)
+        goals.append(Goal("the plain script gets what was promised", f"{held} of {len(plain)}", held == len(plain)))
+        best = sum((delivered(each, TUNED) or 0) >= 0.97 * (by_hand(each) or 0) for each in plain)
+        text = "as fast as the best mode by hand, or within 3 %"
+        goals.append(Goal(text, f"{best} of {len(plain)}", best == len(plain)))
+    return goals
+
+
+def section(records: Sequence[Done]) -> str:
+    """A table for each piece that was run."""
+    parts = [ABOUT, *_machine(records), *_paths(results(records, PathSeen)), *_truths(results(records, TruthSeen))]
+    parts += [*_studies(records), *_knobs(results(records, KnobSeen)), *_problems(records)]
+    return "\n\n".join(parts)
+
+
+def results(records: Sequence[Done], kind: type) -> list:  # type: ignore[type-arg]
+    """The results of one kind, in the order in which they came."""
+    return [each.result for each in records if isinstance(each.result, kind)]
+
+
+def delivered(plain: PlainSeen, way: str) -> float | None:
+    """How many times as fast as the untuned model; None where one of the two has no figure."""
+    untuned, other = plain.ways.get(UNTUNED, Way()).median_s, plain.ways.get(way, Way()).median_s
+    return statistics.median(untuned) / statistics.median(other) if untuned and other else None
+
+
+def by_hand(plain: PlainSeen) -> float | None:
+    """Of the best mode."""
+    found = [delivered(plain, way) for way in plain.ways if way not in (UNTUNED, TUNED)]
+    return max((each for each in found if each is not None), default=None)
+
+
+def is_kept(plain: PlainSeen) -> bool:
+    """By the rule of `delivered.py`."""
+    found = delivered(plain, TUNED)
+    if plain.promised is None or found is None:
+        return False
+    return Promise("faster", Ratio(*plain.promised)).is_kept_by(Ratio(found, found, found))
+
+
+def _machine(records: Sequence[Done]) -> list[str]:
+    return [
+        "; ".join(f"{name} {value}" for name, value in each.facts.items()) + f". `doctor`: {_missing(each)}"
+        for each in results(records, Machine)
+    ]
+
+
+def _missing(machine: Machine) -> str:
+    missing = [line.removeprefix("missing: ") for line in machine.doctor if line.startswith("missing: ")]
+    return f"missing: {'; '.join(missing)}." if missing else "nothing is missing."
+
+
+def _paths(paths: list[PathSeen]) -> list[str]:
+    rows = [
+        [each.path, "right" if each.tried.failure is None else "**failed**", _ms(each.tried.median_s),
+         _ms(each.untuned_s), _s(each.tried.compile_s), _error(each.tried.error), _word(each.tried)]
+        for each in paths
+    ]  # fmt: skip
+    header = ["path", "outputs", "ms a call", "untuned ms", "compile s", "error", "note"]
+    return [f"### Paths\n\n{table(header, rows)}"] if rows else []
+
+
+def _truths(truths: list[TruthSeen]) -> list[str]:
+    rows = [
+        [each.what, each.verdict or "none", _times(each.speedup), "yes" if each.verdict in each.right else "**no**"]
+        for each in truths
+    ]
+    return [f"### Known answers\n\n{table(['study', 'verdict', 'speed-up', 'right'], rows)}"] if rows else []
+
+
+def _studies(records: Sequence[Done]) -> list[str]:
+    plain = {each.model: each for each in results(records, PlainSeen)}
+    studies: list[StudySeen] = results(records, StudySeen)
+    modes = list(dict.fromkeys(way for each in plain.values() for way in each.ways if way not in (UNTUNED, TUNED)))
+    rows = [_study(each, plain.get(each.model), modes) for each in studies]
+    header = ["model", "trials", "minutes", "verdict", "promised", "delivered", *(f"`{each}`" for each in modes)]
+    chosen = [f"* {each.model} ({_listed(each.sizes)}): {_listed(each.best)}" for each in studies if each.best]
+    heading = "### Studies, and modes by hand\n\nTimes as fast as the untuned model, first-call seconds in brackets."
+    return [f"{heading}\n\n{table(header, rows)}", "\n".join(chosen)] if rows else []
+
+
+def _study(study: StudySeen, plain: PlainSeen | None, modes: list[str]) -> list[str]:
+    promised = "" if study.speedup is None else str(Ratio(*study.speedup))
+    trials = f"{study.num_trials}" + (f", {study.num_failed} failed" if study.num_failed else "")
+    measured = [_way(plain, way) for way in (TUNED, *modes)]
+    return [study.model, trials, f"{study.minutes:.1f}", study.verdict or "none", promised, *measured]
+
+
+def _way(plain: PlainSeen | None, way: str) -> str:
+    if plain is None or way not in plain.ways:
+        return ""
+    found, seen = delivered(plain, way), plain.ways[way]
+    if found is None:
+        return _cell(seen.problem or "")
+    return f"{found:.2f} ({statistics.median(seen.first_call_s):.0f} s)"
+
+
+def _listed(settings: Settings) -> str:
+    return ", ".join(f"`{name}={value}`" for name, value in settings.items())
+
+
+def _knobs(knobs: list[KnobSeen]) -> list[str]:
+    rows = [[f"`{each.knob}`", each.base_value, value, *_change(each.base, tried)]
+            for each in knobs for value, tried in each.others.items()]  # fmt: skip
+    header = ["knob", "from", "to", "program", "times as fast", "compile s", "error", "note"]
+    return [f"### Knobs, one by one\n\n{table(header, rows)}"] if rows else []
+
+
+def _change(base: Tried, other: Tried) -> list[str]:
+    if base.failure or other.failure:
+        return ["**failed**", "", "", "", _cell(other.failure or f"the base failed: {base.failure}")]
+    programs = (base.program, other.program)
+    program = "unknown" if None in programs else "the same" if base.program == other.program else "another"
+    times = base.median_s / other.median_s if base.median_s and other.median_s else None
+    compiles = f"{_s(base.compile_s)} → {_s(other.compile_s)}"
+    return [program, _times(times), compiles, _error(other.error), _cell(other.note or "")]
+
+
+def _problems(records: Sequence[Done]) -> list[str]:
+    lines = [f"* {each.step}: {_cell(each.problem)}" for each in records if each.problem]
+    return ["Steps that were stopped:\n\n" + "\n".join(lines)] if lines else []
+
+
+def _word(tried: Tried) -> str:
+    if tried.failure:
+        return _cell(tried.failure)
+    return _cell(tried.note or ("" if tried.compiled is not False or tried.config["execution"] == "eager" else "eager"))
+
+
+def _cell(text: str) -> str:
+    """In one line of a table."""
+    line = " ".join(text.split()).replace("|", "\\|")
+    return line if len(line) <= 160 else f"{line[:157]}..."
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:.3g}"
+
+
+def _s(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f}"
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f"{error:.0e}"

@@ -1,0 +1,83 @@
+"""The steps of `device.py`, by worth: each is finished within a few minutes, and its record is kept for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from autotune.workload.workload import Device
+from benchmarks.on_device import jobs, knobs, machine, paths, studies, truth
+from benchmarks.on_device.records import Done, Result, StudySeen
+from benchmarks.on_device.session import Session, Subject
+
+Before = Mapping[str, Done]
+"""What earlier steps left."""
+PIECES = ("machine", "paths", "truth", "studies", "knobs")
+_KNOBS_ON = Subject("bundled:vit", {"dim": 384, "depth": 6, "heads": 6, "batch": 16}, tolerance=3e-2)
+_KNOBS_ON_SMALL = Subject("bundled:vit", {"image": 64, "dim": 64, "depth": 2, "heads": 2}, tolerance=3e-2)
+_TRAINING = Subject("probe_training", task="train", tolerance=3e-2)
+_TRAINING_ALONE = frozenset({"scope", "activation_memory_budget", "optimizer_impl", "optimizer_compiled"})
+
+
+class NotYetError(Exception):
+    """A step needs what another one leaves."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to run once on a device. `expected_s` is what it usually takes at most: it is not begun with less."""
+
+    name: str
+    piece: str
+    expected_s: float
+    run: Callable[[Session, Before], Result]
+
+
+def steps_on(device: Device, *, small: bool) -> list[Step]:
+    """By worth: what the device is; whether each path works; the two studies that say most; then one piece after
+    the other. The rest of the truth, the other models and the knobs come last."""
+    first, *others = (_of_model(each, small=small) for each in studies.MODELS_BY_WORTH)
+    planted, *truths = (_of_truth(each, small=small) for each in truth.TRUTHS)
+    tried = [*map(_path, paths.paths_on(device)), *map(_path, jobs.jobs_on(device))]
+    known = [_machine(), *tried, planted, *first, *truths, *(step for model in others for step in model)]
+    return [*known, *_knobs(device, small=small)]
+
+
+def _machine() -> Step:
+    return Step("machine", "machine", 20.0, lambda session, _: machine.look(session))
+
+
+def _path(path: paths.ExecutionPath | jobs.JobPath) -> Step:
+    return Step(f"path: {path.name}", "paths", 40.0, lambda session, _: path.run(session))
+
+
+def _of_truth(known: truth.Truth, *, small: bool) -> Step:
+    return Step(f"truth: {known.name}", "truth", 90.0 if small else 150.0, lambda session, _: known.run(session))
+
+
+def _of_model(model: studies.Model, *, small: bool) -> list[Step]:
+    study = f"study: {model.name}"
+
+    def run_plainly(session: Session, before: Before) -> Result:
+        found = before[study].result if study in before else None
+        if not isinstance(found, StudySeen):
+            raise NotYetError(f"{study!r} has no result yet")
+        return model.run_plainly(session, found)
+
+    return [
+        Step(study, "studies", 75.0 if small else 240.0, lambda session, _: model.tune(session)),
+        Step(f"plain: {model.name}", "studies", 60.0 if small else 120.0, run_plainly),
+    ]
+
+
+def _knobs(device: Device, *, small: bool) -> list[Step]:
+    infer = [(each, _KNOBS_ON_SMALL if small else _KNOBS_ON) for each in knobs.pairs_in(knobs.space_on(device))]
+    train = [(each, _TRAINING) for each in knobs.pairs_in(knobs.space_on(device, "train"))]
+    return [_knob(pairs, subject) for pairs, subject in infer] + [
+        _knob(pairs, subject) for pairs, subject in train if pairs.knob in _TRAINING_ALONE
+    ]
+
+
+def _knob(pairs: knobs.KnobPairs, subject: Subject) -> Step:
+    expected_s = 30.0 * (1 + len(pairs.others))
+    return Step(f"knob: {pairs.knob}", "knobs", expected_s, lambda session, _: pairs.run(session, subject))

@@ -1,0 +1,147 @@
+"""A study of each model in a realistic size, and the plain script against what it promised and against what one would
+do by hand: every mode of torch.compile, `mode="max-autotune"` among them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import yaml
+
+from autotune.config import Scalar
+from autotune.workload.workload import Device, Task
+from benchmarks.on_device.job import DEVICES
+from benchmarks.on_device.records import PlainSeen, StudySeen, Way
+from benchmarks.on_device.session import MODELS, Session
+from benchmarks.pairs import PlainScript
+from benchmarks.product import Document, Product, ProductError
+
+STUDY_S, SMALL_STUDY_S = 300.0, 90.0
+"""Longest study, so that one fits into a machine that is lent for ten minutes with its plain script."""
+NUM_PROCESSES = 2
+MODES: dict[Device, tuple[str, ...]] = {
+    "cpu": ("default", "max-autotune"),
+    "gpu": ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"),
+    "ascend": ("default", "reduce-overhead"),
+}
+"""What one would try by hand, one after the other."""
+UNTUNED, TUNED = "untuned", "as exported"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in a realistic size, and in a small one for a check on a CPU."""
+
+    name: str
+    model: str
+    full: Mapping[str, Scalar]
+    small: Mapping[str, Scalar]
+    task: Task = "infer"
+    knobs: Mapping[str, str] = field(default_factory=dict)
+
+    def sizes(self, session: Session) -> dict[str, Scalar]:
+        """Arguments of the model's function."""
+        return dict(self.small if session.small else self.full)
+
+    def tune(self, session: Session) -> StudySeen:
+        """A study within its time. Raises ProductError where there is no answer at all."""
+        begun = time.perf_counter()
+        longest_s = max(30.0, min(SMALL_STUDY_S if session.small else STUDY_S, session.left_s() - 15))
+        with Product() as product:
+            document = product.tune(
+                self.model, "torch", device=session.device, study="study", task=self.task,
+                model_arguments=self.sizes(session), budget=_budget(product.folder, longest_s), process_settings=True,
+            )  # fmt: skip
+            export = _exported(product)
+        seen = _seen(self.name, document, (time.perf_counter() - begun) / 60, export)
+        return replace(seen, sizes=self.sizes(session))
+
+    def run_plainly(self, session: Session, study: StudySeen) -> PlainSeen:
+        """The plain script untuned, as exported, and in each mode by hand: in rounds, forth and back."""
+        with tempfile.TemporaryDirectory(dir=session.folder) as folder:
+            settings = self._settings(session.device, study, Path(folder))
+            ways = {name: Way() for name in settings}
+            for number in range(NUM_PROCESSES):
+                for name in settings if number % 2 == 0 else reversed(list(settings)):
+                    ways[name] = self._once(session, settings[name], ways[name], Path(folder))
+        return PlainSeen(self.name, study.verdict, study.speedup, ways)
+
+    def _settings(self, device: Device, study: StudySeen, folder: Path) -> dict[str, str]:
+        """Way -> what the plain script is told."""
+        by_hand = {"execution": "compile", **({"scope": "model"} if self.task == "train" else {})}
+        settings = {UNTUNED: json.dumps({"execution": "eager"})}
+        if study.export is not None:
+            (folder / "best.yaml").write_text(study.export)
+            settings[TUNED] = str(folder / "best.yaml")
+        return settings | {f'mode="{mode}"': json.dumps({**by_hand, "mode": mode}) for mode in MODES[device]}
+
+    def _once(self, session: Session, settings: str, before: Way, folder: Path) -> Way:
+        """One more process of a way; one that failed, or came too late, is not tried again."""
+        if before.problem is not None:
+            return before
+        if session.left_s() < 20:
+            return before if before.median_s else Way(problem="no time was left")
+        try:
+            seen = self._script(session, folder).seen("--settings", settings, timeout_s=max(20.0, session.left_s() - 5))
+        except subprocess.TimeoutExpired:
+            return Way(problem="no time was left")
+        except subprocess.CalledProcessError as error:
+            return Way(problem=(str(error.stderr or "").strip().splitlines() or [str(error)])[-1][:300])
+        return Way([*before.median_s, seen["median_s"]], [*before.first_call_s, seen["first_call_s"]])
+
+    def _script(self, session: Session, folder: Path) -> PlainScript:
+        sizes = [f"--size={name}={value}" for name, value in self.sizes(session).items()]
+        return PlainScript(
+            self.model, folder, sampling_s=1.0 if session.small else 3.0, warmup_s=1.0 if session.small else 3.0,
+            arguments=("--device", DEVICES[session.device], *sizes), training=self.task == "train",
+        )  # fmt: skip
+
+
+def _budget(folder: Path, longest_s: float) -> Path:
+    path = folder / "budget.yaml"
+    path.write_text(yaml.safe_dump({"num_trials": None, "wall_s": longest_s}))
+    return path
+
+
+def _exported(product: Product) -> str | None:
+    path = product.folder / "exports" / "best.yaml"
+    try:
+        product.export("study", path)
+    except ProductError:
+        return None
+    return path.read_text(encoding="utf-8")
+
+
+def _seen(name: str, document: Document, minutes: float, export: str | None) -> StudySeen:
+    speedup, best = document["speedup"], document["best"]
+    return StudySeen(
+        model=name,
+        minutes=minutes,
+        num_trials=len(document["trials"]),
+        num_failed=sum(document["failures"].values()),
+        verdict=document["verdict"],
+        speedup=speedup and (speedup["median"], speedup["low"], speedup["high"]),
+        best={}
+        if best is None
+        else {name: value for name, value in best["config"].items() if value not in (None, False)},
+        export=export,
+    )
+
+
+MODELS_BY_WORTH = (
+    Model("ViT-B/16, 32 images", "vit", {"dim": 768, "depth": 12, "heads": 12, "batch": 32},
+          {"image": 64, "dim": 64, "depth": 2, "heads": 2}),
+    Model("GPT-2, a prompt of 1024 tokens, bfloat16", f"{MODELS}:decoder", {"batch": 4},
+          {"seq": 32, "dim": 64, "depth": 2, "heads": 2, "vocab": 500, "batch": 1, "dtype": "float32"}),
+    Model("ResNet-50, 32 images", f"{MODELS}:resnet50", {"batch": 32},
+          {"image": 64, "width": 8, "depth": 4, "batch": 1}),
+    Model("ViT-S/16, a training step of 64 images", "vit", {"dim": 384, "depth": 12, "heads": 6, "batch": 64},
+          {"image": 64, "dim": 64, "depth": 2, "heads": 2, "batch": 2}, task="train"),
+    Model("BERT-base, 32 sequences of 128", "bert_small",
+          {"seq": 128, "dim": 768, "depth": 12, "heads": 12, "vocab": 30522, "batch": 32}, {"depth": 2}),
+)  # fmt: skip

@@ -1,0 +1,265 @@
+"""`device.py`: steps by worth, one record each, gone on with later; a section that claims nothing that was not run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.measure.measurement import Failure, Reason, Stage
+from benchmarks import device, plain
+from benchmarks.on_device import knobs, paths, section, steps, studies
+from benchmarks.on_device.records import (
+    Done,
+    KnobSeen,
+    Machine,
+    PathSeen,
+    PlainSeen,
+    StudySeen,
+    Tried,
+    TruthSeen,
+    Way,
+)
+from benchmarks.on_device.session import Session, Subject
+from benchmarks.record import Conditions, Kept
+from tests.conftest import ScriptedTrials, with_latency
+
+COMPILED = {"execution": "compile", "backend": "inductor", "mode": "default"}
+
+
+@pytest.fixture
+def conditions() -> Conditions:
+    return Conditions.now()
+
+
+@pytest.fixture
+def kept(conditions) -> Kept:
+    return Kept(benchmark="device_cpu", command="device.py", minutes=0.0, conditions=conditions, records={})
+
+
+@pytest.fixture
+def session(measurement):
+    with Session("cpu", small=True, minutes=5, trials=ScriptedTrials(lambda *_: measurement)) as session:
+        yield session
+
+
+def a_step(name: str, run=lambda *_: Machine([], {}), expected_s: float = 1.0) -> steps.Step:
+    return steps.Step(name, "machine", expected_s, run)
+
+
+def stopped(*_: object) -> Machine:
+    raise RuntimeError("the device is lost")
+
+
+# Going on
+
+
+def test_each_record_is_written_at_once(tmp_path, kept, session):
+    """A machine may be taken away at any time: what was measured is in the file before the next step begins."""
+    file, seen = tmp_path / "results" / "device.json", []
+
+    def looks(*_: object) -> Machine:
+        seen.append(sorted(json.loads(file.read_text())["records"]))
+        return Machine([], {})
+
+    device.go_on(kept, [a_step("one"), a_step("two", looks)], session, file)
+    assert seen == [["one"]]
+    assert sorted(json.loads(file.read_text())["records"]) == ["one", "two"]
+
+
+def test_what_stops_a_step_is_written_down_and_the_next_one_is_run(tmp_path, kept, session):
+    """One broken path must not cost the others."""
+    device.go_on(kept, [a_step("one", stopped), a_step("two")], session, tmp_path / "device.json")
+    assert kept.records["one"]["problem"] == "RuntimeError: the device is lost"
+    assert kept.records["two"]["problem"] is None
+
+
+def test_a_later_run_goes_on_with_what_is_missing_and_then_with_what_failed(kept, session, tmp_path):
+    """What is done is not done again."""
+    all_steps = [a_step("done"), a_step("failed", stopped), a_step("new")]
+    device.go_on(kept, all_steps[:2], session, tmp_path / "device.json")
+    assert [step.name for step in device.in_order(all_steps, kept)] == ["new", "failed"]
+
+
+def test_a_step_is_not_begun_with_too_little_time(kept, session, tmp_path, capsys):
+    """It would be killed half-way, and its device time be lost; a shorter one is run in its place."""
+    long, short = a_step("long", expected_s=3600.0), a_step("short")
+    device.go_on(kept, [long, short], session, tmp_path / "device.json")
+    assert list(kept.records) == ["short"]
+    assert "long: left for the next run" in capsys.readouterr().out
+
+
+def test_results_of_another_device_are_not_mixed(kept):
+    """One folder is about one device and one size of models."""
+    with pytest.raises(InputError, match="this is NVIDIA H200"):
+        device.BENCHMARK.begun(kept, "device.py", "NVIDIA H200", small=False)
+    with pytest.raises(InputError, match="this is cpu"):
+        device.BENCHMARK.begun(kept, "device.py --small", "cpu", small=True)
+    assert device.BENCHMARK.begun(kept, "device.py", "cpu", small=False) is kept
+
+
+def test_the_folder_is_given_by_flag_or_by_variable(monkeypatch):
+    """A lent machine has its own place for what comes back."""
+    parse = device.BENCHMARK.parser().parse_args
+    monkeypatch.setenv(device.FOLDER_VARIABLE, "/out")
+    assert device.folder_of(parse([]), "gpu") == Path("/out")
+    assert device.folder_of(parse(["--folder", "mine"]), "gpu") == Path("mine")
+    monkeypatch.delenv(device.FOLDER_VARIABLE)
+    assert device.folder_of(parse(["--small"]), "cpu").name == "device-cpu-small"
+
+
+# Steps
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("where", ["cpu", "gpu", "ascend"])
+def test_steps_have_names_of_their_own_and_come_by_worth(where):
+    """First what the device is and whether anything works on it, then a study, and knobs last."""
+    pytest.importorskip("torch")
+    found = steps.steps_on(where, small=False)
+    names = [step.name for step in found]
+    assert len(set(names)) == len(names)
+    assert names[:3] == ["machine", "path: eager", "path: compiled by default"]
+    pieces = [step.piece for step in found]
+    assert pieces.index("studies") < pieces.index("knobs")
+    assert {step.piece for step in found} == set(steps.PIECES)
+    assert max(step.expected_s for step in found) <= 240
+
+
+def test_what_only_some_devices_have_is_tried_on_those_alone():
+    """A CPU captures no CUDA graphs, and only Ascend has TorchAir."""
+    names = {where: {path.name for path in paths.paths_on(where)} for where in paths.ALL}
+    assert "backend cudagraphs" in names["gpu"] - names["cpu"] - names["ascend"]
+    assert "frozen weights" in names["cpu"] - names["gpu"]
+    assert "TorchAir" not in names["gpu"] | names["cpu"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("where", "task"), [("cpu", "infer"), ("gpu", "infer"), ("ascend", "infer"), ("gpu", "train")])
+def test_a_knob_is_tried_alone(where, task):
+    """The two configs of a pair are of the space, and what both of them set is the same but for this knob."""
+    pytest.importorskip("torch")
+    space = knobs.space_on(where, task)
+    pairs = knobs.pairs_in(space)
+    assert {"mode", "precision", "cpp_wrapper"} <= {each.knob for each in pairs}
+    for each in pairs:
+        assert space.holds(each.base)
+        for other in each.others:
+            assert space.holds(other)
+            shared = each.base.root.keys() & other.root.keys() - {each.knob}
+            assert all(each.base[name] == other[name] for name in shared)
+
+
+def test_a_trial_is_run_once_in_a_session_and_compared_with_the_untuned_model(session, measurement):
+    """The reference is written first; a config that two steps need is not tried twice."""
+    asked = []
+
+    def outcome_of(name, block, config):
+        asked.append(config["execution"])
+        return measurement if config["execution"] == "eager" else Failure(
+            reason=Reason.WRONG_RESULT, stage=Stage.CHECK, error="relative error 1")  # fmt: skip
+
+    session._given = ScriptedTrials(outcome_of)
+    subject = Subject()
+    tried = [session.try_(subject, COMPILED) for _ in range(2)]
+    assert asked == ["eager", "compile"]
+    assert tried[0].failure == "wrong_result at check: relative error 1"
+    assert session.try_(subject, {"execution": "eager"}).failure is None
+    assert asked == ["eager", "compile"]
+
+
+def test_a_failed_path_has_no_figure(session, measurement):
+    """What failed took no time that means anything."""
+    session._given = ScriptedTrials(lambda *_: with_latency(measurement, 0.25))
+    seen = paths.ExecutionPath("compiled", COMPILED).run(session)
+    assert (seen.tried.median_s, seen.untuned_s) == (0.25, 0.25)
+
+
+def test_a_plain_step_waits_for_its_study(session):
+    """Promised against delivered needs a promise; the next run has it."""
+    _, step = steps._of_model(studies.MODELS_BY_WORTH[0], small=True)
+    with pytest.raises(steps.NotYetError):
+        step.run(session, {})
+
+
+def test_the_plain_script_refuses_what_it_does_not_do():
+    """A setting that is left out in silence would be measured as if it were there."""
+    assert plain.settings_of('{"execution": "compile", "mode": "max-autotune"}')["mode"] == "max-autotune"
+    with pytest.raises(SystemExit, match="warp_drive"):
+        plain.settings_of('{"execution": "compile", "warp_drive": true}')
+    assert plain.settings_of('{"execution": "eager", "warp_drive": null}')
+
+
+# The section
+
+
+def done(name: str, result: object = None, problem: str | None = None) -> Done:
+    return Done(name, "paths", "2026-01-01T00:00:00+00:00", 1.0, "cpu", "0", result, problem)  # type: ignore[arg-type]
+
+
+RIGHT = Tried(COMPILED, median_s=0.001, compile_s=2.0, error=1e-6, program="a", compiled=True)
+WRONG = Tried(COMPILED, failure="run_error at check: RuntimeError: overwritten | by a subsequent run")
+STUDY = StudySeen("ViT", 4.0, 12, 1, "faster", (1.5, 1.45, 1.55), {"mode": "max-autotune"}, "config: {}")
+WAYS = {"untuned": Way([0.3, 0.3], [1.0, 1.0]), "as exported": Way([0.2, 0.2], [9.0, 9.0]),
+        'mode="default"': Way([0.25], [5.0]), 'mode="max-autotune"': Way(problem="no time was left")}  # fmt: skip
+RECORDS = [
+    done("machine", Machine(["missing: mindspore: not installed"], {"name": "cpu"})),
+    done("path: eager", PathSeen("eager", RIGHT, 0.002)),
+    done("path: graphs", PathSeen("graphs", WRONG, 0.002)),
+    done("truth: A/A", TruthSeen("A/A", ["tie"], "faster", 1.1)),
+    done("study: ViT", STUDY),
+    done("plain: ViT", PlainSeen("ViT", "faster", (1.5, 1.45, 1.55), WAYS)),
+    done("knob: mode", KnobSeen("mode", "default", RIGHT, {"lite": dataclasses.replace(RIGHT, program="b")})),
+    done("study: BERT", problem="ProductError: exit status 2"),
+]
+
+
+def test_goals_count_what_was_run():
+    """And only that: an empty list of records has no goals."""
+    found = {goal.text: (goal.found, goal.met) for goal in section.judge(RECORDS)}
+    assert found == {
+        "every path gives right outputs": ("1 of 2", False),
+        "the known answer is found": ("0 of 1", False),
+        "the plain script gets what was promised": ("1 of 1", True),
+        "as fast as the best mode by hand, or within 3 %": ("1 of 1", True),
+    }
+    assert section.judge([]) == []
+
+
+def test_a_figure_that_was_not_measured_is_missing():
+    """The reason stands in its place where there is one."""
+    text = section.section(RECORDS)
+    assert "| graphs | **failed** |  | 2 |  |  | run_error at check: RuntimeError: overwritten \\| by" in text
+    row = next(line for line in text.splitlines() if line.startswith("| ViT | 12"))
+    assert row.endswith("| 1.50 (9 s) | 1.20 (5 s) | no time was left |")
+    assert "| `mode` | default | lite | another | 1.00 |" in text
+    assert "* study: BERT: ProductError: exit status 2" in text
+    assert "missing: mindspore: not installed" in text
+    assert section.section([]) == section.ABOUT
+
+
+def test_a_section_of_a_cpu_says_so(tmp_path, kept, capsys):
+    """Its title does, and it stands beside a device's section, not in its place."""
+    kept.records = {each.step: device._ADAPTER.dump_python(each, mode="json") for each in RECORDS}
+    (tmp_path / "device.json").write_text(kept.model_dump_json())
+    docs = tmp_path / "docs.md"
+    docs.write_text("# Head\n\n<!-- device_nvidia_h200: begin -->\nkept\n<!-- device_nvidia_h200: end -->\n")
+    device.BENCHMARK.main(
+        ["--device", "cpu", "--report-only", "--folder", str(tmp_path), "--docs", str(docs), "--pieces", "paths"]
+    )
+    text = docs.read_text()
+    assert "## On a device: CPU, a check of the steps\n" in text
+    assert "<!-- device_cpu: begin -->" in text
+    assert "kept" in text
+
+
+def test_a_section_of_a_device_names_it(kept):
+    """As the framework names it, and the sizes where they are not the realistic ones."""
+    named = kept.model_copy(update={"conditions": kept.conditions.model_copy(update={"device": "NVIDIA H200"})})
+    assert device.title_of(named, "gpu") == "NVIDIA H200"
+    named.command = "device.py --small"
+    assert device.title_of(named, "gpu") == "NVIDIA H200, small sizes"
+    assert device.slug("NVIDIA H200") == "nvidia_h200"

@@ -1,0 +1,178 @@
+"""An accelerator beside the samples: read between calls and never within one, and not blamed on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from autotune.measure.device_state import DeviceReading, DeviceState, DeviceWatch, times_beside
+from autotune.measure.measurement import Samples
+from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
+
+COOL = DeviceReading(sm_clock_mhz=1980, power_w=400.0, temperature_c=60)
+CAPPED = COOL.model_copy(update={"reasons": ("sw_power_cap",)})
+HOT = COOL.model_copy(update={"sm_clock_mhz": 1200, "reasons": ("hw_thermal_slowdown",)})
+
+
+class Device:
+    """A device whose readings are scripted, the last one over and over; every event is noted in its order."""
+
+    def __init__(self, *readings: DeviceReading, call_s: float = 1.0) -> None:
+        self._readings = list(readings)
+        self._call_s = call_s
+        self.now = 1000.0
+        self.events: list[str] = []
+
+    def identity(self) -> dict[str, str]:
+        return {"power limit": "700 W"}
+
+    def read(self) -> DeviceReading | None:
+        self.events.append("read")
+        return self._readings.pop(0) if len(self._readings) > 1 else self._readings[0]
+
+    def flush_cache(self) -> None:
+        self.events.append("flush")
+        self.now += 100.0
+
+    def device_s(self, call: Callable[[], object]) -> float:
+        call()
+        return 0.25
+
+    def call(self) -> None:
+        self.events.append("call")
+        self.now += self._call_s
+
+    def synchronise(self) -> None:
+        self.events.append("wait")
+
+    def clock(self) -> float:
+        self.events.append("clock")
+        return self.now
+
+    def sampled(self, **plan: float) -> Samples:
+        return take_samples([self.call], SamplingPlan.model_validate(plan), self.clock, self)
+
+    def in_turns(self, num_turns: int, **plan: float) -> Samples:
+        turns = iter([True] * num_turns + [False])
+        return take_turns([self.call], SamplingPlan.model_validate(plan), lambda: next(turns), self.clock, self)
+
+
+# Readings
+
+
+def test_a_device_is_read_before_and_after_each_turn() -> None:
+    """Two readings a turn, and what the device is."""
+    samples = Device(COOL, CAPPED, COOL).in_turns(3, turn_s=2.0)
+    assert samples.device is not None
+    assert samples.device.identity == {"power limit": "700 W"}
+    assert [each.reasons for each in samples.device.readings] == [(), ("sw_power_cap",), (), (), (), ()]
+    assert samples.device.share_capped == pytest.approx(1 / 6)
+
+
+def test_nothing_is_read_within_a_timed_call() -> None:
+    """Between the two looks at the clock there is the call alone: the driver takes up to a millisecond to answer."""
+    device = Device(COOL, call_s=0.1)
+    device.sampled(min_samples=20, max_samples=20, max_sampling_s=100.0)
+    assert "read" in device.events
+    text = " ".join(device.events)
+    assert "clock read call clock" not in text
+    assert "clock call read clock" not in text
+
+
+def test_a_long_stretch_is_read_in_between() -> None:
+    """So that a device that was throttled for a second does not cost all samples."""
+    device = Device(COOL, HOT, COOL, call_s=0.1)
+    samples = device.sampled(min_samples=30, max_samples=30, max_sampling_s=100.0, precision=1e-9)
+    assert samples.device is not None
+    assert len(samples.device.readings) > 4
+    assert 0 < samples.device.num_dropped < 30
+    assert len(samples.latency_s) == 30 - samples.device.num_dropped
+
+
+def test_without_instruments_nothing_is_said() -> None:
+    """On a CPU the record is what it was."""
+    device = Device(COOL)
+    samples = take_samples([device.call], SamplingPlan(max_samples=5), device.clock)
+    assert samples.device is None
+    assert samples.calls_per_sample == 1
+    assert "read" not in device.events
+
+
+def test_a_driver_that_does_not_tell_leaves_no_state() -> None:
+    """Unknown is None, and no sample is dropped for it."""
+
+    class Silent(Device):
+        def read(self) -> DeviceReading | None:
+            return None
+
+    assert Silent(COOL).in_turns(2, turn_s=2.0).device is None
+
+
+# Dropping
+
+
+def test_a_throttled_turn_is_dropped_and_counted() -> None:
+    """Its samples are about the cooling; the turns that are left keep their counts and their counters."""
+    samples = Device(COOL, COOL, COOL, HOT, COOL).in_turns(3, turn_s=2.0)
+    assert samples.device is not None
+    assert samples.device.num_dropped == 2
+    assert samples.turns == (2, 2)
+    assert len(samples.latency_s) == 4
+    assert samples.usage is None or len(samples.usage.cpu_s) == 4
+
+
+def test_a_device_that_is_always_throttled_is_said_so() -> None:
+    """No sample at all would be no answer: they are kept, and marked."""
+    samples = Device(HOT).in_turns(2, turn_s=2.0)
+    assert samples.device == DeviceState(
+        identity={"power limit": "700 W"}, readings=(HOT,) * 4, num_dropped=0, always_throttled=True
+    )
+    assert len(samples.latency_s) == 4
+
+
+def test_a_power_cap_drops_nothing() -> None:
+    """A big GPU under load runs at its cap for good: that is its steady state."""
+    samples = Device(CAPPED).in_turns(2, turn_s=2.0)
+    assert samples.device is not None
+    assert (samples.device.num_dropped, samples.device.share_capped) == (0, 1.0)
+
+
+def test_what_is_dropped_is_told_by_the_stretch() -> None:
+    """Either end of it counts: the device was throttled somewhere in between."""
+    watch = DeviceWatch(Device(COOL, HOT, HOT, COOL, COOL))
+    for first, last in ((0, 2), (2, 5), (5, 7)):
+        watch.begin(first)
+        watch.end(last)
+    assert watch.dropped(7) == {0, 1, 2, 3, 4}
+    assert watch.dropped(5) == frozenset()
+
+
+# How a sample is taken
+
+
+def test_the_cache_is_flushed_outside_of_what_is_timed() -> None:
+    """As declared in the plan: a flush takes 100 s here, and is in no sample."""
+    device = Device(COOL)
+    samples = device.in_turns(1, turn_s=300.0, cold_cache=True)
+    assert set(samples.latency_s) == {1.0}
+    assert device.events.count("flush") == len(samples.latency_s)
+    assert "flush" not in " ".join(Device(COOL).events)
+
+
+def test_a_pipelined_sample_is_the_mean_of_its_calls() -> None:
+    """Seconds a call, whatever the number of calls in a sample."""
+    samples = Device(COOL, call_s=8.0).in_turns(2, turn_s=10.0, calls_per_sample=8)
+    assert set(samples.latency_s) == {1.0}
+    assert set(samples.warmup_s) == {1.0}
+    assert samples.calls_per_sample == 8
+
+
+def test_times_beside_the_samples() -> None:
+    """Single calls by the device's own clock; then several with one wait before and one after them."""
+    device = Device(COOL, call_s=0.01)
+    times = times_beside(device.call, device.synchronise, device, device.clock, longest_s=0.1)
+    assert set(times.device_s) == {0.25}
+    assert times.num_pipelined == 1
+    assert times.pipelined_s == pytest.approx(0.01)
+    assert " ".join(device.events).endswith("wait clock call wait clock")
