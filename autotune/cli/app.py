@@ -30,6 +30,14 @@ app = typer.Typer(
 
 P = ParamSpec("P")
 StudiesDir = Annotated[Path, typer.Option("--studies-dir", help="Folder that holds the studies.")]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        envvar="AUTOTUNE_STORAGE",
+        help="postgresql://USER@HOST/DATABASE in which several machines share studies; trials stay in --studies-dir.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 BudgetFlag = Annotated[
     str | None,

@@ -11,6 +11,7 @@ import typer
 from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
+    Storage,
     StudiesDir,
     app,
     end_politely,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 def show(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
     full: Annotated[
         bool, typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned.")
     ] = False,
@@ -45,9 +47,9 @@ def show(
     from autotune.report.traffic import traffic_table
     from autotune.results.result import result_of
     from autotune.study.open import open_study
-    from autotune.study.study import studies_dir_flag
+    from autotune.study.shared.url import chosen_storage
 
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     result = result_of(opened)
     if as_json:
         print_document(opened, result)
@@ -69,7 +71,10 @@ def show(
         screen.print(shapes)
     if result.hot_spots is not None:
         screen.print(hot_spots_table(result.hot_spots))
-    screen.print(summary(result, studies_dir_flag(studies_dir), full=full))
+    screen.print(summary(result, opened.flags, full=full))
+    if result.home is not None:
+        where = f"files of the trials on {result.home.host}, in {result.home.folder}"
+        screen.print(f"records in {opened.database}; {where}", style="dim")
 
 
 @app.command()
@@ -77,6 +82,7 @@ def show(
 def explain(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
     as_json: AsJson = False,
 ) -> int:
     """Explain which knobs mattered, why the winner is faster, and why the other configs lost."""
@@ -84,8 +90,9 @@ def explain(
     from autotune.report.explanation import explanation, explanation_document
     from autotune.results import explain as explaining
     from autotune.study.open import open_study
+    from autotune.study.shared.url import chosen_storage
 
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     told = explaining.explain(opened)
     if told is None:
         say(f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet")
@@ -104,6 +111,7 @@ def run(
     trial: Annotated[int, typer.Argument(help="Number of the trial.")],
     profile: Annotated[bool, typer.Option("--profile", help="Also profile it: the time of each operator.")] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
 ) -> int:
     """Run one trial again and show its output. The study is not changed."""
     from autotune.measure.measurement import Measurement
@@ -111,9 +119,10 @@ def run(
     from autotune.report.profile import profile_lines
     from autotune.report.traffic import pass_line
     from autotune.study.open import open_study
+    from autotune.study.shared.url import chosen_storage
     from autotune.tuning.rerun import rerun_trial
 
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     end_politely()
     with opened.exclusive():
         outcome, command = rerun_trial(opened, trial, profiled=profile)
@@ -150,13 +159,15 @@ def export(
         typer.Option("--with-cache", help="Also write the compile cache beside the YAML file, for a quick first call."),
     ] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
 ) -> int:
     """Write the result as the YAML file that a job loads."""
     from autotune.api.exporting import export_config
     from autotune.report.configs import config_text
     from autotune.study.open import open_study
+    from autotune.study.shared.url import chosen_storage
 
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     tuned = export_config(opened, output, trial, with_cache=with_cache)
     config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
     print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")
@@ -187,14 +198,20 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
 
 @app.command()
 @plainly
-def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
+def studies(
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
     """List the studies in the folder."""
     from autotune.study.open import list_studies, open_study
+    from autotune.study.shared.url import chosen_storage
 
+    shared = chosen_storage(storage)
     rows = []
-    for name in list_studies(studies_dir):
+    for name in list_studies(studies_dir, shared):
         try:
-            opened = open_study(studies_dir, name)
+            opened = open_study(studies_dir, name, shared)
             # Not the whole answer: that would read every sample of every study.
             confirmation = opened.confirmation
             workload = opened.manifest.workload
@@ -206,8 +223,10 @@ def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fal
                     "device": workload.device,
                     "trials": opened.num_recorded(),
                     "verdict": confirmation.verdict.value if confirmation else None,
+                    **({} if opened.database.home is None else {"host": opened.database.home.host}),
                 }
             )
+            opened.close()
         except AutotuneError as error:
             # One broken study must not hide the others.
             rows.append({"study": name, "error": str(error)})
@@ -217,4 +236,4 @@ def studies(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fal
     for row in rows:
         print_line("  ".join(str(value) if value is not None else "no verdict" for value in row.values()))
     if not rows:
-        print_line(f"no studies in {studies_dir}/; start with: python cli.py tune --model vit")
+        print_line(f"no studies in {shared or f'{studies_dir}/'}; start with: python cli.py tune --model vit")
