@@ -97,10 +97,8 @@ class Server:
         (self.home / "data" / "postmaster.pid").unlink()
 
     def remove(self) -> None:
-        subprocess.run(
-            [str(program("pg_ctl")), "-D", "data", "-m", "immediate", "stop"],
-            cwd=self.home, check=False, capture_output=True, **self.account,
-        )  # fmt: skip
+        if (self.home / "data" / "postmaster.pid").exists():
+            self.kill()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def arguments(self, database: str) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def readable_manifests(studies_dir: Path, url: StorageUrl | None = None) -> Iter
 def _exists(studies_dir: Path, name: str, url: StorageUrl | None) -> bool:
     if url is None:
         return (studies_dir / name / "manifest.json").exists()
-    return name in shared.read_manifests(url)
+    return shared.exists(name, url)
 
 
 def _require_not_shared(folder: Path) -> None:

@@ -349,6 +349,8 @@ class TestAnotherMachine:
         study = make_shared()
         tell(study, FAILED)
         optuna.delete_study(study_name="s", storage=study.database.storage)
+        with pytest.raises(StoreError, match="has no study 's' any more"):
+            study.queue  # noqa: B018
         (study.folder / "notes.txt").write_text("mine")
         again = open_or_create(studies, make_manifest("s"), url)
         assert again.records() == []
@@ -468,6 +470,7 @@ def shared_cli(cli: Callable[..., Any], server: Server, database: str, monkeypat
 class TestTheCommandLine:
     """`tune`, `resume` and what reads, with the fake framework."""
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("shared_cli")
     def test_tune_show_and_export(self, tune_fake, cli, server, database, tmp_path, studies, elsewhere) -> None:
         """The whole way; then from another machine, which shows and exports it. No password anywhere."""
@@ -506,6 +509,7 @@ class TestTheCommandLine:
         for secret in (PASSWORD, "s3cret"):
             assert not [text for text in told if secret in text]
 
+    @pytest.mark.slow
     def test_the_server_is_killed_in_the_middle_of_a_study(
         self, shared_cli, server, database, url, model_file, space_file, budget_file, tmp_path, studies
     ) -> None:
@@ -554,15 +558,15 @@ def test_two_processes_make_the_tables_at_once(server, database, tmp_path) -> No
     )
     children = [
         subprocess.Popen([sys.executable, "-c", script, server.url(database)], stdin=subprocess.PIPE, cwd=REPOSITORY)
-        for _ in range(3)
+        for _ in range(2)
     ]
     for child in children:
         child.communicate(b"x")
-    assert [child.returncode for child in children] == [0, 0, 0]
+    assert [child.returncode for child in children] == [0, 0]
 
 
-def test_a_new_trial_that_was_cut_off_is_made_again(make_shared, monkeypatch, measurement) -> None:
-    """A connection that breaks in the middle of an operation, not between two."""
+def test_an_operation_that_was_cut_off_is_done_again(make_shared, monkeypatch, measurement) -> None:
+    """A connection that breaks in the middle of an operation, not between two: here what it did had come through."""
     from sqlalchemy.exc import OperationalError
 
     study, plain = make_shared(), optuna.storages.RDBStorage.set_trial_state_values

@@ -59,6 +59,16 @@ def open_study(folder: Path, name: str, url: StorageUrl) -> Study:
         return Study(here or home.as_path, manifest, database)
 
 
+def exists(name: str, url: StorageUrl) -> bool:
+    """Whether the storage has a study of this tool with that name."""
+    with _opened(url) as storage:
+        if storage is None:
+            return False
+        found = MANIFEST in _attributes_or_none(storage, name)
+        storage.engine.dispose()
+        return found
+
+
 def read_manifests(url: StorageUrl) -> dict[str, Manifest | StoreError]:
     """Of each study by name; an error for one that this version cannot read. Studies of others are left out."""
     with _opened(url) as storage:
