@@ -298,7 +298,7 @@ class TestAnotherMachine:
         assert str(there.folder) == f"{host}:{folder}"
         with pytest.raises(StoreError, match=f"is one of host {host}") as caught, there.writing():
             pass
-        assert "--study s-other-host --prior s" in str(caught.value.tip)
+        assert "--study s-other-host and --prior s" in str(caught.value.tip)
         with pytest.raises(StoreError, match=f"is one of host {host}"):
             open_or_create(studies, make_manifest(tolerance=0.5), url)
 
@@ -454,6 +454,8 @@ class TestMistakes:
         again = open_study(studies, "s", reader)
         assert outcomes(again) == [measurement]
         with pytest.raises(StoreError, match="may not be written by this user"), again.writing():
+            pass
+        with study.writing():
             pass
 
 

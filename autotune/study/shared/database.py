@@ -72,8 +72,8 @@ class SharedDatabase:
             raise StoreError(
                 f"study {self._study!r} is one of host {self.home.host}, in {self.home.folder}: "
                 "trials of two machines are not comparable",
-                tip=f"go on there, or begin a study of this machine: "
-                f"tune --study {self._study}-{environment.hostname()} --prior {self._study}",
+                tip="go on there, or begin a study of this machine with "
+                f"--study {self._study}-{environment.hostname()} and --prior {self._study}",
             )
 
     @contextmanager
@@ -82,10 +82,11 @@ class SharedDatabase:
         with self.errors():
             if not self._lock.take():
                 raise self._in_use()
-            self._driver = Driver.this_process()
-            self._write(_DRIVER, self._driver.model_dump())
-        self.storage.patience_s = PATIENCE_S
         try:
+            self._driver = Driver.this_process()
+            with self.errors():
+                self._write(_DRIVER, self._driver.model_dump())
+            self.storage.patience_s = PATIENCE_S
             yield
         finally:
             self.storage.patience_s = 0.0
