@@ -39,8 +39,9 @@ class TuneResult:
         """Reads an open study, which is not needed any more afterwards."""
         self._manifest = study.manifest
         self._answer = result_of(study)
-        self.folder = study.folder.resolve()
-        """Of the study: its database, trials and logs."""
+        self._url = study.database.url
+        self.folder = study.folder.resolve() if study.folder.exists() else study.folder
+        """Of the study: its database, trials and logs. Of a shared study of another machine `HOST:FOLDER`."""
 
     @property
     def study(self) -> str:
@@ -172,7 +173,8 @@ class TuneResult:
         return Loaded(str(self.folder), tuned).apply(model, **policy)
 
     def _open(self) -> Study:
-        return open_study(self.folder.parent, self.folder.name)
+        name = self.folder.name if self._url is None else self.study
+        return open_study(self.folder.parent, name, self._url)
 
     def __repr__(self) -> str:
         return f"<TuneResult {self.study}: {headline(self._answer)}>"

@@ -13,6 +13,7 @@ from autotune.planning.manifest import require_same_question
 from autotune.results.result import result_of
 from autotune.study.budget import Budget, duration_s
 from autotune.study.open import open_study
+from autotune.study.shared.url import StorageUrl
 from autotune.study.study import Study
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runners import Runners
@@ -44,10 +45,10 @@ def parse_budget(given: BudgetLike | None, usual: Budget | None = None) -> Budge
     return parse_as(Budget, read_yaml(Path(text)), Path(text))
 
 
-def reopen(studies_dir: Path, name: str) -> tuple[Study, Budget]:
+def reopen(studies_dir: Path, name: str, url: StorageUrl | None = None) -> tuple[Study, Budget]:
     """A study to go on with, and the budget it was run with last. Raises like `open_study`, and StoreError where the
     model's file or the framework's release is not what the study was made with."""
-    study = open_study(studies_dir, name)
+    study = open_study(studies_dir, name, url)
     try:
         require_same_question(study.manifest)
     except BaseException:

@@ -13,8 +13,9 @@ from autotune.api.scratch import runners_in, scratch
 from autotune.api.wording import in_python_words
 from autotune.errors import InputError
 from autotune.measure.objective import Objective
+from autotune.study.database import DEFAULT_STUDIES_DIR
 from autotune.study.open import open_study
-from autotune.study.study import DEFAULT_STUDIES_DIR
+from autotune.study.shared.url import chosen_storage
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
 from autotune.verification.comparison import OnBlock, PairedRun, measure, paired_run_of_trials
 from autotune.verification.comparison import Result as Comparison
@@ -62,12 +63,13 @@ def compare(
     study: str | None = None,
     budget: BudgetLike | None = None,
     studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
+    storage: str | None = None,
     callbacks: Callback | Sequence[Callback] = (),
 ) -> Comparison:
     """Measure two configs of a model side by side, with the method of a study's verdict.
 
     `first` and `second` are two exported YAML files of the same workload, or with `study` the numbers of two of its
-    trials. `budget` and `callbacks` as of `verify`.
+    trials; `studies_dir` and `storage` as of `tune`. `budget` and `callbacks` as of `verify`.
 
     Returns a `Comparison`: `speedup` is that of the second over the first (`median`, `low`, `high`: above 1 the second
     is better), `values` the medians of the objective (seconds or bytes), `verdict` is about the second. Where one of
@@ -76,16 +78,22 @@ def compare(
     """
     limits, notify = parse_budget(budget), notify_all(callbacks)
     with scratch() as folder:
-        pair = _pair_of(first, second, study, Path(studies_dir), folder)
+        pair = _pair_of(first, second, study, Path(studies_dir), storage, folder=folder)
         with runners_in(folder, pair.variables) as trials:
             return measure(pair, trials, limits, _on_block(pair.objective, notify))
 
 
 def _pair_of(
-    first: Exported | int, second: Exported | int, study: str | None, studies_dir: Path, folder: Path
+    first: Exported | int,
+    second: Exported | int,
+    study: str | None,
+    studies_dir: Path,
+    storage: str | None,
+    *,
+    folder: Path,
 ) -> PairedRun:
     if isinstance(first, int) and isinstance(second, int) and study is not None:
-        opened = open_study(studies_dir, study)
+        opened = open_study(studies_dir, study, chosen_storage(storage))
         try:
             return paired_run_of_trials(opened, first, second, folder)
         finally:

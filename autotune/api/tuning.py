@@ -23,8 +23,10 @@ from autotune.report.console import PlainConsole
 from autotune.report.live import LiveDisplay
 from autotune.report.notebook_progress import NotebookDisplay, is_notebook
 from autotune.study.budget import Budget
+from autotune.study.database import DEFAULT_STUDIES_DIR
 from autotune.study.open import open_or_create, open_study
-from autotune.study.study import DEFAULT_STUDIES_DIR, Study
+from autotune.study.shared.url import chosen_storage
+from autotune.study.study import Study
 from autotune.trial.runner.deadline import Deadline
 from autotune.tuning.events import Event, Notify
 from autotune.tuning.priors import Source, read_prior
@@ -44,6 +46,7 @@ def tune(
     constraints: Texts = (),
     study: str | None = None,
     studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
+    storage: str | None = None,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
     task: str = "infer",
@@ -94,7 +97,9 @@ def tune(
       options of the same names of `tune`.
 
     The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name
-    with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`.
+    with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`. `storage`: URL of a
+    PostgreSQL database in which several machines share their studies' records (docs/shared-studies.md); None: what the
+    environment variable AUTOTUNE_STORAGE names, if it is set.
 
     `callbacks` are called with each event (`autotune.events`). `progress`: show a line for each trial on stderr,
     and on a terminal what is going on; in a notebook, a bar and the lines below the cell.
@@ -106,12 +111,12 @@ def tune(
     it, and the same call goes on. No signal handler is set; any thread may call this.
     """
     begun = time.monotonic()
-    folder = Path(studies_dir)
+    folder, url = Path(studies_dir), chosen_storage(storage)
     limits = _limits(
         parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
     )
     names = (prior,) if isinstance(prior, str) else prior
-    sources = [read_prior(text, folder) for text in dict.fromkeys(names)]
+    sources = [read_prior(text, folder, url) for text in dict.fromkeys(names)]
     request = make_request(
         study=study,
         device=device,
@@ -133,7 +138,7 @@ def tune(
     )
     with _audience(callbacks, progress=progress) as tell:
         with named_model(build, inputs, request, folder, tell) as named:
-            opened = open_or_create(folder, make_manifest(named))
+            opened = open_or_create(folder, make_manifest(named), url)
         return _run(opened, limits, begun, sources, tell, profile=profile)
 
 
@@ -146,6 +151,7 @@ def resume(
     early_stop: bool | None = None,
     jobs: int | None = None,
     studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR,
+    storage: str | None = None,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
 ) -> TuneResult:
@@ -155,19 +161,21 @@ def resume(
     errors are those of `tune`; StoreError also where the model's file or the framework's release has changed.
     """
     begun = time.monotonic()
-    opened, before = reopen(Path(studies_dir), study)
+    opened, before = reopen(Path(studies_dir), study, chosen_storage(storage))
     limits = _limits(parse_budget(budget, before), trials, early_stop=early_stop, jobs=jobs)
     with _audience(callbacks, progress=progress) as tell:
         return _run(opened, limits, begun, (), tell)
 
 
 @in_python_words
-def load_study(name: str, *, studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR) -> TuneResult:
+def load_study(
+    name: str, *, studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR, storage: str | None = None
+) -> TuneResult:
     """The result of a recorded study as it is now.
 
     Raises InputError for an unknown name, StoreError for a broken study.
     """
-    opened = open_study(Path(studies_dir), name)
+    opened = open_study(Path(studies_dir), name, chosen_storage(storage))
     try:
         return TuneResult(opened)
     finally:

@@ -65,6 +65,14 @@ P = ParamSpec("P")
 StudiesDir = Annotated[
     Path, typer.Option("--studies-dir", envvar="AUTOTUNE_STUDIES_DIR", help="Folder that holds the studies.")
 ]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        envvar="AUTOTUNE_STORAGE",
+        help="postgresql://USER@HOST/DATABASE in which several machines share studies; trials stay in --studies-dir.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 BudgetFlag = Annotated[
     str | None,

@@ -11,6 +11,7 @@ from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
     BudgetFlag,
+    Storage,
     StudiesDir,
     app,
     end_politely,
@@ -65,6 +66,7 @@ def compare(
     things: Annotated[list[str], typer.Argument(help="STUDY A B (numbers of two trials), or two exported YAML files.")],
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
     as_json: AsJson = False,
 ) -> int:
     """Compare two configs of a model, with the same method as the verdict of a study."""
@@ -72,7 +74,7 @@ def compare(
     from autotune.report.verification import comparison_lines
 
     end_politely()
-    result, names = _compared(things, budget, studies_dir)
+    result, names = _compared(things, budget, studies_dir, storage)
     if as_json:
         print_json(comparison_document(result, names))
     else:
@@ -83,7 +85,9 @@ def compare(
     return 1 if result.blames_config else 2
 
 
-def _compared(things: list[str], budget: str | None, studies_dir: Path) -> tuple[Result, tuple[str, str]]:
+def _compared(
+    things: list[str], budget: str | None, studies_dir: Path, storage: str | None
+) -> tuple[Result, tuple[str, str]]:
     """The comparison that was asked for, and what to call the two."""
     from autotune.api.side_by_side import compare as compare_configs
     from autotune.errors import InputError
@@ -91,7 +95,13 @@ def _compared(things: list[str], budget: str | None, studies_dir: Path) -> tuple
     match things:
         case [study, first, second] if first.isdecimal() and second.isdecimal():
             result = compare_configs(
-                int(first), int(second), study=study, budget=budget, studies_dir=studies_dir, callbacks=_say_block
+                int(first),
+                int(second),
+                study=study,
+                budget=budget,
+                studies_dir=studies_dir,
+                storage=storage,
+                callbacks=_say_block,
             )
             return result, (f"trial {first}", f"trial {second}")
         case [first, second]:

@@ -10,10 +10,18 @@ from autotune.cli.app import print_json, print_line, say
 if TYPE_CHECKING:
     from autotune.study.budget import Budget
     from autotune.study.manifest import Manifest
+    from autotune.study.shared.url import StorageUrl
 
 
 def say_cost(
-    manifest: Manifest, budget: Budget, studies_dir: Path, *, as_json: bool, dry_run: bool, quiet: bool
+    manifest: Manifest,
+    budget: Budget,
+    studies_dir: Path,
+    shared: StorageUrl | None,
+    *,
+    as_json: bool,
+    dry_run: bool,
+    quiet: bool,
 ) -> bool:
     """Say it; returns whether that was all that was asked for. Nothing is written."""
     from autotune.report.expected_cost import cost_lines, plan_document, plan_lines
@@ -22,7 +30,7 @@ def say_cost(
 
     if quiet and not dry_run:
         return False
-    cost = expected_cost(manifest, budget, studies_dir)
+    cost = expected_cost(manifest, budget, studies_dir, shared)
     if not dry_run:
         for line in cost_lines(cost)[1:]:
             say(line)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, StudiesDir, app, plainly, print_line
+from autotune.cli.app import DEFAULT_STUDIES_DIR, Storage, StudiesDir, app, plainly, print_line
 from autotune.errors import InputError
 
 
@@ -17,13 +17,15 @@ def report(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path("report.html"),
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
 ) -> None:
     """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
     from autotune.report.html.page import require_possible, write_report
     from autotune.study.open import open_study
+    from autotune.study.shared.url import chosen_storage
 
     require_possible(output)
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     write_report(opened, output)
     opened.close()
     print_line(f"{output}: {output.stat().st_size / 1000:.0f} kB")

@@ -11,6 +11,7 @@ import typer
 from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
+    Storage,
     StudiesDir,
     app,
     plainly,
@@ -20,9 +21,8 @@ from autotune.cli.app import (
 from autotune.errors import InputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from autotune.results.result import StudyResult
+    from autotune.study.study import Study
 
 
 @app.command()
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 def show(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
     full: Annotated[
         bool, typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned.")
     ] = False,
@@ -45,10 +46,11 @@ def show(
     from autotune.report.summary import trials_markdown
     from autotune.results.result import result_of
     from autotune.study.open import open_study
+    from autotune.study.shared.url import chosen_storage
 
     if as_csv + as_markdown + as_json > 1:
         raise InputError("--csv, --markdown and --json: give one of them")
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     result = result_of(opened)
     if as_json:
         print_document(opened, result)
@@ -57,17 +59,16 @@ def show(
     elif as_markdown:
         print_line(trials_markdown(result))
     else:
-        _print_tables(result, studies_dir, full=full)
+        _print_tables(result, opened, full=full)
 
 
-def _print_tables(result: StudyResult, studies_dir: Path, *, full: bool) -> None:
+def _print_tables(result: StudyResult, opened: Study, *, full: bool) -> None:
     from autotune.report.console import console
     from autotune.report.objectives import ratio_footnote
     from autotune.report.pareto import front_table
     from autotune.report.profile import hot_spots_table
     from autotune.report.summary import ROOM_FOR_ALL, summary, trials_table
     from autotune.report.traffic import traffic_table
-    from autotune.study.study import studies_dir_flag
 
     # A pipe has no width; wide enough for a whole row there.
     screen = console(240)
@@ -83,7 +84,10 @@ def _print_tables(result: StudyResult, studies_dir: Path, *, full: bool) -> None
     for table in (front_table(result, full=full), traffic_table(result), hot_spots):
         if table is not None:
             screen.print(table)
-    screen.print(summary(result, studies_dir_flag(studies_dir), full=full))
+    screen.print(summary(result, opened.flags, full=full))
+    if result.home is not None:
+        where = f"files of the trials on {result.home.host}, in {result.home.folder}"
+        screen.print(f"records in {opened.database}; {where}", style="dim")
 
 
 def _csv_text(result: StudyResult) -> str:

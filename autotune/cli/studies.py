@@ -10,6 +10,7 @@ import typer
 from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
+    Storage,
     StudiesDir,
     app,
     end_politely,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 def explain(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
     as_json: AsJson = False,
 ) -> int:
     """Explain which knobs mattered, why the winner is faster, and why the other configs lost."""
@@ -37,8 +39,9 @@ def explain(
     from autotune.report.explanation import explanation, explanation_document
     from autotune.results import explain as explaining
     from autotune.study.open import open_study
+    from autotune.study.shared.url import chosen_storage
 
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     told = explaining.explain(opened)
     if told is None:
         raise NoUsableTrialError(
@@ -59,6 +62,7 @@ def run(
     trial: Annotated[int, typer.Argument(help="Number of the trial.")],
     profile: Annotated[bool, typer.Option("--profile", help="Also profile it: the time of each operator.")] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
 ) -> int:
     """Run one trial again and show its output. The study is not changed."""
     from autotune.measure.measurement import Measurement
@@ -66,9 +70,10 @@ def run(
     from autotune.report.profile import profile_lines
     from autotune.report.traffic import pass_line
     from autotune.study.open import open_study
+    from autotune.study.shared.url import chosen_storage
     from autotune.tuning.rerun import rerun_trial
 
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     end_politely()
     with opened.exclusive():
         outcome, command = rerun_trial(opened, trial, profiled=profile)
@@ -105,13 +110,15 @@ def export(
         typer.Option("--with-cache", help="Also write the compile cache beside the YAML file, for a quick first call."),
     ] = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
 ) -> int:
     """Write the result as the YAML file that a job loads."""
     from autotune.api.exporting import export_config
     from autotune.report.configs import config_text
     from autotune.study.open import open_study
+    from autotune.study.shared.url import chosen_storage
 
-    opened = open_study(studies_dir, study)
+    opened = open_study(studies_dir, study, chosen_storage(storage))
     tuned = export_config(opened, output, trial, with_cache=with_cache)
     config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
     print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, plainly, print_json, print_line, say
+from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, Storage, StudiesDir, app, plainly, print_json, print_line, say
 from autotune.command_line import command
 from autotune.errors import AutotuneError, InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from autotune.study.shared.url import StorageUrl
 
 group = typer.Typer(rich_markup_mode=None)
 app.add_typer(group, name="studies")
@@ -23,25 +25,32 @@ OtherDir = Annotated[Path | None, typer.Option("--studies-dir", help="Folder tha
 
 
 @group.callback(invoke_without_command=True)
-def studies(context: typer.Context, studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> None:
+def studies(
+    context: typer.Context,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
     """List the studies in the folder; `rm` and `prune` remove some."""
     context.obj = studies_dir
     if context.invoked_subcommand is None:
-        _list(studies_dir, as_json=as_json)
+        _list(studies_dir, storage, as_json=as_json)
 
 
 @plainly
-def _list(studies_dir: Path, *, as_json: bool) -> None:
+def _list(studies_dir: Path, storage: str | None, *, as_json: bool) -> None:
     from autotune.report.console import console
     from autotune.study.open import list_studies
+    from autotune.study.shared.url import chosen_storage
 
-    rows = [_row(studies_dir, name) for name in list_studies(studies_dir)]
+    shared = chosen_storage(storage)
+    rows = [_row(studies_dir, name, shared) for name in list_studies(studies_dir, shared)]
     if as_json:
         print_json(rows)
     elif rows:
         console(160).print(_table(rows))
     else:
-        print_line(f"no studies in {studies_dir}/; start with: {command('tune', '--model', 'vit')}")
+        print_line(f"no studies in {shared or f'{studies_dir}/'}; start with: {command('tune', '--model', 'vit')}")
 
 
 @group.command("rm")
@@ -100,14 +109,14 @@ def _is_agreed(question: str) -> bool:
     return typer.confirm(question, err=True)
 
 
-def _row(studies_dir: Path, name: str) -> dict[str, Any]:
+def _row(studies_dir: Path, name: str, shared: StorageUrl | None) -> dict[str, Any]:
     """What is quickly read of a study: not the whole result, which would read every sample of every study."""
     from autotune.study.open import open_study
     from autotune.study.removal import size_on_disk
 
     size = size_on_disk(studies_dir / name)
     try:
-        opened = open_study(studies_dir, name)
+        opened = open_study(studies_dir, name, shared)
         confirmation = opened.confirmation
         speedup = confirmation and confirmation.speedup
         workload = opened.manifest.workload
@@ -121,6 +130,7 @@ def _row(studies_dir: Path, name: str) -> dict[str, Any]:
             "speedup": speedup.median if speedup else None,
             "created": opened.manifest.created,
             "size_bytes": size,
+            **({} if opened.database.home is None else {"host": opened.database.home.host}),
         }
         opened.close()
     except AutotuneError as error:

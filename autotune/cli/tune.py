@@ -14,6 +14,7 @@ from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
     BudgetFlag,
+    Storage,
     StudiesDir,
     app,
     end_politely,
@@ -174,6 +175,7 @@ def tune(
     ] = False,
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
     as_json: AsJson = False,
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and report the result."""
@@ -184,6 +186,7 @@ def tune(
     from autotune.planning.request import TuneRequest
     from autotune.space.schema import PRESETS
     from autotune.study.open import open_or_create
+    from autotune.study.shared.url import chosen_storage
     from autotune.tuning.priors import read_prior
 
     if report is not None:
@@ -219,16 +222,19 @@ def tune(
         compile_s=compile_timeout,
         total_s=trial_timeout,
     )
-    sources = [read_prior(text, studies_dir) for text in dict.fromkeys(prior or ())]
+    shared = chosen_storage(storage)
+    sources = [read_prior(text, studies_dir, shared) for text in dict.fromkeys(prior or ())]
     if deadline is not None:
         from autotune.cli.tune_tiers import tune_tiers
 
-        return tune_tiers(wish, deadline, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet)
+        return tune_tiers(
+            wish, deadline, wanted, studies_dir, shared, as_json, begun, sources, profiled=profile, quiet=quiet
+        )
     manifest = make_manifest(wish)
-    if say_cost(manifest, wanted, studies_dir, as_json=as_json, dry_run=dry_run, quiet=quiet):
+    if say_cost(manifest, wanted, studies_dir, shared, as_json=as_json, dry_run=dry_run, quiet=quiet):
         return 0
-    opened = open_or_create(studies_dir, manifest)
-    return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet, report=report)
+    opened = open_or_create(studies_dir, manifest, shared)
+    return _tune(opened, wanted, as_json, begun, sources, profiled=profile, quiet=quiet, report=report)
 
 
 @app.command()
@@ -243,21 +249,22 @@ def resume(
     jobs: Jobs = None,
     quiet: Quiet = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    storage: Storage = None,
     as_json: AsJson = False,
 ) -> int:
     """Continue a study. All settings are read from it; only a time limit starts again."""
     begun = time.monotonic()
     from autotune.api.running import parse_budget, reopen
+    from autotune.study.shared.url import chosen_storage
 
-    opened, before = reopen(studies_dir, study)
+    opened, before = reopen(studies_dir, study, chosen_storage(storage))
     wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop, num_jobs=jobs)
-    return _tune(opened, wanted, studies_dir, as_json, begun, quiet=quiet)
+    return _tune(opened, wanted, as_json, begun, quiet=quiet)
 
 
 def _tune(
     study: Study,
     budget: Budget,
-    studies_dir: Path,
     as_json: bool,
     begun: float,
     sources: Sequence[Source] = (),
@@ -289,7 +296,7 @@ def _tune(
     if as_json:
         print_document(study, answer)
     else:
-        print_summary(answer, studies_dir, profiled=profiled)
+        print_summary(answer, study.flags, profiled=profiled)
     if report is not None:
         from autotune.report.html.page import write_report
 
@@ -322,17 +329,16 @@ def live_display(*, quiet: bool) -> LiveDisplay:
     return LiveDisplay(PlainConsole(stderr=True, quiet=quiet))
 
 
-def print_summary(answer: StudyResult, studies_dir: Path, *, profiled: bool, with_next: bool = True) -> None:
+def print_summary(answer: StudyResult, flags: str, *, profiled: bool, with_next: bool = True) -> None:
     """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
     from autotune.report.console import console
     from autotune.report.profile import hot_spots_table
     from autotune.report.summary import summary
-    from autotune.study.study import studies_dir_flag
 
     screen = console()
     if profiled and answer.hot_spots is not None:
         screen.print(hot_spots_table(answer.hot_spots))
-    screen.print(summary(answer, studies_dir_flag(studies_dir), with_next=with_next))
+    screen.print(summary(answer, flags, with_next=with_next))
 
 
 def profile(study: Study) -> None:

@@ -14,6 +14,7 @@ from autotune.errors import AutotuneError, NoUsableTrialError
 if TYPE_CHECKING:
     from autotune.planning.request import TuneRequest
     from autotune.study.budget import Budget
+    from autotune.study.shared.url import StorageUrl
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
     from autotune.tuned.tier_file import Tail, Tiers
@@ -25,6 +26,7 @@ def tune_tiers(
     deadline: str,
     budget: Budget,
     studies_dir: Path,
+    shared: StorageUrl | None,
     as_json: bool,
     begun: float,
     sources: Sequence[Source],
@@ -46,7 +48,7 @@ def tune_tiers(
     tiers, left_out = [], {}
     for number, (name, manifest) in enumerate(manifests.items()):
         say(f"tier {name} ({number + 1} of {len(manifests)}): study {manifest.name}")
-        study = open_or_create(studies_dir, manifest)
+        study = open_or_create(studies_dir, manifest, shared)
         own, study_time, all_time = share_of(budget, time, len(manifests) - number)
         try:
             search(study, own, study_time, sources, quiet=quiet)
@@ -64,7 +66,7 @@ def tune_tiers(
             say(f"tier {name} is left out: {problem}" + (f" ({problem.tip})" if problem.tip else ""))
             continue
         if not as_json:
-            _print_one(name, study, studies_dir, profiled=profiled)
+            _print_one(name, study, profiled=profiled)
         study.close()
     if not tiers:
         raise NoUsableTrialError("no tier could be tuned", tip="what each of them failed in is said above")
@@ -87,11 +89,11 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bo
         return confirm_tail(Session(study, budget, trials, display, deadline), best)
 
 
-def _print_one(name: str, study: Study, studies_dir: Path, *, profiled: bool) -> None:
+def _print_one(name: str, study: Study, *, profiled: bool) -> None:
     from autotune.results.result import result_of
 
     print_line(f"tier {name}")
-    print_summary(result_of(study), studies_dir, profiled=profiled, with_next=False)
+    print_summary(result_of(study), study.flags, profiled=profiled, with_next=False)
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:

@@ -60,6 +60,7 @@ def document(manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
         "traffic": traffic_document(answer),
         "hot_spots": answer.hot_spots and hot_spots_document(answer.hot_spots),
         "trials": [_trial(each) for each in answer.records],
+        **({} if answer.home is None else {"home": answer.home.model_dump()}),
     }
 
 

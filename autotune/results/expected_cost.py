@@ -8,9 +8,10 @@ from pathlib import Path
 
 from autotune.errors import AutotuneError
 from autotune.study.budget import Budget
-from autotune.study.manifest import Manifest, read_manifest
-from autotune.study.open import list_studies, open_study
+from autotune.study.manifest import Manifest
+from autotune.study.open import list_studies, open_study, readable_manifests
 from autotune.study.sampler.candidates import Candidates
+from autotune.study.shared.url import StorageUrl
 from autotune.study.study import Study
 from autotune.tuning.confirmation import SAFETY
 from autotune.tuning.expected_time import blocked_run_s, fresh_start_s, typical_trial_s
@@ -49,11 +50,11 @@ class ExpectedCost:
         return None if self.num_trials is None else self.num_trials * self.longest_trial_s
 
 
-def expected_cost(manifest: Manifest, budget: Budget, studies_dir: Path) -> ExpectedCost:
-    """For a study that need not exist yet; nothing is written."""
+def expected_cost(manifest: Manifest, budget: Budget, studies_dir: Path, url: StorageUrl | None = None) -> ExpectedCost:
+    """For a study that need not exist yet; nothing is written. `url`: the storage that several machines share."""
     listed = Candidates(manifest.space).listed
     num_configs = None if listed is None else len(listed)
-    num_done = _num_recorded(studies_dir, manifest)
+    num_done = _num_recorded(studies_dir, url, manifest)
     wanted = [each for each in (budget.num_trials, num_configs) if each is not None]
     known = ExpectedCost(
         num_configs=num_configs,
@@ -62,9 +63,9 @@ def expected_cost(manifest: Manifest, budget: Budget, studies_dir: Path) -> Expe
         longest_trial_s=budget.limits.total,
         wall_s=budget.wall_s,
     )
-    for name in _alike(manifest, studies_dir):
+    for name in _alike(manifest, studies_dir, url):
         with suppress(AutotuneError):
-            study = open_study(studies_dir, name)
+            study = open_study(studies_dir, name, url)
             try:
                 found = _from(study, budget, known)
             finally:
@@ -97,15 +98,13 @@ def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | N
     )
 
 
-def _alike(manifest: Manifest, studies_dir: Path) -> list[str]:
+def _alike(manifest: Manifest, studies_dir: Path, url: StorageUrl | None) -> list[str]:
     """Studies of the same model and device: this one first, then those with the same arguments, newest first."""
     found = []
-    for name in list_studies(studies_dir):
-        with suppress(AutotuneError):
-            other = read_manifest(studies_dir / name / "manifest.json")
-            if _model_of(other.workload) == _model_of(manifest.workload):
-                same_arguments = other.workload.arguments == manifest.workload.arguments
-                found.append((name == manifest.name, same_arguments, other.created, name))
+    for other in readable_manifests(studies_dir, url):
+        if _model_of(other.workload) == _model_of(manifest.workload):
+            same_arguments = other.workload.arguments == manifest.workload.arguments
+            found.append((other.name == manifest.name, same_arguments, other.created, other.name))
     return [name for *_, name in sorted(found, reverse=True)]
 
 
@@ -114,10 +113,10 @@ def _model_of(workload: Workload) -> tuple[object, ...]:
     return workload.reference, workload.framework, workload.device, workload.task, shapes
 
 
-def _num_recorded(studies_dir: Path, manifest: Manifest) -> int:
-    if manifest.name not in list_studies(studies_dir):
+def _num_recorded(studies_dir: Path, url: StorageUrl | None, manifest: Manifest) -> int:
+    if manifest.name not in list_studies(studies_dir, url):
         return 0
-    study = open_study(studies_dir, manifest.name)
+    study = open_study(studies_dir, manifest.name, url)
     try:
         if study.has_evidence():
             study.manifest.require_same(manifest)

@@ -24,6 +24,7 @@ from autotune.study.records import (
     fastest,
 )
 from autotune.study.sampler.early_stop import ExpectedGain
+from autotune.study.shared.home import Home
 from autotune.study.slots import Slot
 from autotune.study.study import Study
 from autotune.tuned.cache_file import Artifact
@@ -70,6 +71,8 @@ class StudyResult:
     """Number of trials after which the search was within 2 % of its final best."""
     traffic: Traffic | None = None
     """The shapes that the model is called with; None: a single one."""
+    home: Home | None = None
+    """Where the files of a shared study's trials are; None: beside its records."""
 
     @property
     def objective(self) -> Objective:
@@ -148,6 +151,7 @@ def result_of(study: Study) -> StudyResult:
         artifact=None if best is None else _artifact_of(study, best.number),
         hot_spots=_hot_spots(study, untuned, best),
         traffic=manifest.traffic,
+        home=study.database.home,
     )
 
 

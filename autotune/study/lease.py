@@ -31,9 +31,10 @@ class Lease(Record):
             deadline=time.time() + longest_s,
         )
 
-    def is_dead(self) -> bool:
+    def is_dead(self, *, hosts_locked_out: bool = False) -> bool:
+        """`hosts_locked_out`: the caller has a lock that no process of another machine can hold by now."""
         if self.host != environment.hostname():
-            return time.time() > self.deadline
+            return hosts_locked_out or time.time() > self.deadline
         if self.boot_id != environment.boot_id():
             return True
         try:

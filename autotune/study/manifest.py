@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -136,13 +137,20 @@ class Manifest(Record):
 def read_manifest(path: Path) -> Manifest:
     """Raises StoreError with file and key where it is missing, broken or of another schema."""
     try:
-        return Manifest.model_validate_json(read_file(path))
+        text = read_file(path)
     except InputError as error:
         raise StoreError(str(error)) from None
+    return parse_manifest(lambda: Manifest.model_validate_json(text), str(path))
+
+
+def parse_manifest(parse: Callable[[], Manifest], place: str) -> Manifest:
+    """Raises StoreError with place and key where the content is none of this schema."""
+    try:
+        return parse()
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "(whole file)"
         raise StoreError(
-            f"{path}: key {key}: {first['msg']}",
+            f"{place}: key {key}: {first['msg']}",
             tip="the study was written by another version of autotune or damaged; start another with --study NAME",
         ) from None

@@ -20,6 +20,7 @@ FILES = frozenset(
         "manifest.json",
         "reference.npz",
         "reference.partial",
+        "shared_study.json",
         "study.db",
         "study.db-journal",
         "study.db-shm",

@@ -9,7 +9,6 @@ as the share by which its bound is missed.
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,11 +23,12 @@ from autotune.command_line import command
 from autotune.config import Config, Scalar
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Measurement, Outcome
-from autotune.study import own_files, storage
+from autotune.study import own_files
 from autotune.study.budget import Budget
+from autotune.study.database import Database
 from autotune.study.exclusions import Exclusions
 from autotune.study.lease import Lease
-from autotune.study.manifest import Manifest, read_manifest
+from autotune.study.manifest import Manifest
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler, Excluded
@@ -41,8 +41,6 @@ MAX_HARNESS_FAILURES = 2
 """A config is not tried again after this many failures that it did not cause."""
 _LEASE = "lease"
 """Trial attribute: which process runs the trial."""
-
-DEFAULT_STUDIES_DIR = Path("studies")
 
 
 @dataclass(frozen=True)
@@ -72,18 +70,18 @@ class Study:
     confirmation = Slot("confirmation", Confirmation)
     """The verdict with what it rests on; None as long as nothing was confirmed."""
 
-    def __init__(self, folder: Path, manifest: Manifest, opened: optuna.storages.RDBStorage) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, database: Database) -> None:
         self.folder = folder
+        """Of its evidence. Of a study of another machine `HOST:FOLDER`, which is not to be found here."""
         self.manifest = manifest
-        self._database = folder / "study.db"
-        self._storage = opened
-        with storage.storage_errors(self._database):
+        self.database = database
+        with self.database.errors():
             try:
                 # `load_study` insists on a sampler of its own; the real one is set when this process writes.
-                self._optuna = optuna.load_study(study_name=manifest.name, storage=opened)
+                self._optuna = optuna.load_study(study_name=manifest.name, storage=database.storage)
             except KeyError:
                 raise StoreError(
-                    f"{self._database} holds no study named {manifest.name!r}",
+                    f"{self.database} holds no study named {manifest.name!r}",
                     tip="the folder was renamed or the file is another study's; choose another with --study NAME",
                 ) from None
         self._finished: dict[int, TrialRecord] = {}
@@ -94,15 +92,20 @@ class Study:
         self._sampler = EnumSampler(
             manifest.space,
             manifest.workload.seed,
-            excluded=self._excluded,
-            distrusted=self._was_disturbed,
-            seconds_of=lambda trial: self._record_of(trial).child_s,
+            self._excluded,
+            self._was_disturbed,
+            lambda t: self._record_of(t).child_s,
         )
         self._optuna.sampler = self._sampler
 
     @property
     def name(self) -> str:
         return self.manifest.name
+
+    @property
+    def flags(self) -> str:
+        """What a command needs to find the study."""
+        return self.database.flags
 
     @property
     def reference(self) -> Path:
@@ -122,9 +125,9 @@ class Study:
     def exclusive(self) -> Iterator[None]:
         """Keep other processes from running trials. Raises StoreError if one does, or if nothing can be written."""
         self.require_writable()
-        with storage.exclusive(self.folder / own_files.LOCK):
+        with self.database.exclusive():
             own_files.require_own_folders(self.folder)
-            if read_manifest(self.folder / "manifest.json").id != self.manifest.id:
+            if self.database.manifest_id() != self.manifest.id:
                 raise StoreError(f"{self.folder} was replaced by another process", tip="run the same command again")
             self._is_exclusive, self._known = True, None
             try:
@@ -134,7 +137,7 @@ class Study:
 
     def require_writable(self) -> None:
         """Raises StoreError if nothing can be written in the study's folder. Reading needs no such right."""
-        storage.require_writable(self._database)
+        self.database.require_writable()
 
     def records(self) -> list[TrialRecord]:
         """Every trial, by number."""
@@ -187,7 +190,7 @@ class Study:
 
     def ask(self, longest_s: float) -> Asked | None:
         """A trial of a config that was not tried before; None if there is none left."""
-        with storage.storage_errors(self._database):
+        with self.database.errors():
             config = self._sampler.choose(self._survey())
         return None if config is None else self._ask_once(config, longest_s)
 
@@ -197,7 +200,7 @@ class Study:
 
     def forecast(self) -> ExpectedGain | None:
         """The gain expected of the next trial; None if there is no forecast (see `EnumSampler.forecast`)."""
-        with storage.storage_errors(self._database):
+        with self.database.errors():
             return self._sampler.forecast(self._survey())
 
     def tell(self, asked: Asked, outcome: Outcome) -> None:
@@ -223,22 +226,23 @@ class Study:
 
     def command(self, verb: str) -> str:
         """The command line that does `verb` with this study, ready to paste."""
-        return command(verb, self.name) + studies_dir_flag(self.folder.parent)
+        return command(verb, self.name) + self.flags
 
     def read_attribute(self, name: str) -> Any:
         """Plain data that is stored with the study; None before the first time. `Slot` gives it a type."""
-        with storage.storage_errors(self._database):
+        with self.database.errors():
             return self._optuna.user_attrs.get(name)
 
     def write_attribute(self, name: str, content: Any) -> None:
         """Store plain data with the study in place of what was there."""
-        with storage.storage_errors(self._database):
+        self.database.require_exclusive()
+        with self.database.errors():
             self._optuna.set_user_attr(name, content)
 
     def close(self) -> None:
         """Close the database. SQLite merges the WAL into the file when the last connection closes."""
-        self._storage.remove_session()
-        self._storage.engine.dispose()
+        self.database.storage.remove_session()
+        self.database.storage.engine.dispose()
 
     def _counts(self, trial: FrozenTrial) -> bool:
         """See `TrialRecord.counts`. The state of a finished trial suffices; its outcome is long to parse."""
@@ -259,7 +263,7 @@ class Study:
         """Every trial. Optuna reads a finished one from the database once: it never changes."""
         if self._known is not None:
             return self._known
-        with storage.storage_errors(self._database):
+        with self.database.errors():
             trials = self._optuna.get_trials(deepcopy=False)
         if self._is_exclusive:
             self._known = trials
@@ -268,8 +272,9 @@ class Study:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """What is written inside is read anew afterwards."""
+        self.database.require_exclusive()
         try:
-            with storage.storage_errors(self._database):
+            with self.database.errors():
                 yield
         finally:
             self._known = None
@@ -282,7 +287,7 @@ class Study:
         lost = []
         for trial in self._trials():
             lease = trial.user_attrs.get(_LEASE)
-            if trial.state is not TrialState.RUNNING or (lease and not Lease.model_validate(lease).is_dead()):
+            if trial.state is not TrialState.RUNNING or (lease and not self._is_dead(lease)):
                 continue
             folder = self.trial_folder(trial.number)
             kill_marked(folder.path)
@@ -295,6 +300,9 @@ class Study:
                     self._optuna.tell(trial.number, state=TrialState.FAIL)
                     lost.append(trial.number)
         return lost
+
+    def _is_dead(self, lease: dict[str, Any]) -> bool:
+        return Lease.model_validate(lease).is_dead(hosts_locked_out=self.database.locks_out_hosts)
 
     def _survey(self) -> list[FrozenTrial]:
         """All trials, after an update of the sampler: which configs are planned, and which are excluded."""
@@ -343,8 +351,3 @@ class Study:
         for constraint in self.manifest.constraints:
             violations[constraint.text] = 0.0 if measured is None else constraint.violation(measured)
         return violations
-
-
-def studies_dir_flag(studies_dir: Path) -> str:
-    """The flag that a command needs to find a study in `studies_dir`; empty for the default folder."""
-    return "" if studies_dir == DEFAULT_STUDIES_DIR else f" --studies-dir {shlex.quote(str(studies_dir))}"

@@ -18,9 +18,10 @@ from autotune.measure.statistics import Verdict
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
-from autotune.study.manifest import Manifest, read_manifest
-from autotune.study.open import list_studies, open_study
+from autotune.study.manifest import Manifest
+from autotune.study.open import open_study, readable_manifests
 from autotune.study.records import TrialRecord, fastest
+from autotune.study.shared.url import StorageUrl
 from autotune.study.slots import ListSlot
 from autotune.study.study import Study
 from autotune.tuned.tuned_config import load_tuned
@@ -67,12 +68,12 @@ class Use:
     """Those of this study that came from it."""
 
 
-def read_prior(text: str, studies_dir: Path) -> Source:
+def read_prior(text: str, studies_dir: Path, url: StorageUrl | None = None) -> Source:
     """What `--prior TEXT` names. Raises an AutotuneError where it is neither a study nor a file that can be read."""
     if Path(text).suffix in (".yaml", ".yml") or Path(text).is_file():
         return _from_file(text)
     try:
-        study = open_study(studies_dir, text)
+        study = open_study(studies_dir, text, url)
     except InputError as error:
         raise InputError(f"--prior {text}: {error}", tip=error.tip or "give a study or an exported YAML") from None
     try:
@@ -97,7 +98,7 @@ def begin(study: Study, sources: Sequence[Source], notify: Notify) -> None:
         _GIVEN.add(study, *new)
         notify(PriorsGiven({each.name: len(each.configs) for each in new}))
     elif not already and not study.records():
-        offered = related(study.folder.parent, study.manifest)
+        offered = related(study.folder.parent, study.manifest, study.database.url)
         if offered:
             notify(PriorsOffered(offered))
 
@@ -118,11 +119,11 @@ def uses(study: Study, records: Sequence[TrialRecord]) -> list[Use]:
     ]
 
 
-def related(studies_dir: Path, manifest: Manifest) -> list[str]:
-    """Other studies of the same model and framework in the folder that have something to suggest."""
-    names = [each for each in list_studies(studies_dir) if each != manifest.name]
-    same = [each for each in names if _is_same_model(studies_dir / each / "manifest.json", manifest)]
-    return [each for each in same if _suggests(each, studies_dir)]
+def related(studies_dir: Path, manifest: Manifest, url: StorageUrl | None = None) -> list[str]:
+    """Other studies of the same model and framework, in the folder or the storage, that have something to suggest."""
+    others = (each for each in readable_manifests(studies_dir, url) if each.name != manifest.name)
+    same = [each.name for each in others if _is_same_model(each, manifest)]
+    return [each for each in same if _suggests(each, studies_dir, url)]
 
 
 def near_best_after(study: Study, records: Sequence[TrialRecord]) -> int | None:
@@ -234,17 +235,13 @@ def _carried(config: Config, space: SearchSpace) -> bool:
     return any(config.matches({knob.name: list(knob.values)}) for knob in space.knobs)
 
 
-def _suggests(name: str, studies_dir: Path) -> bool:
+def _suggests(name: str, studies_dir: Path, url: StorageUrl | None) -> bool:
     try:
-        return bool(read_prior(name, studies_dir).configs)
+        return bool(read_prior(name, studies_dir, url).configs)
     except AutotuneError:
         return False
 
 
-def _is_same_model(path: Path, manifest: Manifest) -> bool:
-    try:
-        other = read_manifest(path).workload
-    except AutotuneError:
-        return False
-    mine = manifest.workload
+def _is_same_model(manifest: Manifest, of: Manifest) -> bool:
+    other, mine = manifest.workload, of.workload
     return other.framework == mine.framework and mine.reference == other.reference

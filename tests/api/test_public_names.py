@@ -42,7 +42,7 @@ def test_every_argument_is_explained(name):
     told = function.__doc__
     if name in ("resume", "compare"):
         told += autotune.tune.__doc__ + autotune.verify.__doc__
-    shared = {"studies_dir"}
+    shared = {"studies_dir", "storage"}
     missing = [each for each in inspect.signature(function).parameters if f"`{each}`" not in told]
     assert set(missing) <= shared | {"file", "name", "study"}
 

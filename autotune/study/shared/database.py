@@ -1,0 +1,150 @@
+"""`SharedDatabase`: the records of a study in a PostgreSQL database (docs/decisions/0029-shared-studies.md)."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import optuna
+
+from autotune import environment
+from autotune.errors import StoreError
+from autotune.schema import Record
+from autotune.study.shared.home import Home
+from autotune.study.shared.lock import AdvisoryLock
+from autotune.study.shared.storage import PATIENCE_S, PatientStorage, storage_errors
+from autotune.study.shared.url import StorageUrl
+
+MANIFEST, HOME, _DRIVER = "manifest", "home", "driver"
+"""Attributes of a study."""
+_NOT_FOUND = "Record does not exist."
+"""Optuna's words for a study that is not there."""
+
+
+class Driver(Record):
+    """The process that took the study's lock last."""
+
+    host: str
+    pid: int
+    token: str
+    """Another one each time the lock is taken."""
+
+    @classmethod
+    def this_process(cls) -> Driver:
+        return cls(host=environment.hostname(), pid=os.getpid(), token=uuid.uuid4().hex)
+
+    def __str__(self) -> str:
+        return f"host {self.host}, pid {self.pid}"
+
+
+class SharedDatabase:
+    """A study's records among those of others."""
+
+    locks_out_hosts = True
+
+    def __init__(self, url: StorageUrl, opened: PatientStorage, study: str, home: Home, *, is_here: bool) -> None:
+        self.url = url
+        self.storage = opened
+        self.home = home
+        self._study = study
+        self._is_here = is_here
+        self._lock = AdvisoryLock(opened.engine, study)
+        self._driver: Driver | None = None
+        """This process, while it has the lock."""
+
+    def __str__(self) -> str:
+        return str(self.url)
+
+    @property
+    def flags(self) -> str:
+        return self.url.flag
+
+    def errors(self) -> AbstractContextManager[None]:
+        return _errors(self.url, self._study)
+
+    def require_writable(self) -> None:
+        """Its trials run where its evidence is."""
+        if not self._is_here:
+            raise StoreError(
+                f"study {self._study!r} is one of host {self.home.host}, in {self.home.folder}: "
+                "trials of two machines are not comparable",
+                tip="go on there, or begin a study of this machine with "
+                f"--study {self._study}-{environment.hostname()} and --prior {self._study}",
+            )
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        self.require_writable()
+        with self.errors():
+            if not self._lock.take():
+                raise self._in_use()
+        try:
+            self._driver = Driver.this_process()
+            with self.errors():
+                self._write(_DRIVER, self._driver.model_dump())
+            self.storage.patience_s = PATIENCE_S
+            yield
+        finally:
+            self.storage.patience_s = 0.0
+            self._driver = None
+            self._lock.release()
+
+    def require_exclusive(self) -> None:
+        """A session that broke has lost the lock; it is taken again, unless another process was there since."""
+        if self._driver is None or self._lock.is_held():
+            return
+        started = time.monotonic()
+        with self.errors():
+            while not self._lock.take():
+                # The server may not have noticed yet that our own session is gone.
+                if self._last_driver() != self._driver or time.monotonic() - started > PATIENCE_S:
+                    raise self._in_use()
+                time.sleep(1.0)
+            if self._last_driver() != self._driver:
+                self._lock.release()
+                raise StoreError(
+                    f"study {self._study!r} was tuned by another process ({self._last_driver()}) while the connection "
+                    "was lost",
+                    tip="run the same command again",
+                )
+
+    def manifest_id(self) -> str:
+        with self.errors():
+            return str(attributes(self.storage, self._study)[MANIFEST]["id"])
+
+    def forget(self) -> None:
+        with self.errors():
+            optuna.delete_study(study_name=self._study, storage=self.storage)
+
+    def _in_use(self) -> StoreError:
+        return StoreError(
+            f"study {self._study!r} in {self.url} is being tuned by another process ({self._last_driver()})",
+            tip="wait for it, or choose another study with --study NAME",
+        )
+
+    def _last_driver(self) -> Driver:
+        return Driver.model_validate(attributes(self.storage, self._study)[_DRIVER])
+
+    def _write(self, name: str, content: Any) -> None:
+        self.storage.set_study_user_attr(self.storage.get_study_id_from_name(self._study), name, content)
+
+
+def attributes(opened: PatientStorage, study: str) -> dict[str, Any]:
+    """All attributes of a study. Raises KeyError for an unknown name."""
+    return opened.get_study_user_attrs(opened.get_study_id_from_name(study))
+
+
+@contextmanager
+def _errors(url: StorageUrl, study: str) -> Iterator[None]:
+    """As `storage_errors`; and a study that somebody removes is a sentence too: a dashboard has a button for it."""
+    with storage_errors(url):
+        try:
+            yield
+        except KeyError as error:
+            if error.args != (_NOT_FOUND,):
+                raise
+            raise StoreError(f"{url} has no study {study!r} any more", tip="somebody removed it") from None
