@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch import regions
-from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, compiler
+from autotune.backends.torch import float32_precision, regions
+from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.cuda_graphs import ClonedOutputs
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
@@ -212,8 +212,9 @@ def _refuse_unknown_entries(settings: Settings) -> None:
         _FUNCTORCH: settings.functorch_options,
     }
     for module, entries in wanted.items():
+        found = importlib.import_module(module)
         for name in entries:
-            if not _has(importlib.import_module(module), name):
+            if not _has(found, setting_name(found, name)):
                 raise InvalidConfigError(f"torch {torch.__version__} has no setting {module}.{name}")
 
 
@@ -244,18 +245,17 @@ def _set_in_process(settings: Settings, changes: UndoLog) -> None:
     if settings.num_threads is not None:
         _set(changes, torch.set_num_threads, settings.num_threads, torch.get_num_threads())
     if settings.matmul_precision is not None:
-        before = torch.get_float32_matmul_precision()
-        _set(changes, torch.set_float32_matmul_precision, settings.matmul_precision, before)
+        float32_precision.set_matmul_precision(settings.matmul_precision, changes)
 
 
 def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
     """What is set while the model is compiled."""
     entries = [
-        (importlib.import_module(module), name, value)
+        (module, setting_name(module, name), value)
         for module, entries in (
-            (_INDUCTOR, settings.compiler_options),
-            (_DYNAMO, settings.dynamo_options),
-            (_FUNCTORCH, settings.functorch_options),
+            (importlib.import_module(_INDUCTOR), settings.compiler_options),
+            (importlib.import_module(_DYNAMO), settings.dynamo_options),
+            (importlib.import_module(_FUNCTORCH), settings.functorch_options),
         )
         for name, value in entries.items()
     ]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
-from autotune.backends.torch import counters
+from autotune.backends.torch import counters, device_memory
 from autotune.backends.torch.apply import apply, capture_despite, device_of
 from autotune.backends.torch.capabilities import (
     TorchCompileCache,
@@ -164,7 +164,7 @@ class TorchBackend(Backend):
         self._module().reset_peak_memory_stats()
 
     def peak_memory_bytes(self) -> int | None:
-        return None if self._device.type == "cpu" else int(self._module().max_memory_allocated())
+        return None if self._device.type == "cpu" else device_memory.peak_bytes(self._module())
 
     def cache_variables(self, folder: str) -> dict[str, str]:
         return cache_variables(folder)
@@ -183,6 +183,8 @@ class TorchBackend(Backend):
         if not settings.compiles_anything:
             return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)
         said = counters.diagnosis()
+        if self._device.type != "cpu" and (uncaptured := counters.uncaptured_note()):
+            said = said.model_copy(update={"note": "; ".join(filter(None, [said.note, uncaptured]))})
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
         return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
 
