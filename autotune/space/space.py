@@ -41,6 +41,8 @@ class SearchSpace(Record):
     """The names of several frameworks are joined by a plus, the base of the comparison first (see `combined`)."""
     knobs: tuple[Knob, ...]
     forbid: tuple[tuple[Pattern, str], ...]
+    forbid_in_parts: tuple[tuple[Pattern, str], ...] = ()
+    """Rules for configs that compile parts of the model, each on its own: they join `forbid` with a knob `region`."""
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -53,7 +55,7 @@ class SearchSpace(Record):
 
     @cached_property
     def _fingerprint(self) -> str:
-        content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}, "forbid": True})
+        content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}, "forbid": True, "forbid_in_parts": True})
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

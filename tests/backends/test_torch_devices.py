@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
+from autotune.backends.torch.knobs import KNOBS, Goes, process_knobs, settings_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
-from autotune.backends.torch import counters, device_memory, float32_precision  # noqa: E402
+from autotune.backends.torch import attention, counters, device_memory, fingerprint, float32_precision  # noqa: E402
+from autotune.backends.torch.apply import adapted  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.compiler import setting_name  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
+from autotune.backends.torch.training import training_step  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -102,7 +107,6 @@ def test_the_limit_of_compilations_is_set_on_the_oldest_release(settings, monkey
     import torch._dynamo
 
     from autotune.backends.torch import apply as applied
-    from autotune.backends.torch.knobs import settings_of
 
     old = SimpleNamespace(cache_size_limit=8, allow_rnn=False)
     monkeypatch.setitem(sys.modules, "torch._dynamo.config", old)
@@ -165,9 +169,6 @@ def test_the_reason_is_inductors_own(skips, monkeypatch):
 
 def test_graphs_that_never_came_are_no_other_program(skips, monkeypatch):
     """Where all graphs were left as they are, the config is the one that did not ask for them; else it is not."""
-    from autotune.backends.torch import fingerprint
-    from autotune.backends.torch.knobs import settings_of
-
     monkeypatch.setattr(fingerprint, "_tensors", lambda model: [SimpleNamespace(device=torch.device("cuda"))])
     counters.book("counters")["stats"]["unique_graphs"] = 2
 
@@ -178,6 +179,113 @@ def test_graphs_that_never_came_are_no_other_program(skips, monkeypatch):
     assert graphs("reduce-overhead", 2) == graphs("default", 0)
     assert graphs("reduce-overhead", 1) != graphs("reduce-overhead", 0) != graphs("default", 0)
     assert graphs("max-autotune", 2) == graphs("max-autotune-no-cudagraphs", 0)
+
+
+def in_this_release(knob):
+    """The space offers the knob here, on some device."""
+    from autotune.planning.spaces import bundled_space
+    from autotune.space.load import read_space_file
+
+    entry = read_space_file(bundled_space("torch")).knobs.get(knob)
+    return entry is not None and SpecifierSet(entry.versions).contains(torch.__version__, prereleases=True)
+
+
+MODULES = {
+    Goes.INDUCTOR: "torch._inductor.config",
+    Goes.COMPILER: "torch._inductor.config",
+    Goes.DYNAMO: "torch._dynamo.config",
+    Goes.FUNCTORCH: "torch._functorch.config",
+}
+
+
+@pytest.mark.parametrize("knob", [name for name, row in KNOBS.items() if row.goes in MODULES and in_this_release(name)])
+def test_each_setting_of_the_compiler_exists(knob):
+    """Whatever the space offers for this release stands in the release's own modules, and takes the knob's type."""
+    import torch._dynamo
+
+    row = KNOBS[knob]
+    found = importlib.import_module(MODULES[row.goes])
+    for part in setting_name(found, row.name or knob).split("."):
+        found = getattr(found, part)
+    if row.plain is not None:
+        assert isinstance(row.plain, type(found)), f"{found!r} is what this release has"
+        assert found == row.plain, "the plain value leaves the setting as it is"
+
+
+ATTENTION = {"execution": "compile", "backend": "aot_eager", "sdpa": "math"}
+
+
+class TestAttention:
+    class Attends(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = self.layer(x)[:, None]
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    def captured(self, settings):
+        """The names of the operators in what the compiler was given, and the outputs."""
+        seen = []
+
+        def compiler(graph, inputs):
+            from functorch.compile import make_boxed_func
+
+            seen.extend(str(node.target) for node in graph.graph.nodes)
+            return make_boxed_func(graph.forward)
+
+        from torch._dynamo.backends.common import aot_autograd
+
+        torch._dynamo.reset()
+        model = self.Attends().eval()
+        step = adapted(model, settings_of(Config({**ATTENTION, **settings})))
+        compiled = torch.compile(step, backend=aot_autograd(fw_compiler=compiler), fullgraph=True)
+        x = torch.ones(2, 4, 8)
+        with torch.no_grad():
+            assert torch.allclose(compiled(x), model(x), atol=1e-5)
+        return " ".join(seen)
+
+    def test_the_kernel_is_chosen_while_the_graph_is_captured(self):
+        """The operator in the graph is the chosen kernel's, in one graph, and the process's order stays as it was."""
+        before = torch._C._get_sdp_priority_order()
+        assert "flash_attention_for_cpu" in self.captured({"sdpa": None})
+        assert "softmax" in self.captured({"sdpa": "math"})
+        assert torch._C._get_sdp_priority_order() == before
+
+    def test_what_the_job_switched_off_stays_off(self, monkeypatch):
+        """The chosen kernel comes first; of the others those that the job allows."""
+        monkeypatch.setitem(attention._ENABLED, "flash", lambda: False)
+        assert [each.name for each in attention.order_of("math")] == [
+            "MATH", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION",
+        ]  # fmt: skip
+
+    def test_a_training_step_has_it_too(self):
+        """Forward and backward run with the chosen kernel, and the model's own weights are trained."""
+        model = self.Attends()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before, changes = model.layer.weight.detach().clone(), UndoLog()
+        step = training_step(model, lambda m, x: m(x).sum(), optimizer, Config(ATTENTION), changes)
+        assert step(torch.ones(2, 4, 8)).ndim == 0
+        assert not torch.equal(model.layer.weight, before)
+
+    def test_it_is_in_the_digest_where_it_is_not_in_the_code(self, skips):
+        """Where the graph breaks, the kernel is chosen at each call too: then the digest says which was asked for."""
+        asked = settings_of(Config({"execution": "compile", "sdpa": "cudnn"}))
+        assert fingerprint._attention(asked) is None
+        assert fingerprint._attention(settings_of(Config({"execution": "compile", "sdpa": "cudnn", "region": "a"})))
+        assert fingerprint._attention(settings_of(Config({"execution": "compile", "region": "a"}))) is None
+
+
+def test_cudnn_times_its_algorithms_if_told_so():
+    """The switch is the process's, and is put back."""
+    changes, before = UndoLog(), torch.backends.cudnn.benchmark
+    config = Config({"execution": "eager", "cudnn_benchmark": True})
+    assert process_knobs(config) == ("cudnn_benchmark",)
+    TorchBackend().compile(torch.nn.Linear(2, 2), config, changes)
+    assert torch.backends.cudnn.benchmark is True
+    changes.undo()
+    assert torch.backends.cudnn.benchmark is before
 
 
 @dataclass

@@ -11,7 +11,7 @@ import importlib.util
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
-from autotune.backends.torch import counters, device_memory
+from autotune.backends.torch import counters, device_memory, npu
 from autotune.backends.torch.apply import apply, capture_despite, device_of
 from autotune.backends.torch.capabilities import (
     TorchCompileCache,
@@ -47,7 +47,6 @@ from autotune.workload.workload import Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
 _INSTALL = "https://pytorch.org/get-started/locally/"
-_INSTALL_NPU = "https://gitcode.com/ascend/pytorch"
 
 
 class TorchBackend(Backend):
@@ -76,16 +75,21 @@ class TorchBackend(Backend):
             notes.append(f"gpu: this torch is a CPU build; install one for your GPU: {_INSTALL}")
         else:
             notes.append("gpu: torch is built for one and finds none; check the driver (nvidia-smi)")
-        if _import_npu() and torch.get_device_module("npu").is_available():
-            devices["ascend"] = torch.get_device_module("npu").get_device_name(0)
+        label = npu.device_label()
+        if label is not None:
+            devices["ascend"] = label
         else:
-            notes.append(f"ascend: torch needs torch_npu and a card for it; see {_INSTALL_NPU}")
+            notes.append(f"ascend: torch needs torch_npu and a card for it; see {npu.INSTALL}")
         return DeviceReport(version=str(torch.__version__), devices=devices, compilers=_compilers(), notes=tuple(notes))
 
     def prepare(self, device: Device, seed: int) -> None:
         name = _TORCH_DEVICE[device]
-        if device == "ascend" and not _import_npu():
-            raise MissingDeviceError("torch runs on Ascend through torch_npu, which is not installed", tip=_INSTALL_NPU)
+        if device == "ascend":
+            npu.prepare_trial()
+            if not npu.import_npu():
+                raise MissingDeviceError(
+                    "torch runs on Ascend through torch_npu, which is not installed", tip=npu.INSTALL
+                )
         if device != "cpu" and not torch.get_device_module(name).is_available():
             raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip="run `python cli.py doctor`")
         self._device = torch.device(name)
@@ -210,16 +214,6 @@ def _dropped_share(module: torch.nn.Module) -> float:
     ):
         return float(module.dropout)
     return 0.0
-
-
-def _import_npu() -> bool:
-    """Importing torch_npu registers the device `npu` with torch: https://gitcode.com/ascend/pytorch"""
-    if importlib.util.find_spec("torch_npu") is None:
-        return False
-    with suppress(ImportError, OSError):
-        importlib.import_module("torch_npu")
-        return True
-    return False
 
 
 def _compilers() -> dict[str, str]:

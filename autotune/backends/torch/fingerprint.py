@@ -36,6 +36,7 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
         "graphs_of_the_device": _device_graphs(model, settings),
         "process": _process(),
         "precision": settings.autocast,
+        "attention": _attention(settings),
         "keeps_memory": settings.keeps_memory,
         "model": _layouts(model),
         "optimizer": [settings.optimizer_impl, settings.optimizer_compiled],
@@ -47,6 +48,13 @@ def _capture() -> list[Any]:
     """Graphs, breaks and what was given up: what lies between the graphs runs as it is."""
     found = diagnosis()
     return [found.num_graphs, found.num_graph_breaks, found.num_recompiles, found.note]
+
+
+def _attention(settings: Settings) -> str | None:
+    """The kernel is written into the graph while it is captured; what lies between graphs chooses at each call."""
+    found = diagnosis()
+    is_in_the_code = found.num_graph_breaks == 0 and not settings.region.compiled and not settings.region.left
+    return None if settings.attention is None or is_in_the_code else settings.attention
 
 
 def _device_graphs(model: torch.nn.Module, settings: Settings) -> list[Any] | None:
