@@ -55,7 +55,8 @@ class SearchSpace(Record):
 
     @cached_property
     def _fingerprint(self) -> str:
-        content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}, "forbid": True, "forbid_in_parts": True})
+        left_out = {"knobs": {"__all__": {"doc"}}, "forbid": True, "forbid_in_parts": True}
+        content = self.model_dump(mode="json", exclude=left_out)
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

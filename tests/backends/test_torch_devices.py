@@ -104,8 +104,7 @@ def test_a_setting_has_its_former_name_before_it_was_renamed():
 @pytest.mark.parametrize("settings", [{"region": "0"}, {"shapes": "eager_rare"}, {"recompile_limit": 64}], ids=str)
 def test_the_limit_of_compilations_is_set_on_the_oldest_release(settings, monkeypatch):
     """Regions and strategies that compile often raise the limit that torch 2.6 has, and are not refused there."""
-    import torch._dynamo
-
+    importlib.import_module("torch._dynamo")  # It checks its own settings when it is imported.
     from autotune.backends.torch import apply as applied
 
     old = SimpleNamespace(cache_size_limit=8, allow_rnn=False)
@@ -201,8 +200,6 @@ MODULES = {
 @pytest.mark.parametrize("knob", [name for name, row in KNOBS.items() if row.goes in MODULES and in_this_release(name)])
 def test_each_setting_of_the_compiler_exists(knob):
     """Whatever the space offers for this release stands in the release's own modules, and takes the knob's type."""
-    import torch._dynamo
-
     row = KNOBS[knob]
     found = importlib.import_module(MODULES[row.goes])
     for part in setting_name(found, row.name or knob).split("."):
@@ -226,31 +223,41 @@ class TestAttention:
             return torch.nn.functional.scaled_dot_product_attention(x, x, x)
 
     def captured(self, settings):
-        """The names of the operators in what the compiler was given, and the outputs."""
-        seen = []
-
-        def compiler(graph, inputs):
-            from functorch.compile import make_boxed_func
-
-            seen.extend(str(node.target) for node in graph.graph.nodes)
-            return make_boxed_func(graph.forward)
-
+        """What dynamo captured, what AOTAutograd made of it, and that the outputs are the model's."""
+        from functorch.compile import make_boxed_func
         from torch._dynamo.backends.common import aot_autograd
 
-        torch._dynamo.reset()
-        model = self.Attends().eval()
-        step = adapted(model, settings_of(Config({**ATTENTION, **settings})))
-        compiled = torch.compile(step, backend=aot_autograd(fw_compiler=compiler), fullgraph=True)
-        x = torch.ones(2, 4, 8)
-        with torch.no_grad():
-            assert torch.allclose(compiled(x), model(x), atol=1e-5)
-        return " ".join(seen)
+        graphs = []
 
-    def test_the_kernel_is_chosen_while_the_graph_is_captured(self):
-        """The operator in the graph is the chosen kernel's, in one graph, and the process's order stays as it was."""
+        def compiler(graph, inputs):
+            graphs.append(graph)
+            return make_boxed_func(graph.forward)
+
+        def backend(graph, inputs):
+            graphs.append(graph)
+            return aot_autograd(fw_compiler=compiler)(graph, inputs)
+
+        torch._dynamo.reset()
+        model, x = self.Attends().eval(), torch.ones(2, 4, 8)
+        step = adapted(model, settings_of(Config({**ATTENTION, **settings})))
+        with torch.no_grad():
+            assert torch.allclose(torch.compile(step, backend=backend, fullgraph=True)(x), model(x), atol=1e-5)
+        first, second = ([str(node.target) for node in each.graph.nodes] for each in graphs)
+        return " ".join(first), " ".join(second)
+
+    def test_the_kernel_is_chosen_while_the_graph_is_captured(self, monkeypatch):
+        """The order is set in the captured graph, around the model, and decides which kernel the compiler is given; at
+        a call nothing is set. A CPU has no order of its own kernels: what shows is that one of them is left out."""
         before = torch._C._get_sdp_priority_order()
-        assert "flash_attention_for_cpu" in self.captured({"sdpa": None})
-        assert "softmax" in self.captured({"sdpa": "math"})
+        captured, given = self.captured({"sdpa": None})
+        assert "_sdpa_kernel" not in captured
+        assert "flash_attention_for_cpu" in given
+        monkeypatch.setitem(attention._ENABLED, "flash", lambda: False)
+        captured, given = self.captured({"sdpa": "math"})
+        assert captured.count("_sdpa_kernel") == 2, "set, and put back"
+        assert "flash_attention_for_cpu" not in given
+        assert "softmax" in given
+        assert "_sdpa_kernel" not in given
         assert torch._C._get_sdp_priority_order() == before
 
     def test_what_the_job_switched_off_stays_off(self, monkeypatch):
@@ -317,7 +324,7 @@ class TestOutputsOfAReplay:
         [
             (lambda memory: memory, lambda out: out),
             (lambda memory: (memory, {"a": [memory]}), lambda out: out[1]["a"][0]),
-            (lambda memory: Output(memory), lambda out: out.logits),
+            (Output, lambda out: out.logits),
             (lambda memory: {"cache": Output(None, [Layer(memory)])}, lambda out: out["cache"].cache[0].keys),
             (lambda memory: SimpleNamespace(x=memory), lambda out: out.x),
         ],
@@ -351,7 +358,7 @@ class TestOutputsOfAReplay:
     def test_gradients_flow_through_the_copies(self):
         """The loss of a training step is copied too, and its backward reaches the weights."""
         weight = torch.ones(2, requires_grad=True)
-        ClonedOutputs(lambda: (weight * 3).sum())().backward()
+        ClonedOutputs((weight * 3).sum)().backward()
         assert weight.grad.tolist() == [3.0, 3.0]
 
 

@@ -98,9 +98,7 @@ def _captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
     if not settings.compiled or device_of(model).type == "cpu":
         return False
     options = {**mode_options(settings.mode), **settings.options}
-    return (
-        settings.backend == "cudagraphs" or npu.captures_graphs(settings) or bool(options.get("triton.cudagraphs"))
-    )
+    return settings.backend == "cudagraphs" or npu.captures_graphs(settings) or bool(options.get("triton.cudagraphs"))
 
 
 def capture_despite(ailment: BreakKind, changes: UndoLog) -> None:

@@ -1,4 +1,4 @@
-"""What only an Ascend NPU runs: torch_npu, with the graph backends that it registers, and TorchAir, which is part of it.
+"""What only an Ascend NPU runs: torch_npu, the graph backends that it registers, and TorchAir, which is part of it.
 
 Written from the documentation, and checked against a stand-in that was written from it too (tests/stand_ins): no line
 of this file has been run on an NPU (docs/support.md).
@@ -89,11 +89,14 @@ def _torchair(mode: str | None) -> Any:
     try:
         importlib.import_module("torch_npu")
         torchair = importlib.import_module("torchair")
-        config = torchair.CompilerConfig()
-        if mode is not None:
-            config.mode = mode
-        return torchair.get_npu_backend(compiler_config=config)
     except (ImportError, OSError) as error:
         raise InvalidConfigError(f"knob backend: torchair cannot be imported: {error}") from None
-    except (AttributeError, ValueError, TypeError) as error:
-        raise InvalidConfigError(f"knob torchair_mode: this release of torch_npu refuses {mode!r}: {error}") from None
+    config = torchair.CompilerConfig()
+    if mode is not None:
+        try:
+            config.mode = mode
+        except (AttributeError, ValueError, TypeError) as error:
+            raise InvalidConfigError(
+                f"knob torchair_mode: this release of torch_npu refuses {mode!r}: {error}"
+            ) from None
+    return torchair.get_npu_backend(compiler_config=config)
