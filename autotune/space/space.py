@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
 from autotune.config import FRAMEWORK, Config, Scalar, fits
 from autotune.schema import Record
@@ -55,7 +56,7 @@ class SearchSpace(Record):
 
     @cached_property
     def _fingerprint(self) -> str:
-        left_out = {"knobs": {"__all__": {"doc"}}, "forbid": True, "forbid_in_parts": True}
+        left_out: Any = {"knobs": {"__all__": {"doc"}}, "forbid": True, "forbid_in_parts": True}
         content = self.model_dump(mode="json", exclude=left_out)
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

@@ -108,7 +108,7 @@ class StandIn:
 
     def captured_ex(self, graph: Any, inputs: Any, **arguments: Any) -> Any:
         """Backend npugraph_ex: no mode, and these options only. Outputs are copied where `clone_output` says so."""
-        self.calls.append(("npugraph_ex", arguments))
+        self.calls.append(("npugraph_ex", dict(arguments)))
         options = dict(arguments.pop("options", None) or {})
         if arguments or not EX_OPTIONS.issuperset(options):
             raise ValueError(f"npugraph_ex takes no {sorted(set(arguments) | set(options) - EX_OPTIONS)}")

@@ -7,6 +7,7 @@ cuDNN's kernel was 1.7 to 2.3 times as fast as the others at training shapes on 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ _KERNELS = {
     "math": SDPBackend.MATH,
 }
 """Value of the knob -> PyTorch's name, in the order in which they are tried after the chosen one."""
-_ENABLED = {
+_ENABLED: dict[str, Callable[[], bool]] = {
     "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
     "flash": torch.backends.cuda.flash_sdp_enabled,
     "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,

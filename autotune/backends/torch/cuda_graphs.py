@@ -51,7 +51,7 @@ class _Copies:
         if entries is not None and depth < _DEEPEST:
             # Not a new one: libraries have classes of their own, with attributes beside the items.
             self._note(value, value)
-            for name, each in list(entries):
+            for name, each in entries:
                 new = self.of(each, depth + 1)
                 if new is not each:
                     _put(value, name, new)
@@ -62,15 +62,15 @@ class _Copies:
         return copy
 
 
-def _entries(value: Any) -> Iterable[tuple[Any, Any]] | None:
+def _entries(value: Any) -> list[tuple[Any, Any]] | None:
     """What a container or a plain object holds, by key, place or name; None for what is neither."""
     if isinstance(value, MutableMapping):
-        return value.items()
+        return list(value.items())
     if isinstance(value, list):
-        return enumerate(value)
+        return list(enumerate(value))
     if callable(value) or not hasattr(value, "__dict__"):
         return None
-    return vars(value).items()
+    return list(vars(value).items())
 
 
 def _put(value: Any, name: Any, new: Any) -> None:
