@@ -39,8 +39,8 @@ the front door, `autotune/__init__.py`. The modules of the first row may import 
 
 HOMES: dict[str, tuple[str, ...]] = {
     "torch": ("backends/torch/", "models/torch/"),
-    "torch_npu": ("backends/torch/backend.py", "models/torch/"),
-    "torchair": ("backends/torch/apply.py",),
+    "torch_npu": ("backends/torch/npu.py", "models/torch/"),
+    "torchair": ("backends/torch/npu.py",),
     "transformers": ("models/torch/",),
     "huggingface_hub": ("models/torch/",),
     "triton": ("backends/torch/backend.py",),

@@ -3,12 +3,14 @@ two become."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.schema import Record
 from autotune.space.schema import Pattern
 from autotune.space.space import Knob, SearchSpace
-from autotune.workload.regions import KNOB, WHOLE
+from autotune.workload.regions import KNOB, WHOLE, Region
 from autotune.workload.tiers import TierSpec
 from autotune.workload.variants import PREFIX
 
@@ -47,12 +49,20 @@ def with_declared_knobs(
     """
     regions = declared.regions_to_try(found_too=found_too)
     added = [_variant(name, tuple(values)) for name, values in declared.variants.items()]
+    forbid = space.forbid
     if regions and _offers(space, compiled):
         added.append(_knob(KNOB, (WHOLE, *regions), compiled))
+        forbid += tuple(_in_parts(regions, space))
     for knob in added:
         if any(knob.name == each.name for each in space.knobs):
             raise InputError(f"the search space has a knob {knob.name}, which the model declares too")
-    return space.model_copy(update={"knobs": (*space.knobs, *added)})
+    return space.model_copy(update={"knobs": (*space.knobs, *added), "forbid": forbid})
+
+
+def _in_parts(regions: tuple[str, ...], space: SearchSpace) -> Iterator[tuple[Pattern, str]]:
+    parts: list[Scalar] = [each for each in regions if Region.parse(each).compiled]
+    if parts:
+        yield from (({**pattern, KNOB: parts}, because) for pattern, because in space.forbid_in_parts)
 
 
 def _variant(name: str, values: tuple[str, ...]) -> Knob:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from autotune.config import FRAMEWORK, Scalar
@@ -34,6 +36,7 @@ class Circumstances:
     """Known conditions on the shapes that the model is called with."""
     process_settings: bool = False
     """The job allows settings that affect its whole process."""
+    python: str = platform.python_version()
 
     def holds_for(self, rule: ForbidEntry) -> bool:
         """Whether the rule applies here."""
@@ -46,7 +49,8 @@ class Circumstances:
             and self.task in conditions.tasks
             and SpecifierSet(conditions.versions).contains(self.version, prereleases=True)
             and PRESETS.index(conditions.preset) <= PRESETS.index(self.preset)
-            and all(package_version(name) is not None for name in conditions.packages)
+            and all(map(_is_installed, conditions.packages))
+            and SpecifierSet(conditions.python).contains(self.python, prereleases=True)
             and conditions.cores <= self.num_cores
             and conditions.error <= self.tolerance
             and self.known.issuperset(conditions.needs)
@@ -66,15 +70,23 @@ def load_space(path: Path, *, framework: str, circumstances: Circumstances) -> S
         raise InputError(f"{path}: key framework: is {file.framework!r}, but the study uses {framework!r}")
     _check_references(file, path)
     knobs = [_offered(name, entry, circumstances, path) for name, entry in file.knobs.items()]
+    rules = [rule for rule in file.forbid if circumstances.holds_for(rule)]
     space = SearchSpace(
         framework=framework,
         knobs=tuple(knob for knob in knobs if knob is not None),
-        forbid=tuple((rule.if_, rule.because) for rule in file.forbid if circumstances.holds_for(rule)),
+        forbid=tuple((rule.if_, rule.because) for rule in rules if not rule.parts),
+        forbid_in_parts=tuple((rule.if_, rule.because) for rule in rules if rule.parts),
     )
     for config in (space.untuned(), space.default()):
         if because := space.forbidden(config):
             raise InputError(f"{path}: key forbid: rules out {config}, which every study needs ({because})")
     return space
+
+
+def _is_installed(package: str) -> bool:
+    requirement = Requirement(package)
+    version = package_version(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def _offered(name: str, entry: KnobEntry, circumstances: Circumstances, path: Path) -> Knob | None:

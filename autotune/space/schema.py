@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, Field, HttpUrl, NonNegativeFloat, PositiveInt
 
@@ -26,6 +27,17 @@ def _specifier(text: str) -> str:
 VersionRange = Annotated[str, AfterValidator(_specifier)]
 
 
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        raise ValueError(f"{text!r} is not a package such as 'torch_npu' or 'torch_npu>=2.9'") from None
+    return text
+
+
+Package = Annotated[str, AfterValidator(_requirement)]
+
+
 Preset = Literal["quick", "standard", "exhaustive"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 """How deep a space is searched: each preset includes those before it."""
@@ -44,8 +56,9 @@ class Conditions(Record):
     tasks: list[Task] = ["infer", "train"]
     preset: Preset = "quick"
     """The first preset that includes it."""
-    packages: list[str] = []
-    """Distributions that must be installed."""
+    packages: list[Package] = []
+    """Distributions that must be installed, in a range of releases where one is given."""
+    python: VersionRange = ""
     cores: PositiveInt = 1
     """Minimum number of cores that the process may use."""
     error: NonNegativeFloat = 0.0
@@ -84,6 +97,8 @@ class ForbidEntry(Record):
     if_: Pattern = Field(alias="if", min_length=1)
     devices: list[Device] = ["cpu", "gpu", "ascend"]
     tasks: list[Task] = ["infer", "train"]
+    parts: bool = False
+    """The rule is for configs that compile parts of the model, each on its own (knob `region`)."""
     because: str = Field(min_length=1)
 
 

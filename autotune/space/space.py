@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
 from autotune.config import FRAMEWORK, Config, Scalar, fits
 from autotune.schema import Record
@@ -41,6 +42,8 @@ class SearchSpace(Record):
     """The names of several frameworks are joined by a plus, the base of the comparison first (see `combined`)."""
     knobs: tuple[Knob, ...]
     forbid: tuple[tuple[Pattern, str], ...]
+    forbid_in_parts: tuple[tuple[Pattern, str], ...] = ()
+    """Rules for configs that compile parts of the model, each on its own: they join `forbid` with a knob `region`."""
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -53,7 +56,8 @@ class SearchSpace(Record):
 
     @cached_property
     def _fingerprint(self) -> str:
-        content = self.model_dump(mode="json", exclude={"knobs": {"__all__": {"doc"}}, "forbid": True})
+        left_out: Any = {"knobs": {"__all__": {"doc"}}, "forbid": True, "forbid_in_parts": True}
+        content = self.model_dump(mode="json", exclude=left_out)
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

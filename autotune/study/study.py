@@ -89,13 +89,8 @@ class Study:
         self._known: list[FrozenTrial] | None = None
         """All trials, as long as nobody but this process writes and it wrote nothing since."""
         self._excluded = Exclusions(manifest.space.untuned())
-        self._sampler = EnumSampler(
-            manifest.space,
-            manifest.workload.seed,
-            self._excluded,
-            self._was_disturbed,
-            lambda t: self._record_of(t).child_s,
-        )
+        learning = (self._excluded, self._was_disturbed, lambda trial: self._record_of(trial).child_s)
+        self._sampler = EnumSampler(manifest.space, manifest.workload.seed, *learning)
         self._optuna.sampler = self._sampler
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
@@ -11,6 +12,7 @@ from autotune.backends.torch.knobs import DYNAMIC, KNOBS, Goes, Settings, compil
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.planning.spaces import bundled_space
+from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.load import Circumstances, load_space, read_space_file
 
 EAGER, COMPILE = {"execution": "eager"}, {"execution": "compile"}
@@ -29,8 +31,12 @@ def space_for(device, version="2.13.0", preset="standard", tolerance=1.0, num_co
     [("2.6.0", "standard", 1.0), ("2.13.0", "standard", 1.0), ("2.13.0", "quick", 1.0), ("2.13.0", "exhaustive", 0.0)],
 )
 def test_every_config_on_offer_means_something(device, version, preset, tolerance):
-    """No config of any device, release or preset is refused, and only eager ones leave the model uncompiled."""
-    for config in space_for(device, version, preset, tolerance).configs():
+    """No config of any device, release or preset is refused, and only eager ones leave the model uncompiled. Of large
+    spaces a sample is taken."""
+    space, draw = space_for(device, version, preset, tolerance), random.Random(0)
+    drawn = (space.walk(lambda _, values: draw.choice(values)) for _ in range(3000))
+    few = space.size(3000) < 3000
+    for config in space.configs() if few else drawn:
         assert settings_of(config).compiled == (config["execution"] == "compile")
 
 
@@ -96,7 +102,7 @@ def test_options_go_by_inductors_own_names():
     options = {name: knob for name, knob in KNOBS.items() if knob.goes is Goes.INDUCTOR}
     assert len({knob.name or name for name, knob in options.items()}) == len(options) > 5
     for knob, entry, plain in ((name, knob.name or name, knob.plain) for name, knob in options.items()):
-        other = (not plain) if isinstance(plain, bool) else "CPP"
+        other = {bool: not plain, int: 1}.get(type(plain), "CPP")
         assert settings_of(Config({**COMPILE, knob: other})).options == {entry: other}
         assert settings_of(Config({**COMPILE, knob: plain})).options == {}
 
@@ -153,6 +159,68 @@ def test_the_presets_grow():
     assert 12 <= len(quick) <= 30
     assert 100 <= len(standard) < 1500
     assert quick <= {Config({n: v for n, v in each.root.items() if n in common}) for each in standard}
+
+
+def test_what_inductor_would_not_do_is_not_offered():
+    """On a GPU no config asks for CUDA graphs under the C++ wrapper, of which none would be captured; on a CPU the rule
+    does not stand in the way of autotuning."""
+    both = {"cpp_wrapper": True, "mode": "max-autotune"}
+    offered = [any(config.matches(both) for config in space_for(device).configs()) for device in ("gpu", "cpu")]
+    assert offered == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "is_offered"),
+    [
+        ("gpu", {"mode": "reduce-overhead"}, False),
+        ("gpu", {"mode": "max-autotune"}, False),
+        ("gpu", {"mode": "max-autotune-no-cudagraphs"}, True),
+        ("gpu", {"backend": "cudagraphs"}, False),
+        ("ascend", {"mode": "reduce-overhead"}, False),
+        ("cpu", {"mode": "max-autotune", "freezing": True}, True),
+    ],
+    ids=str,
+)
+def test_captured_graphs_are_for_the_whole_model(device, settings, is_offered):
+    """Blocks that are compiled each on its own are not captured; the whole, and the whole without a part, may be."""
+    declared = Declaration(regions=("blocks.*", "whole but head"))
+    space = with_declared_knobs(space_for(device, preset="exhaustive"), declared, COMPILE, found_too=False)
+    draw = random.Random(0)
+    regions = set()
+    for _ in range(2000):
+        config = space.walk(lambda name, values: settings.get(name, draw.choice(values)))
+        if config.matches({**COMPILE, **settings}) and space.forbidden(config) is None:
+            regions.add(config["region"])
+    assert regions == ({"whole", "whole but head", "blocks.*"} if is_offered else {"whole", "whole but head"})
+
+
+@pytest.mark.parametrize(("version", "is_offered"), [("2.6.0", False), ("2.7.1", False), ("2.8.0", True)])
+def test_tanh_is_decomposed_since_2_8(version, is_offered):
+    """`cpp.use_decompose_tanh` came with torch 2.8."""
+    names = {knob.name for knob in space_for("cpu", version=version, preset="exhaustive").knobs}
+    assert ("decompose_tanh" in names) is is_offered
+
+
+def test_ascends_compilers_need_torch_npu_alone(monkeypatch):
+    """TorchAir is a part of torch_npu, not a distribution; it and the graph backends have no backward."""
+
+    def backends(version, task):
+        installed = {"torch_npu": version}.get
+        monkeypatch.setattr("autotune.space.load.package_version", installed)
+        here = Circumstances(version="2.9.0", device="ascend", preset="exhaustive", task=task, tolerance=1.0)
+        space = load_space(bundled_space("torch"), framework="torch", circumstances=here)
+        return set(next(knob.values for knob in space.knobs if knob.name == "backend"))
+
+    plain = {"inductor", "aot_eager"}
+    assert backends("2.9.0.post2", "infer") == plain | {"npugraph_ex", "npugraphs", "torchair"}
+    assert backends("2.7.1", "infer") == plain | {"npugraphs", "torchair"}
+    assert backends("2.9.0.post2", "train") == backends(None, "infer") == plain
+
+
+def test_modes_on_ascend_are_those_that_torch_npu_documents():
+    """Default and reduce-overhead, and none of the settings that are documented for NVIDIA's GPUs only."""
+    space = space_for("ascend", preset="exhaustive")
+    assert next(knob.values for knob in space.knobs if knob.name == "mode") == ("default", "reduce-overhead")
 
 
 def test_fixed_precision_leaves_numerics_alone():

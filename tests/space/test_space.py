@@ -110,13 +110,14 @@ def test_a_bundled_space_enumerates_what_its_own_rules_allow(path: Path) -> None
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
 def test_every_bundled_value_comes_up_somewhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No knob or value of a bundled file is dead: some allowed config has it, for some release, device and task."""
-    monkeypatch.setattr("autotune.space.load.package_version", lambda _: "1")
+    monkeypatch.setattr("autotune.space.load.package_version", lambda _: "99")
     generator = random.Random(0)
     seen: set[tuple[str, str]] = set()
     for version, device, task in itertools.product(versions_of(path.stem), DEVICES, get_args(Task)):
         here = Circumstances(
-            version=version, device=device, task=task, preset="exhaustive", num_cores=1024, process_settings=True
-        )
+            version=version, device=device, task=task, preset="exhaustive", num_cores=1024, process_settings=True,
+            python="3.11.7",
+        )  # fmt: skip
         spaces = [
             load_space(path, framework=path.stem, circumstances=replace(here, known=known))
             for known in (here.known, frozenset[Need]({"traffic", "padding", "batch"}))
@@ -230,6 +231,26 @@ def test_a_value_and_a_knob_are_on_offer_where_their_conditions_hold(
         space = load({"a": knob(1, {"value": 2, **condition}), "b": knob(1, 2, **condition)}, here=here)
         assert [each.name for each in space.knobs] == (["a", "b"] if offered else ["a"])
         assert space.knobs[0].values == ((1, 2) if offered else (1,))
+
+
+PACKAGES = [
+    ("numpy", True), ("numpy>=1", True), ("numpy>=99", False), ("there-is-no-such-package", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("package", "is_offered"), PACKAGES)
+def test_a_value_may_need_a_package_of_some_release(load: Load, package: str, is_offered: bool) -> None:
+    """The distribution has to be installed, in the range where one is given."""
+    space = load({"a": {**knob(1), "values": [1, {"value": 2, "packages": [package], "because": "x"}]}})
+    assert space.knobs[0].values == ((1, 2) if is_offered else (1,))
+
+
+@pytest.mark.parametrize(("python", "is_offered"), [("3.11.7", True), ("3.12.0", False)])
+def test_a_value_may_need_a_python(load: Load, python: str, is_offered: bool) -> None:
+    """Where a framework reads Python's own bytecode, its release decides."""
+    values = [1, {"value": 2, "python": "<3.12", "because": "x"}]
+    space = load({"a": {**knob(1), "values": values}}, here={"python": python})
+    assert space.knobs[0].values == ((1, 2) if is_offered else (1,))
 
 
 def test_a_rule_on_an_inactive_knob_forbids_nothing(load: Load) -> None:

@@ -118,8 +118,8 @@ KNOBS: dict[str, Knob] = {
     ),
     "precision_mode": Knob(
         (
-            None, "must_keep_origin_dtype", "force_fp16", "allow_fp32_to_fp16", "allow_mix_precision_fp16",
-            "allow_mix_precision_bf16",
+            None, "must_keep_origin_dtype", "force_fp16", "force_fp32", "allow_fp32_to_fp16", "allow_fp32_to_bf16",
+            "allow_mix_precision", "allow_mix_precision_fp16", "allow_mix_precision_bf16",
         ),
         Goes.ASCEND, "precision_mode", devices=_ON_ASCEND, because=_CANN,
     ),

@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch import regions
-from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, compiler
+from autotune.backends.torch import float32_precision, npu, regions
+from autotune.backends.torch.attention import kernels_in_order, order_of, require_order
+from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.cuda_graphs import ClonedOutputs
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
@@ -93,11 +94,11 @@ def _compiler(
 
 
 def captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
-    """The config replays CUDA graphs, whose outputs lie in memory that the next replay writes to."""
+    """The config replays captured graphs, whose outputs lie in memory that the next replay writes to."""
     if not settings.compiled or device_of(model).type == "cpu":
         return False
     options = {**mode_options(settings.mode), **settings.options}
-    return settings.backend == "cudagraphs" or bool(options.get("triton.cudagraphs"))
+    return settings.backend == "cudagraphs" or npu.captures_graphs(settings) or bool(options.get("triton.cudagraphs"))
 
 
 def capture_despite(ailment: BreakKind, changes: UndoLog) -> None:
@@ -156,6 +157,18 @@ class Autocast(ModelWrapper):
             return self.model(*args, **kwargs)
 
 
+class Attention(ModelWrapper):
+    """A model whose calls of `scaled_dot_product_attention` try one kernel before the others; compiled with it, too."""
+
+    def __init__(self, model: torch.nn.Module, first: str) -> None:
+        super().__init__(model)
+        self._order = order_of(first)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with kernels_in_order(self._order):
+            return self.model(*args, **kwargs)
+
+
 def mode_options(mode: str | None) -> dict[str, Any]:
     """Inductor's entries behind a mode. Raises InvalidConfigError if this release has no such mode."""
     import torch._inductor
@@ -174,9 +187,13 @@ def _arguments(settings: Settings) -> dict[str, Any] | None:
         raise InvalidConfigError("knob allocator: only glibc on Linux can be told to keep freed memory")
     if not settings.compiled:
         return None
+    if settings.attention is not None:
+        require_order()
     if settings.backend == "torchair":
-        return {**compile_arguments(settings, {}), "backend": _torchair(settings.torchair_mode)}
+        return npu.graph_arguments(settings)
     _refuse_unknown_backend(settings.backend)
+    if settings.backend == "npugraph_ex":
+        return npu.graph_arguments(settings)
     return compile_arguments(settings, mode_options(settings.mode))
 
 
@@ -212,8 +229,9 @@ def _refuse_unknown_entries(settings: Settings) -> None:
         _FUNCTORCH: settings.functorch_options,
     }
     for module, entries in wanted.items():
+        found = importlib.import_module(module)
         for name in entries:
-            if not _has(importlib.import_module(module), name):
+            if not _has(found, setting_name(found, name)):
                 raise InvalidConfigError(f"torch {torch.__version__} has no setting {module}.{name}")
 
 
@@ -226,36 +244,25 @@ def _has(module: Any, dotted: str) -> bool:
     return True
 
 
-def _torchair(mode: str | None) -> Any:
-    """TorchAir's compiler for Ascend: https://www.hiascend.com/document . It has no name in torch."""
-    try:
-        torchair = importlib.import_module("torchair")
-    except (ImportError, OSError) as error:
-        raise InvalidConfigError(f"knob backend: torchair cannot be imported: {error}") from None
-    config = torchair.CompilerConfig()
-    if mode is not None:
-        config.mode = mode
-    return torchair.get_npu_backend(compiler_config=config)
-
-
 def _set_in_process(settings: Settings, changes: UndoLog) -> None:
     if settings.keeps_memory:
         changes.make(lambda: _tell_allocator(-1, 0), lambda: _tell_allocator(_TRIM_THRESHOLD, _MMAP_MAX))
     if settings.num_threads is not None:
         _set(changes, torch.set_num_threads, settings.num_threads, torch.get_num_threads())
+    if settings.cudnn_benchmark:
+        changes.set_attribute(torch.backends.cudnn, "benchmark", True)
     if settings.matmul_precision is not None:
-        before = torch.get_float32_matmul_precision()
-        _set(changes, torch.set_float32_matmul_precision, settings.matmul_precision, before)
+        float32_precision.set_matmul_precision(settings.matmul_precision, changes)
 
 
 def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
     """What is set while the model is compiled."""
     entries = [
-        (importlib.import_module(module), name, value)
+        (module, setting_name(module, name), value)
         for module, entries in (
-            (_INDUCTOR, settings.compiler_options),
-            (_DYNAMO, settings.dynamo_options),
-            (_FUNCTORCH, settings.functorch_options),
+            (importlib.import_module(_INDUCTOR), settings.compiler_options),
+            (importlib.import_module(_DYNAMO), settings.dynamo_options),
+            (importlib.import_module(_FUNCTORCH), settings.functorch_options),
         )
         for name, value in entries.items()
     ]
@@ -279,8 +286,14 @@ def _tell_allocator(trim_threshold: int, mmap_max: int) -> None:
 
 
 def adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
-    """The model in its config's precision; the very same object where that is its own."""
-    return model if settings.autocast is None else Autocast(model, getattr(torch, settings.autocast))
+    """The model in its config's precision, with its attention kernel; the very same object where both are its own."""
+    chosen = with_attention(model, settings)
+    return chosen if settings.autocast is None else Autocast(chosen, getattr(torch, settings.autocast))
+
+
+def with_attention(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
+    """The model with its config's attention kernel; the very same object where none is chosen."""
+    return model if settings.attention is None else Attention(model, settings.attention)
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

@@ -11,7 +11,7 @@ import importlib.util
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
-from autotune.backends.torch import counters
+from autotune.backends.torch import counters, device_memory, npu
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs, device_of
 from autotune.backends.torch.capabilities import (
     TorchCompileCache,
@@ -50,7 +50,6 @@ from autotune.workload.workload import Device
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
 _INSTALL = "https://pytorch.org/get-started/locally/"
-_INSTALL_NPU = "https://gitcode.com/ascend/pytorch"
 
 
 class TorchBackend(Backend):
@@ -79,16 +78,21 @@ class TorchBackend(Backend):
             notes.append(f"gpu: this torch is a CPU build; install one for your GPU: {_INSTALL}")
         else:
             notes.append("gpu: torch is built for one and finds none; check the driver (nvidia-smi)")
-        if _import_npu() and torch.get_device_module("npu").is_available():
-            devices["ascend"] = torch.get_device_module("npu").get_device_name(0)
+        label = npu.device_label()
+        if label is not None:
+            devices["ascend"] = label
         else:
-            notes.append(f"ascend: torch needs torch_npu and a card for it; see {_INSTALL_NPU}")
+            notes.append(f"ascend: torch needs torch_npu and a card for it; see {npu.INSTALL}")
         return DeviceReport(version=str(torch.__version__), devices=devices, compilers=_compilers(), notes=tuple(notes))
 
     def prepare(self, device: Device, seed: int) -> None:
         name = _TORCH_DEVICE[device]
-        if device == "ascend" and not _import_npu():
-            raise MissingDeviceError("torch runs on Ascend through torch_npu, which is not installed", tip=_INSTALL_NPU)
+        if device == "ascend":
+            npu.prepare_trial()
+            if not npu.import_npu():
+                raise MissingDeviceError(
+                    "torch runs on Ascend through torch_npu, which is not installed", tip=npu.INSTALL
+                )
         if device != "cpu" and not torch.get_device_module(name).is_available():
             raise MissingDeviceError(f"torch {torch.__version__} finds no {device}", tip=f"run `{command('doctor')}`")
         self._device = torch.device(name)
@@ -171,7 +175,7 @@ class TorchBackend(Backend):
         self._module().reset_peak_memory_stats()
 
     def peak_memory_bytes(self) -> int | None:
-        return None if self._device.type == "cpu" else int(self._module().max_memory_allocated())
+        return None if self._device.type == "cpu" else device_memory.peak_bytes(self._module())
 
     def cache_variables(self, folder: str) -> dict[str, str]:
         return cache_variables(folder)
@@ -195,6 +199,8 @@ class TorchBackend(Backend):
         if not settings.compiles_anything:
             return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)
         said = counters.diagnosis()
+        if self._device.type != "cpu" and (uncaptured := counters.uncaptured_note()):
+            said = said.model_copy(update={"note": "; ".join(filter(None, [said.note, uncaptured]))})
         # Several modules may run the code of one graph, so the code does not tell how many kernels a call launches.
         return said.model_copy(update={"num_kernels": None, "num_fused": None}) if settings.region.compiled else said
 
@@ -220,16 +226,6 @@ def _dropped_share(module: torch.nn.Module) -> float:
     ):
         return float(module.dropout)
     return 0.0
-
-
-def _import_npu() -> bool:
-    """Importing torch_npu registers the device `npu` with torch: https://gitcode.com/ascend/pytorch"""
-    if importlib.util.find_spec("torch_npu") is None:
-        return False
-    with suppress(ImportError, OSError):
-        importlib.import_module("torch_npu")
-        return True
-    return False
 
 
 def _compilers() -> dict[str, str]:

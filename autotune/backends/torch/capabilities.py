@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.protocol import variables_set
-from autotune.backends.torch import counters, regions, shapes, training
+from autotune.backends.torch import counters, npu, regions, shapes, training
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.torch.model_copy import ModelCopy
 from autotune.backends.torch.proxy import make_proxy, original
@@ -103,7 +103,7 @@ class TorchCompileCache:
         return variables_set(cache_variables(str(folder)))
 
     def build_tools(self) -> dict[str, str]:
-        versions = {name: package_version(name) for name in ("triton", "torch-npu", "torchair")}
+        versions = {name: package_version(name) for name in ("triton", "torch-npu", "triton-ascend")}
         tools = {"C++ compiler": _cpp_compiler(), "CUDA": torch.version.cuda, "ROCm": torch.version.hip, **versions}
         return {name: version for name, version in tools.items() if version is not None}
 
@@ -125,7 +125,8 @@ class TorchProxies:
 def cache_variables(folder: str) -> dict[str, str]:
     """Inductor keeps its AOTAutograd and FX graph caches under its own folder; Triton has one of its own."""
     home = Path(folder)
-    return {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"), "TRITON_CACHE_DIR": str(home / "triton")}
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"), "TRITON_CACHE_DIR": str(home / "triton")}
+    return {**own, **npu.cache_variables(home)}
 
 
 def _cpp_compiler() -> str | None:

@@ -23,6 +23,15 @@ Entry = tuple[Any, str, object]
 Compile = Callable[[Any], Any]
 """Compiles a module or a function, as `torch.compile` without further arguments."""
 
+_FORMER_NAMES = {"recompile_limit": "cache_size_limit"}
+"""Setting -> its name before torch 2.7."""
+
+
+def setting_name(module: Any, name: str) -> str:
+    """The name that a setting has in this release."""
+    former = _FORMER_NAMES.get(name, name)
+    return former if not hasattr(module, name) and hasattr(module, former) else name
+
 
 def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
     """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release cannot."""

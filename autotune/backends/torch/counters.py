@@ -67,6 +67,23 @@ def _is_over_the_limit(metric: Any) -> bool:
     return bool(_LIMIT.search(str(getattr(metric, "fail_reason", None) or "")))
 
 
+def num_uncaptured() -> int:
+    """Graphs that were to be replayed as CUDA graphs and are not: inductor leaves them as they are, with a warning in
+    its log. On a CPU it counts them too."""
+    counters = book("counters")
+    return 0 if counters is None else int(counters["inductor"]["cudagraph_skips"])
+
+
+def uncaptured_note() -> str | None:
+    """A sentence on these graphs, with the reason of the first."""
+    number = num_uncaptured()
+    if not number:
+        return None
+    reasons = [getattr(each, "cudagraph_skip_reason", None) for each in _compilation_metrics() or ()]
+    why = next((f": {_first_line(each)}" for each in reasons if each), "")
+    return f"{number} {'graph' if number == 1 else 'graphs'} not replayed as CUDA graphs{why}"
+
+
 def clear() -> None:
     """A forked or repeated use of the process must not count what was compiled before."""
     if "torch._dynamo" not in sys.modules:

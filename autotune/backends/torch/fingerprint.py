@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from autotune.backends.torch import float32_precision
 from autotune.backends.torch.apply import mode_options
-from autotune.backends.torch.counters import diagnosis
+from autotune.backends.torch.counters import diagnosis, num_uncaptured
 from autotune.backends.torch.emitted_code import emitted_code
 from autotune.backends.torch.knobs import Settings
 from autotune.backends.torch.model_copy import rewritten
@@ -35,6 +36,7 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
         "graphs_of_the_device": _device_graphs(model, settings),
         "process": _process(),
         "precision": settings.autocast,
+        "attention": _attention(settings),
         "keeps_memory": settings.keeps_memory,
         "model": _layouts(model),
         "optimizer": [settings.optimizer_impl, settings.optimizer_compiled],
@@ -48,22 +50,31 @@ def _capture() -> list[Any]:
     return [found.num_graphs, found.num_graph_breaks, found.num_recompiles, found.note]
 
 
+def _attention(settings: Settings) -> str | None:
+    """The kernel is written into the graph while it is captured; what lies between graphs chooses at each call."""
+    found = diagnosis()
+    is_in_the_code = found.num_graph_breaks == 0 and not settings.region.compiled and not settings.region.left
+    return None if settings.attention is None or is_in_the_code else settings.attention
+
+
 def _device_graphs(model: torch.nn.Module, settings: Settings) -> list[Any] | None:
-    """CUDA graphs change how emitted code is launched, and leave no trace in it. A CPU has none."""
+    """CUDA graphs change how emitted code is launched, and leave no trace in it. A CPU has none; a config that asked
+    for them and got none is the same as one that did not ask."""
     if not settings.compiled or all(each.device.type == "cpu" for each in _tensors(model)):
         return None
-    return [mode_options(settings.mode), settings.options.get("triton.cudagraph_trees")]
+    asked, uncaptured = mode_options(settings.mode), num_uncaptured()
+    if uncaptured and uncaptured >= (diagnosis().num_graphs or 0):
+        return [{name: value for name, value in asked.items() if "cudagraph" not in name}, None, 0]
+    return [asked, settings.options.get("triton.cudagraph_trees"), uncaptured]
 
 
 def _process() -> list[Any]:
     """What library kernels go by."""
     return [
         torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
+        float32_precision.in_force(),
         torch.backends.mkldnn.enabled,
         torch.backends.cudnn.benchmark,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.cuda.matmul.allow_tf32,
     ]
 
 

@@ -100,14 +100,24 @@ KNOBS: dict[str, Knob] = {
     "layout_optimization": Knob(Goes.INDUCTOR, plain=True, values=_SWITCH),
     "coordinate_descent_tuning": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
     "cudagraph_trees": Knob(Goes.INDUCTOR, "triton.cudagraph_trees", plain=True, values=_SWITCH),
+    "persistent_tma": Knob(Goes.INDUCTOR, "triton.enable_persistent_tma_matmul", plain=False, values=_SWITCH),
+    "all_directions": Knob(Goes.INDUCTOR, "coordinate_descent_check_all_directions", plain=False, values=_SWITCH),
+    "conv_1x1_as_mm": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
+    "combo_kernels": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
+    "multi_kernel": Knob(Goes.INDUCTOR, "triton.multi_kernel", plain=0, values=(0, 1)),
+    "cooperative_reductions": Knob(Goes.INDUCTOR, "triton.cooperative_reductions", plain=False, values=_SWITCH),
+    "dependent_launch": Knob(Goes.INDUCTOR, "triton.enable_pdl", plain=False, values=_SWITCH),
+    "emulate_precision_casts": Knob(Goes.INDUCTOR, plain=False, values=_SWITCH),
     "weight_prepack": Knob(Goes.INDUCTOR, "cpp.weight_prepack", plain=True, values=_SWITCH),
     "decompose_tanh": Knob(Goes.INDUCTOR, "cpp.use_decompose_tanh", plain=False, values=_SWITCH),
     "freezing": Knob(Goes.COMPILER, plain=False, values=_SWITCH),
     "allow_rnn": Knob(Goes.DYNAMO, plain=False, values=_SWITCH),
     "recompile_limit": Knob(Goes.DYNAMO, plain=8, values=(8, 64)),
     "activation_memory_budget": Knob(Goes.FUNCTORCH, plain=1.0),
+    "sdpa": Knob(Goes.OTHER, values=(None, "cudnn", "flash", "efficient", "math"), compile_only=True),
     "precision": Knob(Goes.OTHER, values=(None, *AUTOCASTS)),
     "matmul_precision": Knob(Goes.PROCESS, values=(None, "highest", "high", "medium")),
+    "cudnn_benchmark": Knob(Goes.PROCESS, values=(None, True)),
     "threads": Knob(Goes.PROCESS),
     "allocator": Knob(Goes.PROCESS, values=(None, "keep")),
     "optimizer_impl": Knob(Goes.OTHER, values=(None, "foreach", "fused")),
@@ -145,7 +155,11 @@ class Settings:
     torchair_mode: str | None = None
     autocast: str | None = None
     """Element type that torch.autocast computes in."""
+    attention: str | None = None
+    """The kernel that scaled_dot_product_attention tries first."""
     matmul_precision: str | None = None
+    cudnn_benchmark: bool = False
+    """cuDNN times its algorithms for each convolution, and takes the fastest."""
     num_threads: int | None = None
     keeps_memory: bool = False
     """glibc is told never to give freed memory back to the system."""
@@ -184,7 +198,9 @@ def settings_of(config: Config) -> Settings:
         dynamo_options={**_limit(config), **_entries(config, Goes.DYNAMO)},
         torchair_mode=_text(config, "torchair_mode"),
         autocast=AUTOCASTS.get(str(precision)),
+        attention=_text(config, "sdpa"),
         matmul_precision=_text(config, "matmul_precision"),
+        cudnn_benchmark=bool(config.get("cudnn_benchmark")),
         num_threads=_num_threads(config.get("threads")),
         keeps_memory=config.get("allocator") == "keep",
         functorch_options=_entries(config, Goes.FUNCTORCH),

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from autotune.backends.torch import device_memory
 from autotune.backends.torch.apply import ModelSetup, adapted, device_of, prepare
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.undo import UndoLog
@@ -88,7 +89,7 @@ class TorchVersions:
     def memory_bytes(self) -> int | None:
         if self._device.type == "cpu":
             return None
-        return int(getattr(torch, self._device.type).memory_allocated(self._device))
+        return device_memory.held_bytes(torch.get_device_module(self._device))
 
 
 def _tiny(x: torch.Tensor) -> torch.Tensor:

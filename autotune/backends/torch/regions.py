@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autotune.backends.torch.compiler import Compile, Entry
+from autotune.backends.torch.compiler import Compile, Entry, setting_name
 from autotune.errors import InvalidConfigError
 from autotune.workload.regions import KNOB, Region, matching_paths
 
@@ -53,8 +53,9 @@ def room_for(model: torch.nn.Module, region: Region, dynamo_options: Mapping[str
     if not region.compiled:
         return []
     config = importlib.import_module(_DYNAMO)
-    limit: Any = dynamo_options.get(_LIMIT, getattr(config, _LIMIT))
-    return [(config, _LIMIT, limit + len(_chosen(model, region)))]
+    name = setting_name(config, _LIMIT)
+    limit: Any = dynamo_options.get(_LIMIT, getattr(config, name))
+    return [(config, name, limit + len(_chosen(model, region)))]
 
 
 def compiled_paths(model: torch.nn.Module) -> list[str]:

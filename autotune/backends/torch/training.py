@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from autotune.backends.torch.apply import device_of, prepare
+from autotune.backends.torch.apply import device_of, prepare, with_attention
 from autotune.backends.torch.compiler import Compile
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.undo import UndoLog
@@ -80,9 +80,9 @@ def _forward(
     model: torch.nn.Module, loss: Callable[..., torch.Tensor], settings: Settings, compile_: Compile | None
 ) -> Callable[..., torch.Tensor]:
     """The loss of a batch, under autocast as a whole: a loss must not be computed in bfloat16."""
-    called: Any = model
+    called: Any = with_attention(model, settings)
     if compile_ is not None and settings.scope == "model":
-        called = compile_(model)
+        called = compile_(called)
     dtype = None if settings.autocast is None else getattr(torch, settings.autocast)
     device = device_of(model).type
 
