@@ -47,6 +47,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "optuna": ("study/", "planning/"),
     "scipy": ("study/sampler/",),
     "sqlalchemy": ("study/storage.py",),
+    "ray": ("trial/ray/cluster.py",),
     "prometheus_client": ("job/prometheus.py",),
     "yaml": ("files.py",),
     "typer": ("cli/",),

@@ -47,6 +47,10 @@ Jobs = Annotated[
         help="Trials that are compiled at the same time, on a CPU; each is timed alone. [1]",
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option("--on", help="ray, or ray://HOST:PORT: run the trials on all devices of a Ray cluster. [this machine]"),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr while the study runs.")]
 
 
@@ -87,6 +91,7 @@ def tune(
     ] = None,
     early_stop: EarlyStop = None,
     jobs: Jobs = None,
+    on: On = None,
     quiet: Quiet = False,
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
@@ -178,6 +183,8 @@ def tune(
 
     if report is not None:
         require_report(report, deadline)
+    if on is not None:
+        require_on(on, deadline, profiled=profile)
     wish = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),
@@ -212,7 +219,9 @@ def tune(
         return tune_tiers(wish, deadline, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet)
     manifest = make_manifest(wish)
     opened = open_or_create(studies_dir, manifest)
-    return _tune(opened, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet, report=report)
+    return _tune(
+        opened, wanted, studies_dir, as_json, begun, sources, profiled=profile, quiet=quiet, report=report, on=on
+    )
 
 
 def require_report(path: Path, deadline: str | None) -> None:
@@ -225,6 +234,17 @@ def require_report(path: Path, deadline: str | None) -> None:
     require_possible(path)
 
 
+def require_on(on: str, deadline: str | None = None, *, profiled: bool = False) -> None:
+    """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
+    from autotune.errors import InputError
+    from autotune.trial.ray.cluster import require_known
+
+    if deadline is not None or profiled:
+        flag = "--profile" if deadline is None else "--deadline"
+        raise InputError(f"{flag} and --on: that part runs on this machine alone", tip="leave one of the two out")
+    require_known(on)
+
+
 @app.command()
 @plainly
 def resume(
@@ -235,6 +255,7 @@ def resume(
     budget: BudgetFlag = None,
     early_stop: EarlyStop = None,
     jobs: Jobs = None,
+    on: On = None,
     quiet: Quiet = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
@@ -243,9 +264,11 @@ def resume(
     begun = time.monotonic()
     from autotune.api.running import parse_budget, reopen
 
+    if on is not None:
+        require_on(on)
     opened, before = reopen(studies_dir, study)
     wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop, num_jobs=jobs)
-    return _tune(opened, wanted, studies_dir, as_json, begun, quiet=quiet)
+    return _tune(opened, wanted, studies_dir, as_json, begun, quiet=quiet, on=on)
 
 
 def _tune(
@@ -259,6 +282,7 @@ def _tune(
     profiled: bool = False,
     quiet: bool = False,
     report: Path | None = None,
+    on: str | None = None,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
     from autotune.results.result import result_of
@@ -266,7 +290,7 @@ def _tune(
 
     end_politely()
     try:
-        search(study, budget, Deadline.after(budget.wall_s, begun), sources, quiet=quiet)
+        search(study, budget, Deadline.after(budget.wall_s, begun), sources, quiet=quiet, on=on)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
         say("interrupted; nothing recorded is lost. Go on with:")
@@ -292,7 +316,15 @@ def _tune(
     return 0 if answer.best is not None else 1
 
 
-def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], *, quiet: bool) -> None:
+def search(
+    study: Study,
+    budget: Budget,
+    deadline: Deadline,
+    sources: Sequence[Source],
+    *,
+    quiet: bool,
+    on: str | None = None,
+) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
     from autotune.api import running
     from autotune.report.summary import failure_lines
@@ -300,7 +332,7 @@ def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[S
 
     try:
         with live_display(quiet=quiet) as display:
-            running.search(study, budget, deadline, sources, display)
+            running.search(study, budget, deadline, sources, display, on)
     except AutotuneError:
         for line in failure_lines(result_of(study)):
             say(line)

@@ -38,7 +38,9 @@ from autotune.tuning.events import (
     StageEntered,
     TrialDisturbed,
     TrialEnded,
+    TrialLost,
     TrialStarted,
+    WorkerChanged,
 )
 
 _DOING = {
@@ -67,6 +69,7 @@ class LiveDisplay:
         self._doing = ""
         self._best: float | None = None
         self._block = self._num_blocks = 0
+        self._workers: dict[str, str] = {}
 
     def __enter__(self) -> LiveDisplay:
         if self._live is not None:
@@ -99,6 +102,15 @@ class LiveDisplay:
                 self._begin_confirmation(event)
             case BlockMeasured():
                 self._leave_block(event)
+            case WorkerChanged():
+                self._show_worker(event)
+
+    def _show_worker(self, event: WorkerChanged) -> None:
+        """What each worker does, in the line that changes."""
+        self._workers[event.worker] = event.what
+        if event.stays:
+            self._leave(f"worker {event.worker}: {event.what}")
+        self._show("; ".join(f"{name} {what}" for name, what in self._workers.items()))
 
     def _begin(self, event: SearchStarted) -> None:
         self._done = self._first_done = event.num_done
@@ -185,6 +197,8 @@ def _told(event: Event) -> list[str]:
         case DriftChecked():
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
             return [f"sentinel    {seconds(now_s)}, {change:+.1%} since the start"]
+        case TrialLost():
+            return [f"trial {event.number:>3}  lost: {event.why}; its config is tried again"]
         case SearchEnded():
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             return [f"the search ends: {why}"]
@@ -208,6 +222,7 @@ def _outcome(record: TrialRecord, objective: Objective) -> str:
             result += f", {objective.name} {shown(objective, objective.value(figures))}"
         mark = f" (infeasible: {misses(record)})" if record.violations else ""
         mark += f" (disturbed: {record.disturbed})" if record.disturbed else ""
+        mark += f" [{figures.worker.name}]" if figures.worker is not None else ""
         return result + mark
     if isinstance(record.outcome, Failure):
         return f"{record.outcome.reason}: {record.outcome.error[:90]}"

@@ -30,7 +30,9 @@ class BusyMachine:
         self._may_wait = True
 
     def look(self) -> None:
-        """Tell whether other programs use the machine right now."""
+        """Tell whether other programs use the machine right now; where workers measure, it does not matter."""
+        if self._session.devices is not None:
+            return
         taken = taken_cores(self._plan.look_s)
         if taken is not None and taken > BUSY:
             load_1m = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -62,7 +64,7 @@ class BusyMachine:
 
     def _wait(self, at_most_s: float) -> None:
         """Until the machine is quiet. Once that did not come in time, nothing is waited for any more."""
-        if not self._may_wait:
+        if not self._may_wait or self._session.devices is not None:
             return
         for _ in range(math.ceil(at_most_s / self._plan.look_s)):
             taken = taken_cores(self._plan.look_s)
