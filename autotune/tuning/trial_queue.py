@@ -43,7 +43,11 @@ class TrialQueue:
         request = trial_request(session.study, asked.number, asked.config, folder, session.budget)
         if session.devices is None:  # A cache lies on the host that made it.
             request = with_reuse(request, session.study, session.caches)
-        is_ahead = session.num_jobs > 1
+        try:
+            is_ahead = session.num_jobs > 1
+        except BaseException:  # No worker is left.
+            session.study.abandon(asked)
+            raise
         self._queued.append(Queued(asked, folder, request, is_ahead))
         if is_ahead:
             session.prepare(folder, request, longest_s)

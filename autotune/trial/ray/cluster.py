@@ -168,14 +168,14 @@ class RayCluster:
     def _actor(self, seat: _Seat, settings: WorkerSettings) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        remote = self._ray.remote(DeviceWorker)
+        # Orders are executed one after the other, beside the open call of `reports`.
+        remote = self._ray.remote(concurrency_groups={_REPORTS: 1})(DeviceWorker)
         placed = NodeAffinitySchedulingStrategy(seat.node, soft=False)
         return remote.options(
             num_cpus=seat.num_cpus,
             num_gpus=seat.num_gpus,
             resources=seat.resources,
             scheduling_strategy=placed,
-            concurrency_groups={_REPORTS: 1},  # Orders one after the other, and the open call of `reports` beside them.
             max_restarts=0,
         ).remote(settings)
 
