@@ -168,3 +168,15 @@ def test_a_killed_driver_leaves_nothing_and_resume_goes_on(model_file, space_fil
     assert study.num_recorded() == SEARCH.num_trials
     assert study.confirmation.verdict is Verdict.FASTER
     wait_until(lambda: not of_this_cluster())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("three_nodes")
+def test_doctor_lists_the_devices_of_the_cluster(monkeypatch):
+    """One finding for each worker, with versions; equal workers do not differ."""
+    from autotune.doctor import cluster
+
+    monkeypatch.setattr(cluster, "_versions_here", lambda: {"fake": "0"})
+    findings = cluster.examine_cluster("ray")
+    assert len(findings) == 3
+    assert all(each.ok and "fake 0" in each.found and "differs" not in each.found for each in findings)
