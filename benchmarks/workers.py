@@ -18,11 +18,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import autotune
 from autotune.measure.sampling import SamplingPlan
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.open import create_study
+from autotune.trial.command import code_sha256
 from autotune.trial.ray.cluster import LOCAL, SLOTS, RayCluster, require_ray
 from autotune.trial.ray.messages import WorkerSettings
 from autotune.trial.ray.trials import ClusterTrials
@@ -107,7 +107,7 @@ def _search_s(case: Case) -> float:
         if isinstance(event, SearchEnded):
             raise _SearchIsOver
 
-    settings = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, autotune.__version__)
+    settings = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, code_sha256())
     budget = Budget(
         num_trials=1 + case.num_trials, stop_early=False, sampling=_QUICK, noise_floor=_BLOCKS, trials_per_sentinel=1000
     )
@@ -163,9 +163,7 @@ def section(records: Sequence[Search]) -> str:
     return f"{ABOUT}\n\n{table(['workers', 'trials', 'a compiler sleeps', 'search', 'of ideal'], rows)}"
 
 
-BENCHMARK = Benchmark(
-    "workers", "The search on many workers", __doc__, Search, cases, run, judge, section, options
-)
+BENCHMARK = Benchmark("workers", "The search on many workers", __doc__, Search, cases, run, judge, section, options)
 
 if __name__ == "__main__":
     os.environ.pop("FAKE_CLOCK", None)  # Compilers shall sleep.

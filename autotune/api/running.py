@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-import autotune
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Failure, Measurement
@@ -15,6 +14,7 @@ from autotune.results.result import result_of
 from autotune.study.budget import Budget, duration_s
 from autotune.study.open import open_study
 from autotune.study.study import Study
+from autotune.trial.command import code_sha256
 from autotune.trial.ray.messages import WorkerSettings
 from autotune.trial.ray.trials import ClusterTrials
 from autotune.trial.runner.deadline import Deadline
@@ -75,6 +75,7 @@ def search(
     deadline: Deadline,
     sources: Sequence[Source],
     notify: Notify,
+    *,
     on: str | None = None,
 ) -> None:
     """Search and confirm, from where an earlier run stopped, here or `on` a cluster. Raises like `Tuner.run`; what is
@@ -97,7 +98,7 @@ def workers_of(study: Study, budget: Budget, on: str, notify: Notify) -> Cluster
         device=manifest.workload.device,
         variables=manifest.variables,
         versions={target.workload.framework: target.framework_version for target in manifest.targets},
-        autotune_version=autotune.__version__,
+        code_sha256=code_sha256(),
     )
     return ClusterTrials(
         cluster_for(on),

@@ -234,7 +234,7 @@ def _run(
 ) -> TuneResult:
     """Search, confirm and read the result. `begun`: when the time of the budget began."""
     try:
-        search(study, budget, Deadline.after(budget.wall_s, begun), sources, tell, on)
+        search(study, budget, Deadline.after(budget.wall_s, begun), sources, tell, on=on)
         if profile:
             profile_best(study)
         return TuneResult(study)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly, print_line
+from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, On, StudiesDir, app, one_of, plainly, print_line
 
 
 @app.command()
@@ -67,9 +67,7 @@ def spaces(
 @app.command()
 @plainly
 def doctor(
-    on: Annotated[
-        str | None, typer.Option("--on", help="ray, or ray://HOST:PORT: the devices of a Ray cluster. [this machine]")
-    ] = None,
+    on: On = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     as_json: AsJson = False,
 ) -> int:

@@ -14,12 +14,14 @@ from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
     BudgetFlag,
+    On,
     StudiesDir,
     app,
     end_politely,
     one_of,
     plainly,
     print_document,
+    require_on,
     say,
 )
 from autotune.errors import AutotuneError
@@ -46,10 +48,6 @@ Jobs = Annotated[
         min=1,
         help="Trials that are compiled at the same time, on a CPU; each is timed alone. [1]",
     ),
-]
-On = Annotated[
-    str | None,
-    typer.Option("--on", help="ray, or ray://HOST:PORT: run the trials on all devices of a Ray cluster. [this machine]"),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr while the study runs.")]
 
@@ -234,17 +232,6 @@ def require_report(path: Path, deadline: str | None) -> None:
     require_possible(path)
 
 
-def require_on(on: str, deadline: str | None = None, *, profiled: bool = False) -> None:
-    """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
-    from autotune.errors import InputError
-    from autotune.trial.ray.cluster import require_known
-
-    if deadline is not None or profiled:
-        flag = "--profile" if deadline is None else "--deadline"
-        raise InputError(f"{flag} and --on: that part runs on this machine alone", tip="leave one of the two out")
-    require_known(on)
-
-
 @app.command()
 @plainly
 def resume(
@@ -317,13 +304,7 @@ def _tune(
 
 
 def search(
-    study: Study,
-    budget: Budget,
-    deadline: Deadline,
-    sources: Sequence[Source],
-    *,
-    quiet: bool,
-    on: str | None = None,
+    study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], *, quiet: bool, on: str | None = None
 ) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
     from autotune.api import running
@@ -332,7 +313,7 @@ def search(
 
     try:
         with live_display(quiet=quiet) as display:
-            running.search(study, budget, deadline, sources, display, on)
+            running.search(study, budget, deadline, sources, display, on=on)
     except AutotuneError:
         for line in failure_lines(result_of(study)):
             say(line)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import get_args
 
-import autotune
 from autotune.backends.registry import bundled_names, framework_version
 from autotune.doctor.machine import MachineFinding
 from autotune.environment import Environment
 from autotune.errors import MissingDeviceError, MissingFrameworkError
+from autotune.trial.command import code_sha256
 from autotune.trial.ray.cluster import cluster_for
 from autotune.trial.ray.links import Link
 from autotune.trial.ray.messages import WorkerSettings
@@ -40,7 +40,7 @@ def _versions_here() -> dict[str, str]:
 
 def _examine(on: str, device: Device, versions: dict[str, str]) -> list[MachineFinding]:
     cluster = cluster_for(on)
-    settings = WorkerSettings(tuple(versions), device, {}, versions, autotune.__version__)
+    settings = WorkerSettings(tuple(versions), device, {}, versions, code_sha256())
     links = cluster.start(settings)
     try:
         return [finding_of(each, links[0]) for each in links]
@@ -70,4 +70,6 @@ def differences(first: Environment, other: Environment) -> list[str]:
     ]
     names = sorted({*first.packages, *other.packages})
     pairs += [(name, first.packages.get(name), other.packages.get(name)) for name in names]
-    return [f"{name} {theirs or 'missing'} and not {mine or 'missing'}" for name, mine, theirs in pairs if mine != theirs]
+    return [
+        f"{name} {theirs or 'missing'} and not {mine or 'missing'}" for name, mine, theirs in pairs if mine != theirs
+    ]

@@ -102,6 +102,8 @@ class LiveDisplay:
                 self._begin_confirmation(event)
             case BlockMeasured():
                 self._leave_block(event)
+            case TrialLost():
+                self._leave(f"trial {event.number:>3}  lost: {event.why}; its config is tried again")
             case WorkerChanged():
                 self._show_worker(event)
 
@@ -197,8 +199,6 @@ def _told(event: Event) -> list[str]:
         case DriftChecked():
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
             return [f"sentinel    {seconds(now_s)}, {change:+.1%} since the start"]
-        case TrialLost():
-            return [f"trial {event.number:>3}  lost: {event.why}; its config is tried again"]
         case SearchEnded():
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             return [f"the search ends: {why}"]

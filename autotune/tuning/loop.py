@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from autotune.config import Config
 from autotune.errors import HarnessError
@@ -20,7 +19,8 @@ from autotune.study.sampler.early_stop import FEWEST_TRIALS
 from autotune.study.study import Study
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.runner import ManyDevices, PreparedTrials, Trials, WorkerLostError
+from autotune.trial.runner.many_devices import ManyDevices, WorkerLostError
+from autotune.trial.runner.runner import PreparedTrials, Trials
 from autotune.tuning import priors, pruning
 from autotune.tuning.baseline import require_baseline, require_same_machine
 from autotune.tuning.busy_machine import BusyMachine
@@ -41,7 +41,8 @@ from autotune.tuning.events import (
 )
 from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
-from autotune.tuning.noise_floor import check_drift, measure_noise_floor
+from autotune.tuning.lost_workers import until_no_worker_is_lost
+from autotune.tuning.noise_floor import check_drift, measure_noise_floor, note_drift
 from autotune.tuning.reuse import shelve
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget
@@ -49,8 +50,6 @@ from autotune.tuning.trial_queue import Queued, TrialQueue
 
 HARNESS_FAILURES_IN_A_ROW = 2
 """After this many the machine is at fault, and the search ends."""
-
-T = TypeVar("T")
 
 
 class Tuner:
@@ -112,7 +111,7 @@ class Tuner:
                 self._time.require_untuned()
             if earlier is not None and stands:
                 return earlier
-            confirmation = _until_no_worker_is_lost(lambda: confirm(self._session))
+            confirmation = until_no_worker_is_lost(lambda: confirm(self._session))
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # It is outdated, but better than none.
             study.confirmation = confirmation
@@ -262,7 +261,7 @@ class Tuner:
         drift check.
         """
         self._notify(ModelChecked())
-        outcome = _until_no_worker_is_lost(lambda: self._quiet.attempt(*self._session.untuned_again("untuned")))
+        outcome = until_no_worker_is_lost(lambda: self._quiet.attempt(*self._session.untuned_again("untuned")))
         if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
             raise HarnessError(
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
@@ -282,26 +281,19 @@ class Tuner:
         if untuned is None:
             return
         if study.noise_floor is None and self._time.has_time_for_noise_floor():
-            floor = _until_no_worker_is_lost(lambda: measure_noise_floor(self._session))
+            floor = until_no_worker_is_lost(lambda: measure_noise_floor(self._session))
             if floor is not None:
                 study.noise_floor = floor
         last = max((each.after for each in study.drift_checks), default=untuned.number)
         newest = max(each.number for each in study.records() if each.state != "running")
         if self._session.devices is not None:
-            self._note_drift(newest, untuned.measurement.latency.p50, self._session.devices)
+            note_drift(self._session, self._session.devices, newest, untuned.measurement.latency.p50)
             return
         if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_drift_check():
             first_s = untuned.measurement.latency.p50
             check = check_drift(self._session, self._quiet, newest, first_s)
             if check is not None:
                 Study.drift_checks.add(study, check)
-
-    def _note_drift(self, newest: int, first_s: float, devices: ManyDevices) -> None:
-        """Each worker times the untuned model itself, between its trials."""
-        for change in devices.take_drift():
-            check = DriftCheck(after=newest, latency_s=first_s * change)
-            Study.drift_checks.add(self._study, check)
-            self._notify(DriftChecked(check, first_s))
 
     def _run_queued(self, queued: Queued, longest_s: float) -> Outcome:
         """Run and store one trial, of at most `longest_s`. An interrupted trial is not left running in the study, nor
@@ -336,15 +328,6 @@ class Tuner:
         wanted = [*(each.number for each in likely_finalists(self._session)), *self._queue.numbers()]
         shelve(self._study.record(asked.number), wanted, self._study, self._session.caches)
         return outcome
-
-
-def _until_no_worker_is_lost(measure: Callable[[], T]) -> T:
-    """Measure again, on another worker, where one was lost. It ends: a worker that is lost twice is left out."""
-    while True:
-        try:
-            return measure()
-        except WorkerLostError:
-            continue
 
 
 def _stands(confirmation: Confirmation, study: Study) -> bool:

@@ -13,6 +13,8 @@ from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import Verdict
+from autotune.report.summary import summary_rows
+from autotune.results.result import result_of
 from autotune.trial.folder import OUTCOME_FILE
 from autotune.trial.ray import device_worker
 from autotune.trial.ray.device_worker import DeviceWorker
@@ -198,6 +200,16 @@ def test_the_trial_of_a_lost_worker_is_tried_again(make_study, tune):
     assert confirmation.verdict is Verdict.FASTER
 
 
+def test_the_summary_shows_each_worker(make_study, tune):
+    """Its name and host, how many trials it measured, and how fast its untuned model is."""
+    study = make_study()
+    tune(study, {"a": 1.0, "b": 10.0})
+    rows = summary_rows(result_of(study))
+    shown = {text.split()[0]: text for label, text in rows if label == "worker"}
+    assert shown.keys() == {"a", "b"}
+    assert "untuned 80 ms" in shown["b"]
+
+
 def test_a_worker_is_left_out_after_two_losses(make_study, tune):
     """The others go on alone and the study is complete."""
     study = make_study()
@@ -220,7 +232,7 @@ def test_a_config_that_kills_its_worker_is_given_up(make_study, tune):
     study = make_study()
     kills = lambda _, config: config.get("behaviour") == "wrong"  # noqa: E731
     budget = SEARCH.model_copy(update={"num_trials": 6})
-    _, _, cluster = tune(study, dict.fromkeys("abcdefgh", 1.0), budget, kills=kills)
+    tune(study, dict.fromkeys("abcdefgh", 1.0), budget, kills=kills)
     failed = [each.outcome for each in study.records() if isinstance(each.outcome, Failure)]
     assert all(each.reason is Reason.HARNESS for each in failed)
     assert study.num_recorded() == 6
@@ -323,7 +335,7 @@ def _known_devices(monkeypatch):
         version, devices = "0", {"cpu": "fake"}
 
     monkeypatch.setattr(device_worker, "find_devices", lambda _: Found)
-    monkeypatch.setattr(device_worker.autotune, "__version__", "0")
+    monkeypatch.setattr(device_worker, "code_sha256", lambda: "0")
 
 
 @pytest.mark.usefixtures("_known_devices")

@@ -14,10 +14,10 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
-from autotune import __version__  # noqa: E402
 from autotune.measure.measurement import Measurement  # noqa: E402
 from autotune.measure.statistics import Verdict  # noqa: E402
 from autotune.study.open import open_study  # noqa: E402
+from autotune.trial.command import code_sha256  # noqa: E402
 from autotune.trial.ray.cluster import SLOTS, RayCluster  # noqa: E402
 from autotune.trial.ray.messages import WorkerSettings  # noqa: E402
 from autotune.trial.ray.trials import ClusterTrials  # noqa: E402
@@ -25,7 +25,7 @@ from autotune.trial.runner.orphans import MARK_VARIABLE  # noqa: E402
 from autotune.tuning.loop import Tuner  # noqa: E402
 from tests.conftest import QUICK_BUDGET, cli_command, cli_environment  # noqa: E402
 
-SETTINGS = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, __version__)
+SETTINGS = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, code_sha256())
 SEARCH = QUICK_BUDGET.model_copy(update={"stop_early": False})
 QUIET = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
 FEW_BYTES = 80 * 2**20
@@ -85,7 +85,7 @@ def kill_at_its_trial(study, number, kill):
     """Call `kill` as soon as the study has recorded so many trials."""
 
     def watch():
-        while len([each for each in (study.folder / "trials").glob("*/outcome.json")]) < number:
+        while len(list((study.folder / "trials").glob("*/outcome.json"))) < number:
             time.sleep(0.02)
         kill()
 
@@ -140,7 +140,7 @@ def test_a_killed_node_costs_no_trial(three_nodes, make_study):
 
 @pytest.mark.slow
 def test_a_killed_driver_leaves_nothing_and_resume_goes_on(model_file, space_file, tmp_path):
-    """kill -9 of `tune --on ray` ends the cluster that it had started, with all trials; `resume` completes the study."""
+    """kill -9 of `tune --on ray` ends its cluster with all trials; `resume` completes the study."""
     folder = Path("/tmp", f"ray-{os.getpid()}")  # Sockets lie in it, whose paths must be short.
     environment = cli_environment() | {"RAY_TMPDIR": str(folder)}
     environment.pop("RAY_ADDRESS", None)
@@ -157,11 +157,18 @@ def test_a_killed_driver_leaves_nothing_and_resume_goes_on(model_file, space_fil
     driver.wait()
 
     def of_this_cluster():
-        return [each.pid for each in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(each.info["cmdline"] or [])]
+        return [
+            each.pid for each in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(each.info["cmdline"] or [])
+        ]
 
     wait_until(lambda: not of_this_cluster() and not trials_that_run())
     done = subprocess.run(
-        cli_command("resume", "s", "--on", "ray"), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        cli_command("resume", "s", "--on", "ray"),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     study = open_study(tmp_path / "studies", "s")

@@ -19,11 +19,11 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-import autotune
 from autotune import environment
 from autotune.backends.registry import framework_version
 from autotune.errors import AutotuneError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.trial.command import code_sha256
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.ray.messages import (
     Begin,
@@ -86,8 +86,8 @@ class DeviceWorker:
                     problem = f"{framework} finds no {settings.device}"
         except AutotuneError as error:
             problem = str(error)
-        if autotune.__version__ != settings.autotune_version:
-            problem = f"autotune {autotune.__version__} is installed, and {settings.autotune_version} on the driver"
+        if code_sha256() != settings.code_sha256:
+            problem = "the sources of autotune there are not the driver's: install the same release"
         device = devices.get(settings.device, settings.device)
         return WorkerFacts(
             host=environment.hostname(),

@@ -1,4 +1,4 @@
-"""What the driver and a worker send each other. Files travel as bytes; no path of one host means anything on another."""
+"""What the driver and a worker send each other. Files travel as bytes; a path means nothing on another host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class WorkerSettings:
     variables: dict[str, str]
     versions: dict[str, str]
     """Of the frameworks that the study is about."""
-    autotune_version: str
+    code_sha256: str
+    """Of the driver's own sources (`command.code_sha256`)."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from autotune.trial.ray.messages import (
 )
 from autotune.trial.ray.parcel import REFERENCE, Parcel, order_for, parcel_of
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.runner import LiveTrial, StageCallback, UntunedAgain, WorkerLostError
+from autotune.trial.runner.many_devices import UntunedAgain, WorkerLostError
+from autotune.trial.runner.runner import LiveTrial, StageCallback
 
 Tell = Callable[[str, str, bool], None]
 """Told the name of a worker, what it does or what happened to it, and whether that is worth a line that stays."""
@@ -168,9 +169,7 @@ class ClusterTrials:
         if on_stage is not None and job.stage is not Stage.START:
             on_stage(job.stage)
 
-    def _send_trial(
-        self, member: Member, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False
-    ) -> Job:
+    def _send_trial(self, member: Member, folder: TrialFolder, request: TrialRequest, *, fresh: bool = False) -> Job:
         """Send a trial of the search, after a reading of the untuned model where one is due."""
         is_due = not member.untuned_s or member.num_since_reading >= self._trials_per_reading
         if is_due and not request.untuned and self._untuned is not None:
@@ -335,4 +334,3 @@ def _outcome_in(folder: TrialFolder, ended: Ended) -> Outcome:
         outcome = outcome.model_copy(update={"evidence": evidence})  # The log lies here as well.
         folder.write_outcome(outcome)
     return outcome
-

@@ -7,7 +7,7 @@ that is being timed.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -23,8 +23,6 @@ from autotune.trial.runner.supervisor_process import SupervisorProcess
 from autotune.trial.toolchain import ensure_toolchain
 
 StageCallback = Callable[[Stage], None]
-UntunedAgain = Callable[[str, bool], tuple[TrialFolder, TrialRequest]]
-"""Folder and request of one more run of the untuned model: told a name, and whether it is its worker's first one."""
 Waits = Literal["free", "gated", "live"]
 """What a process waits for before it takes samples: nothing, one order to begin, or an order for each turn."""
 
@@ -69,28 +67,6 @@ class PreparedTrials(Trials, Protocol):
 
     def drop_prepared(self) -> None:
         """End the prepared trials that were neither run nor held."""
-
-
-class WorkerLostError(HarnessError):
-    """The worker of a trial died, or its node did: the trial says nothing and is tried again."""
-
-
-class ManyDevices(PreparedTrials, Protocol):
-    """Trials on several devices, which run side by side. `run`, `hold` and a live process's methods raise
-    WorkerLostError; what has no worker left, HarnessError."""
-
-    @property
-    def num_workers(self) -> int:
-        """Trials that run at the same time."""
-
-    def time_untuned_by(self, untuned: UntunedAgain) -> None:
-        """How a worker's own runs of the untuned model are made."""
-
-    def next_ended(self, folders: Sequence[TrialFolder]) -> TrialFolder:
-        """Wait until one of these prepared trials has ended or is lost; its `run` returns at once then."""
-
-    def take_drift(self) -> list[float]:
-        """What workers measured of the untuned model since the last call, each as a multiple of its first reading."""
 
 
 class Runner:
