@@ -202,7 +202,7 @@ class ClusterTrials:
         return job
 
     def _parcel_of(self, request: TrialRequest) -> Parcel:
-        """The model's files are read once: what a run of the tool measures does not change under it."""
+        """Each file is read once: what a run of the tool measures does not change under it."""
         key = (request.workload.reference, request.workload.search_path)
         if key not in self._parcels:
             self._parcels[key] = parcel_of(request)
@@ -210,7 +210,11 @@ class ClusterTrials:
         parcel.include(self._parcels[key])
         reference = Path(request.reference)
         if reference.exists():
-            parcel.add(REFERENCE, reference)
+            made = (request.reference, str(reference.stat().st_mtime_ns))
+            if made not in self._parcels:
+                self._parcels[made] = Parcel()
+                self._parcels[made].add(REFERENCE, reference)
+            parcel.include(self._parcels[made])
         return parcel
 
     def _listen(self) -> None:
