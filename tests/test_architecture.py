@@ -50,6 +50,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "scipy": ("study/sampler/",),
     "sqlalchemy": ("study/storage.py", "study/shared/"),
     "psycopg": ("study/shared/",),
+    "ray": ("trial/ray/cluster.py",),
     "prometheus_client": ("job/prometheus.py",),
     "yaml": ("files.py",),
     "typer": ("cli/",),

@@ -26,7 +26,9 @@ from autotune.tuning.events import (
     StageEntered,
     TrialDisturbed,
     TrialEnded,
+    TrialLost,
     TrialStarted,
+    WorkerChanged,
 )
 
 __all__ = [
@@ -52,7 +54,9 @@ __all__ = [
     "StageEntered",
     "TrialDisturbed",
     "TrialEnded",
+    "TrialLost",
     "TrialStarted",
+    "WorkerChanged",
 ]
 
 

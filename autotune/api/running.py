@@ -8,16 +8,19 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
-from autotune.measure.measurement import Failure
+from autotune.measure.measurement import Failure, Measurement
 from autotune.planning.manifest import require_same_question
 from autotune.results.result import result_of
 from autotune.study.budget import Budget, duration_s
 from autotune.study.open import open_study
 from autotune.study.shared.url import StorageUrl
 from autotune.study.study import Study
+from autotune.trial.command import code_sha256
+from autotune.trial.ray.messages import WorkerSettings
+from autotune.trial.ray.trials import ClusterTrials
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runners import Runners
-from autotune.tuning.events import Notify
+from autotune.tuning.events import Notify, WorkerChanged
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import Source
 from autotune.tuning.rerun import rerun_trial
@@ -67,10 +70,44 @@ def runners_of(study: Study) -> Runners:
     )
 
 
-def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], notify: Notify) -> None:
-    """Search and confirm, from where an earlier run stopped. Raises like `Tuner.run`; what is recorded stays."""
+def search(
+    study: Study,
+    budget: Budget,
+    deadline: Deadline,
+    sources: Sequence[Source],
+    notify: Notify,
+    *,
+    on: str | None = None,
+) -> None:
+    """Search and confirm, from where an earlier run stopped, here or `on` a cluster. Raises like `Tuner.run`; what is
+    recorded stays."""
+    if on is not None:
+        with workers_of(study, budget, on, notify) as devices:
+            Tuner(study, budget, devices, notify, deadline=deadline, sources=sources, devices=devices).run()
+        return
     with runners_of(study) as trials:
         Tuner(study, budget, trials, notify, deadline=deadline, sources=sources, prepared_trials=trials).run()
+
+
+def workers_of(study: Study, budget: Budget, on: str, notify: Notify) -> ClusterTrials:
+    """What runs the trials of a study on a cluster; a context manager. Raises InputError without Ray."""
+    from autotune.trial.ray.cluster import cluster_for
+
+    manifest, untuned = study.manifest, study.untuned_record()
+    settings = WorkerSettings(
+        frameworks=tuple(target.workload.framework for target in manifest.targets),
+        device=manifest.workload.device,
+        variables=manifest.variables,
+        versions={target.workload.framework: target.framework_version for target in manifest.targets},
+        code_sha256=code_sha256(),
+    )
+    return ClusterTrials(
+        cluster_for(on),
+        settings,
+        untuned.outcome if untuned is not None and isinstance(untuned.outcome, Measurement) else None,
+        budget.trials_per_sentinel,
+        lambda worker, what, stays: notify(WorkerChanged(worker, what, stays)),
+    )
 
 
 def profile_best(study: Study) -> dict[int, Failure]:

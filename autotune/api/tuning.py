@@ -27,6 +27,7 @@ from autotune.study.database import DEFAULT_STUDIES_DIR
 from autotune.study.open import open_or_create, open_study
 from autotune.study.shared.url import chosen_storage
 from autotune.study.study import Study
+from autotune.trial.ray.cluster import require_known
 from autotune.trial.runner.deadline import Deadline
 from autotune.tuning.events import Event, Notify
 from autotune.tuning.priors import Source, read_prior
@@ -66,6 +67,7 @@ def tune(
     compile_timeout: float | None = None,
     trial_timeout: float | None = None,
     profile: bool = False,
+    on: str | None = None,
 ) -> TuneResult:
     """Search for the fastest correct compile config of a model, confirm it, and return the result.
 
@@ -90,6 +92,8 @@ def tune(
       no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `early_stop`: stop
       when no remaining config is likely to improve the result. `jobs`: trials that are compiled at the same time; None:
       one. `compile_timeout`, `trial_timeout`: seconds.
+    * `on`: `"ray"` or `"ray://HOST:PORT"`: all devices of a Ray cluster run trials side by side
+      (docs/many-machines.md); None: this machine.
     * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of
       several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
@@ -111,6 +115,7 @@ def tune(
     it, and the same call goes on. No signal handler is set; any thread may call this.
     """
     begun = time.monotonic()
+    _check_on(on, profile=profile)
     folder, url = Path(studies_dir), chosen_storage(storage)
     limits = _limits(
         parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
@@ -139,7 +144,7 @@ def tune(
     with _audience(callbacks, progress=progress) as tell:
         with named_model(build, inputs, request, folder, tell) as named:
             opened = open_or_create(folder, make_manifest(named), url)
-        return _run(opened, limits, begun, sources, tell, profile=profile)
+        return _run(opened, limits, begun, sources, tell, profile=profile, on=on)
 
 
 @in_python_words
@@ -154,6 +159,7 @@ def resume(
     storage: str | None = None,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool = True,
+    on: str | None = None,
 ) -> TuneResult:
     """Continue a study. All its settings are read from it; only a time limit starts again.
 
@@ -161,10 +167,11 @@ def resume(
     errors are those of `tune`; StoreError also where the model's file or the framework's release has changed.
     """
     begun = time.monotonic()
+    _check_on(on)
     opened, before = reopen(Path(studies_dir), study, chosen_storage(storage))
     limits = _limits(parse_budget(budget, before), trials, early_stop=early_stop, jobs=jobs)
     with _audience(callbacks, progress=progress) as tell:
-        return _run(opened, limits, begun, (), tell)
+        return _run(opened, limits, begun, (), tell, on=on)
 
 
 @in_python_words
@@ -201,6 +208,15 @@ def _limits(
     return budget.but(num_trials=trials, stop_early=early_stop, num_jobs=jobs, compile_s=compile_s, total_s=total_s)
 
 
+def _check_on(on: str | None, *, profile: bool = False) -> None:
+    """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
+    if on is None:
+        return
+    if profile:
+        raise InputError("profile=True and on: profiles are made on this machine alone", tip="leave one of the two out")
+    require_known(on)
+
+
 @contextmanager
 def _audience(callbacks: Callback | Sequence[Callback], *, progress: bool) -> Iterator[Notify]:
     """What tells the display, if there is one, and then the callbacks."""
@@ -220,11 +236,18 @@ def _display() -> LiveDisplay:
 
 
 def _run(
-    study: Study, budget: Budget, begun: float, sources: Sequence[Source], tell: Notify, *, profile: bool = False
+    study: Study,
+    budget: Budget,
+    begun: float,
+    sources: Sequence[Source],
+    tell: Notify,
+    *,
+    profile: bool = False,
+    on: str | None = None,
 ) -> TuneResult:
     """Search, confirm and read the result. `begun`: when the time of the budget began."""
     try:
-        search(study, budget, Deadline.after(budget.wall_s, begun), sources, tell)
+        search(study, budget, Deadline.after(budget.wall_s, begun), sources, tell, on=on)
         if profile:
             profile_best(study)
         return TuneResult(study)

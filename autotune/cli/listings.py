@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, StudiesDir, app, one_of, plainly, print_json, print_line
+from autotune.cli.app import (
+    DEFAULT_STUDIES_DIR,
+    AsJson,
+    On,
+    StudiesDir,
+    app,
+    one_of,
+    plainly,
+    print_json,
+    print_line,
+)
 
 
 @app.command()
@@ -66,11 +76,20 @@ def spaces(
 
 @app.command()
 @plainly
-def doctor(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = False) -> int:
+def doctor(
+    on: On = None,
+    studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
+    as_json: AsJson = False,
+) -> int:
     """Report which frameworks, devices and compilers are available, and what to install."""
     from autotune.doctor.machine import examine
 
-    findings = examine(studies_dir)
+    if on is None:
+        findings = examine(studies_dir)
+    else:
+        from autotune.doctor.cluster import examine_cluster
+
+        findings = examine_cluster(on)
     if as_json:
         print_json([each.model_dump() for each in findings])
     else:
@@ -78,4 +97,4 @@ def doctor(studies_dir: StudiesDir = DEFAULT_STUDIES_DIR, as_json: AsJson = Fals
             print_line(f"{'ok     ' if each.ok else 'missing'} {each.what}: {each.found}")
             if each.cure:
                 print_line(f"        -> {each.cure}")
-    return 0 if any(each.ok for each in findings if each.is_framework) else 1
+    return 0 if any(each.ok for each in findings if each.is_framework or on is not None) else 1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,25 +12,16 @@ from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
     BudgetFlag,
+    On,
     Storage,
     StudiesDir,
     app,
-    end_politely,
     one_of,
     plainly,
-    print_document,
-    say,
-    say_error,
+    require_on,
 )
-from autotune.errors import AutotuneError, InputError
-
-if TYPE_CHECKING:
-    from autotune.report.live import LiveDisplay
-    from autotune.results.result import StudyResult
-    from autotune.study.budget import Budget
-    from autotune.study.study import Study
-    from autotune.trial.runner.deadline import Deadline
-    from autotune.tuning.priors import Source
+from autotune.cli.running import run_study
+from autotune.errors import InputError
 
 EarlyStop = Annotated[
     bool | None,
@@ -94,6 +83,7 @@ def tune(
     ] = None,
     early_stop: EarlyStop = None,
     jobs: Jobs = None,
+    on: On = None,
     quiet: Quiet = False,
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
@@ -195,6 +185,8 @@ def tune(
         require_report(report, deadline)
     if dry_run and deadline is not None:
         raise InputError("--dry-run and --deadline: each tier is a study of its own", tip="leave out --deadline")
+    if on is not None:
+        require_on(on, deadline, profiled=profile)
     wish = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),
@@ -234,7 +226,7 @@ def tune(
     if say_cost(manifest, wanted, studies_dir, shared, as_json=as_json, dry_run=dry_run, quiet=quiet):
         return 0
     opened = open_or_create(studies_dir, manifest, shared)
-    return _tune(opened, wanted, as_json, begun, sources, profiled=profile, quiet=quiet, report=report)
+    return run_study(opened, wanted, as_json, begun, sources, profiled=profile, quiet=quiet, report=report, on=on)
 
 
 @app.command()
@@ -247,6 +239,7 @@ def resume(
     budget: BudgetFlag = None,
     early_stop: EarlyStop = None,
     jobs: Jobs = None,
+    on: On = None,
     quiet: Quiet = False,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
@@ -257,93 +250,8 @@ def resume(
     from autotune.api.running import parse_budget, reopen
     from autotune.study.shared.url import chosen_storage
 
+    if on is not None:
+        require_on(on)
     opened, before = reopen(studies_dir, study, chosen_storage(storage))
     wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop, num_jobs=jobs)
-    return _tune(opened, wanted, as_json, begun, quiet=quiet)
-
-
-def _tune(
-    study: Study,
-    budget: Budget,
-    as_json: bool,
-    begun: float,
-    sources: Sequence[Source] = (),
-    *,
-    profiled: bool = False,
-    quiet: bool = False,
-    report: Path | None = None,
-) -> int:
-    """Run the loop with a display, then print the verdict."""
-    from autotune.results.result import result_of
-    from autotune.trial.runner.deadline import Deadline
-
-    end_politely()
-    try:
-        search(study, budget, Deadline.after(budget.wall_s, begun), sources, quiet=quiet)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
-        say("interrupted; nothing recorded is lost. Go on with:")
-        say(f"  {study.command('resume')}")
-        return 130
-    except AutotuneError as problem:
-        if not as_json:
-            raise
-        print_document(study, result_of(study))  # It has the failures.
-        return say_error(problem)
-    if profiled:
-        profile(study)
-    answer = result_of(study)
-    if as_json:
-        print_document(study, answer)
-    else:
-        print_summary(answer, study.flags, profiled=profiled)
-    if report is not None:
-        from autotune.report.html.page import write_report
-
-        write_report(study, report)
-        say(f"report: {report}")
-    study.close()
-    return 0 if answer.best is not None else 1
-
-
-def search(study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], *, quiet: bool) -> None:
-    """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
-    from autotune.api import running
-    from autotune.report.summary import failure_lines
-    from autotune.results.result import result_of
-
-    try:
-        with live_display(quiet=quiet) as display:
-            running.search(study, budget, deadline, sources, display)
-    except AutotuneError:
-        for line in failure_lines(result_of(study)):
-            say(line)
-        raise
-
-
-def live_display(*, quiet: bool) -> LiveDisplay:
-    """What shows the trials while they run, on stderr."""
-    from autotune.report.console import PlainConsole
-    from autotune.report.live import LiveDisplay
-
-    return LiveDisplay(PlainConsole(stderr=True, quiet=quiet))
-
-
-def print_summary(answer: StudyResult, flags: str, *, profiled: bool, with_next: bool = True) -> None:
-    """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
-    from autotune.report.console import console
-    from autotune.report.profile import hot_spots_table
-    from autotune.report.summary import summary
-
-    screen = console()
-    if profiled and answer.hot_spots is not None:
-        screen.print(hot_spots_table(answer.hot_spots))
-    screen.print(summary(answer, flags, with_next=with_next))
-
-
-def profile(study: Study) -> None:
-    """Profile the untuned model and the best config, and say which of them could not be."""
-    from autotune.api.running import profile_best
-
-    for number, failure in profile_best(study).items():
-        say(f"trial {number} was not profiled: {failure.reason} at {failure.stage}: {failure.error}")
+    return run_study(opened, wanted, as_json, begun, quiet=quiet, on=on)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.app import end_politely, print_json, print_line, say
-from autotune.cli.tune import live_display, print_summary, profile, search
+from autotune.cli.running import live_display, print_summary, profile, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
 if TYPE_CHECKING:

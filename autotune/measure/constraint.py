@@ -118,8 +118,11 @@ class Constraint(Record):
         return self.bound if self.bound > 0 else 1.0
 
     def value(self, measurement: Measurement) -> float | None:
-        """In the quantity's unit; None where the framework cannot tell."""
-        return _quantity(self.text, self.quantity).read(measurement)
+        """In the quantity's unit; None where the framework cannot tell. Times are those of the worker that ran the
+        study's untuned trial."""
+        value = _quantity(self.text, self.quantity).read(measurement)
+        factor = {"s": measurement.scale, "/s": 1 / measurement.scale}.get(self.unit, 1.0)
+        return None if value is None else factor * value
 
     def miss(self, measurement: Measurement) -> Miss | None:
         """None where the constraint is kept. What the framework cannot tell keeps no promise."""

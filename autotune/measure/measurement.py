@@ -172,6 +172,23 @@ class Samples(Record):
         return self.steady and self.ended_by != "slower"
 
 
+class OnWorker(Record):
+    """The worker of a cluster that measured a trial, and how fast it is: its figures mean something beside its own
+    untuned model only."""
+
+    name: str
+    host: str
+    untuned_s: PositiveFloat
+    """Median latency of the untuned model on this worker."""
+    study_s: PositiveFloat
+    """The same in the study's untuned trial, whose worker all others are compared with."""
+
+    @property
+    def scale(self) -> float:
+        """Seconds of this worker times this are seconds of the one that ran the untuned trial."""
+        return self.study_s / self.untuned_s
+
+
 class Measurement(Record):
     """A trial that ran with correct outputs."""
 
@@ -214,6 +231,13 @@ class Measurement(Record):
     """What was called under traffic; None: the same inputs again and again."""
     first_crash: str | None = None
     """Folder with the files of an earlier process of this trial that crashed; None: none did."""
+    worker: OnWorker | None = None
+    """None: this machine, or a live process of a blocked run, whose contestants share one device."""
+
+    @property
+    def scale(self) -> float:
+        """What its seconds are multiplied by before they are compared with those of other trials of the study."""
+        return 1.0 if self.worker is None else self.worker.scale
 
     @cached_property
     def latency(self) -> Latency:

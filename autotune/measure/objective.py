@@ -92,11 +92,13 @@ class Objective(Record):
         """What is minimised: seconds (of a call, an item, the first call, the whole job) or bytes.
 
         `compile` is the time to the first result, which the untuned model has too, so that ratios are defined. Infinite
-        where the framework cannot tell: such a config is never the best.
+        where the framework cannot tell: such a config is never the best. Seconds are those of the worker that ran the
+        study's untuned trial.
         """
         if self.num_calls is not None:
-            return total_s(measurement, self.num_calls)
-        return _VALUES[self.quantity](measurement)
+            return measurement.scale * total_s(measurement, self.num_calls)
+        value = _VALUES[self.quantity](measurement)
+        return measurement.scale * value if self.is_timed else value
 
 
 def _memory_bytes(measurement: Measurement) -> float:

@@ -39,7 +39,9 @@ from autotune.tuning.events import (
     StageEntered,
     TrialDisturbed,
     TrialEnded,
+    TrialLost,
     TrialStarted,
+    WorkerChanged,
 )
 
 _DOING = {
@@ -68,6 +70,7 @@ class LiveDisplay:
         self._doing = ""
         self._best: float | None = None
         self._block = self._num_blocks = 0
+        self._workers: dict[str, str] = {}
 
     def __enter__(self) -> LiveDisplay:
         if self._live is not None:
@@ -100,6 +103,17 @@ class LiveDisplay:
                 self._begin_confirmation(event)
             case BlockMeasured():
                 self._leave_block(event)
+            case TrialLost():
+                self._leave(f"trial {event.number:>3}  lost: {event.why}; its config is tried again")
+            case WorkerChanged():
+                self._show_worker(event)
+
+    def _show_worker(self, event: WorkerChanged) -> None:
+        """What each worker does, in the line that changes."""
+        self._workers[event.worker] = event.what
+        if event.stays:
+            self._leave(f"worker {event.worker}: {event.what}")
+        self._show("; ".join(f"{name} {what}" for name, what in self._workers.items()))
 
     def _begin(self, event: SearchStarted) -> None:
         self._done = self._first_done = event.num_done
@@ -209,6 +223,7 @@ def _outcome(record: TrialRecord, objective: Objective) -> str:
             result += f", {objective.name} {shown(objective, objective.value(figures))}"
         mark = f" (infeasible: {misses(record)})" if record.violations else ""
         mark += f" (disturbed: {record.disturbed})" if record.disturbed else ""
+        mark += f" [{figures.worker.name}]" if figures.worker is not None else ""
         return result + mark
     if isinstance(record.outcome, Failure):
         return f"{record.outcome.reason}: {record.outcome.error[:90]}"

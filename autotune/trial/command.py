@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -25,3 +26,11 @@ def package_path(declared: str | None = None) -> str:
     """PYTHONPATH for a child: this package first, then the declared value or the current one."""
     home = str(_PACKAGE.parent)
     return os.pathsep.join(filter(None, [home, declared or os.environ.get("PYTHONPATH")]))
+
+
+def code_sha256() -> str:
+    """A digest of this package's sources: two hosts with the same one measure in the same way."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -11,7 +11,10 @@ from autotune.study.study import Study
 
 
 def require_same_machine(study: Study) -> None:
-    """Raises InputError if earlier trials ran on another machine or under other settings of it."""
+    """Raises InputError if earlier trials ran on another machine or under other settings of it.
+
+    Where workers measure, they are compared with the worker of the untuned trial (`Members.primary`).
+    """
     untuned = study.untuned_record()
     if untuned is None or not isinstance(untuned.outcome, Measurement):
         return

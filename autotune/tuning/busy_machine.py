@@ -39,7 +39,9 @@ class BusyMachine:
         self._may_wait = True
 
     def look(self) -> None:
-        """Tell whether other programs use the machine right now."""
+        """Tell whether other programs use the machine right now; where workers measure, it does not matter."""
+        if self._session.devices is not None:
+            return
         busy = how_busy(self._plan)
         if busy is not None:
             self._session.notify(busy)
@@ -70,7 +72,7 @@ class BusyMachine:
 
     def _wait(self, at_most_s: float) -> None:
         """Until the machine is quiet. Once that did not come in time, nothing is waited for any more."""
-        if not self._may_wait:
+        if not self._may_wait or self._session.devices is not None:
             return
         for _ in range(math.ceil(at_most_s / self._plan.look_s)):
             taken = taken_cores(self._plan.look_s)

@@ -164,6 +164,23 @@ class BlockMeasured:
     others: dict[int, float]
 
 
+@dataclass(frozen=True)
+class WorkerChanged:
+    """A worker of a cluster does something else now; or it is ready, was lost or is left out, which `stays`."""
+
+    worker: str
+    what: str
+    stays: bool
+
+
+@dataclass(frozen=True)
+class TrialLost:
+    """A trial's worker was lost; its config is tried again."""
+
+    number: int
+    why: str
+
+
 Event = (
     SearchStarted
     | MachineBusy
@@ -184,5 +201,7 @@ Event = (
     | RuleLearned
     | ConfirmationStarted
     | BlockMeasured
+    | WorkerChanged
+    | TrialLost
 )
 Notify = Callable[[Event], None]

@@ -6,10 +6,12 @@ Nothing here prints. One callback receives what happens as events, and the comma
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
+from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.statistics import Verdict
 from autotune.study.budget import Budget
 from autotune.study.records import Confirmation, DriftCheck, StopReason, TrialRecord
@@ -17,6 +19,7 @@ from autotune.study.sampler.early_stop import FEWEST_TRIALS
 from autotune.study.study import Study
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import Deadline
+from autotune.trial.runner.many_devices import ManyDevices, WorkerLostError
 from autotune.trial.runner.runner import PreparedTrials, Trials
 from autotune.tuning import priors, pruning
 from autotune.tuning.baseline import require_baseline, require_same_machine
@@ -33,11 +36,13 @@ from autotune.tuning.events import (
     SearchEnded,
     SearchStarted,
     TrialEnded,
+    TrialLost,
     TrialStarted,
 )
 from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
-from autotune.tuning.noise_floor import check_drift, measure_noise_floor
+from autotune.tuning.lost_workers import until_no_worker_is_lost
+from autotune.tuning.noise_floor import check_drift, measure_noise_floor, note_drift
 from autotune.tuning.reuse import shelve
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget
@@ -50,7 +55,8 @@ HARNESS_FAILURES_IN_A_ROW = 2
 class Tuner:
     """The loop over one study: `run` searches up to the budget, confirms the winner and stores the verdict.
 
-    A time budget starts when the Tuner is created, unless a `deadline` is given.
+    A time budget starts when the Tuner is created, unless a `deadline` is given. With `devices`, trials run on several
+    devices side by side, and `trials` are the same.
     """
 
     def __init__(
@@ -63,12 +69,16 @@ class Tuner:
         deadline: Deadline | None = None,
         sources: Sequence[priors.Source] = (),
         prepared_trials: PreparedTrials | None = None,
+        devices: ManyDevices | None = None,
     ) -> None:
         self._study = study
         self._budget = budget
         self._notify = notify
         deadline = deadline or Deadline.after(budget.wall_s)
-        self._session = Session(study, budget, trials, notify, deadline, prepared_trials)
+        self._session = Session(study, budget, trials, notify, deadline, devices or prepared_trials, devices)
+        if devices is not None:
+            devices.time_untuned_by(self._session.untuned_of_worker)
+        self._num_lost: Counter[Config] = Counter()
         self._queue = TrialQueue(self._session)
         self._time = TimeBudget(self._session)
         self._quiet = BusyMachine(self._session)
@@ -86,7 +96,8 @@ class Tuner:
             study.budget = self._budget
             study.stop_reason = None
             self._notify(self._start(given_back))
-            if self._wants_more() or study.confirmation is None or not _stands(study.confirmation, study):
+            is_here = self._session.devices is None
+            if is_here and (self._wants_more() or study.confirmation is None or not _stands(study.confirmation, study)):
                 require_same_machine(study)
             priors.begin(study, self._sources, self._notify)
             reason = self._search()
@@ -100,7 +111,7 @@ class Tuner:
                 self._time.require_untuned()
             if earlier is not None and stands:
                 return earlier
-            confirmation = confirm(self._session)
+            confirmation = until_no_worker_is_lost(lambda: confirm(self._session))
             if earlier is not None and confirmation.cut_short and not confirmation.blocks:
                 return earlier  # It is outdated, but better than none.
             study.confirmation = confirmation
@@ -158,12 +169,17 @@ class Tuner:
             if no_more is not None and not self._queue:
                 return no_more
             queued = self._queue.pop()
-            outcome = self._run_queued(queued, longest_s)
+            try:
+                outcome = self._run_queued(queued, longest_s)
+            except WorkerLostError as lost:
+                self._try_again(queued, longest_s, lost)
+                continue
             record = self._study.record(queued.asked.number)
             self._notify(TrialEnded(record))
             if record.was_cut_off:
                 return StopReason.TIME
-            harness_failures = harness_failures + 1 if _is_harness(outcome) else 0
+            was_lost = self._num_lost[queued.asked.config] > 0  # That another worker fails too says nothing of it.
+            harness_failures = harness_failures + 1 if _is_harness(outcome) and not was_lost else 0
             if isinstance(outcome, Failure) and harness_failures >= HARNESS_FAILURES_IN_A_ROW:
                 raise HarnessError(
                     f"trial {record.number} could not be run: {outcome.error}",
@@ -171,6 +187,13 @@ class Tuner:
                 )
             self._breaker.check([each for each in self._study.records() if each.state != "running"], record)
         return StopReason.TRIALS
+
+    def _try_again(self, queued: Queued, longest_s: float, lost: WorkerLostError) -> None:
+        """Put the config of a lost trial at the end of the queue, as another trial."""
+        self._notify(TrialLost(queued.asked.number, str(lost)))
+        asked = self._study.ask_for(queued.asked.config, longest_s=self._budget.limits.total)
+        if asked is not None:
+            self._queue.add(asked, longest_s)
 
     def _ask_ahead(self, longest_s: float) -> StopReason | None:
         """Ask for as many trials as may run at the same time. Returns why there are fewer, if so."""
@@ -201,7 +224,10 @@ class Tuner:
             if asked is None:
                 return
             self._queue.add(asked, longest_s)
-            self._run_queued(self._queue.pop(), longest_s)
+            try:
+                self._run_queued(self._queue.pop(), longest_s)
+            except WorkerLostError:
+                return  # An answer can do without it.
             self._notify(TrialEnded(study.record(asked.number)))
 
     def _beats(self, winner: TrialRecord, untuned: TrialRecord) -> bool:
@@ -235,7 +261,7 @@ class Tuner:
         drift check.
         """
         self._notify(ModelChecked())
-        outcome = self._quiet.attempt(*self._session.untuned_again("untuned"))
+        outcome = until_no_worker_is_lost(lambda: self._quiet.attempt(*self._session.untuned_again("untuned")))
         if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
             raise HarnessError(
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
@@ -255,11 +281,14 @@ class Tuner:
         if untuned is None:
             return
         if study.noise_floor is None and self._time.has_time_for_noise_floor():
-            floor = measure_noise_floor(self._session)
+            floor = until_no_worker_is_lost(lambda: measure_noise_floor(self._session))
             if floor is not None:
                 study.noise_floor = floor
         last = max((each.after for each in study.drift_checks), default=untuned.number)
         newest = max(each.number for each in study.records() if each.state != "running")
+        if self._session.devices is not None:
+            note_drift(self._session, self._session.devices, newest, untuned.measurement.latency.p50)
+            return
         if newest - last >= self._budget.trials_per_sentinel and self._time.has_time_for_drift_check():
             first_s = untuned.measurement.latency.p50
             check = check_drift(self._session, self._quiet, newest, first_s)
@@ -267,7 +296,10 @@ class Tuner:
                 Study.drift_checks.add(study, check)
 
     def _run_queued(self, queued: Queued, longest_s: float) -> Outcome:
-        """Run and store one trial, of at most `longest_s`. An interrupted trial is not left running in the study."""
+        """Run and store one trial, of at most `longest_s`. An interrupted trial is not left running in the study, nor
+        one whose worker was lost: it has no outcome, and WorkerLostError is raised again. A config that loses a worker
+        again is recorded as a failure of the harness, so that it cannot end all of them.
+        """
         asked, folder, request = queued.asked, queued.folder, queued.request
         clock = self._session.deadline.clock
         ends = clock() + longest_s
@@ -282,6 +314,13 @@ class Tuner:
                 # Another trial's caches must not be what a config is blamed for.
                 outcome = attempt(request.from_empty_caches())
             outcome = retry_if_crashed(folder, request, outcome, attempt)
+        except WorkerLostError as lost:
+            self._num_lost[asked.config] += 1
+            if self._num_lost[asked.config] == 1:
+                self._study.abandon(asked)
+                raise
+            evidence = str(folder.stderr)
+            outcome = Failure(reason=Reason.HARNESS, stage=Stage.START, error=str(lost), evidence=evidence)
         except BaseException:
             self._study.abandon(asked)
             raise

@@ -8,6 +8,8 @@ from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import spread_of_pairs
 from autotune.study.records import DriftCheck, NoiseFloor
+from autotune.study.study import Study
+from autotune.trial.runner.many_devices import ManyDevices
 from autotune.tuning.busy_machine import BusyMachine
 from autotune.tuning.events import DriftChecked, DriftCheckStarted, NoiseFloorMeasured, NoiseFloorStarted
 from autotune.tuning.session import Session, harness_error
@@ -57,6 +59,14 @@ def check_drift(session: Session, quiet: BusyMachine, after: int, first_s: float
     sentinel = DriftCheck(after=after, latency_s=outcome.latency.p50)
     session.notify(DriftChecked(sentinel, first_s))
     return sentinel
+
+
+def note_drift(session: Session, devices: ManyDevices, after: int, first_s: float) -> None:
+    """Store what workers measured of the untuned model between their trials."""
+    for change in devices.take_drift():
+        check = DriftCheck(after=after, latency_s=first_s * change)
+        Study.drift_checks.add(session.study, check)
+        session.notify(DriftChecked(check, first_s))
 
 
 def _failed(failure: Failure) -> HarnessError:

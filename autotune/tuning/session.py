@@ -19,6 +19,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant, attempt
 from autotune.trial.runner.deadline import NEVER, Deadline
+from autotune.trial.runner.many_devices import ManyDevices
 from autotune.trial.runner.runner import PreparedTrials, Trials
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
@@ -40,6 +41,8 @@ class Session:
     deadline: Deadline = NEVER
     prepared_trials: PreparedTrials | None = None
     """The same, where trials can be started ahead."""
+    devices: ManyDevices | None = None
+    """The same, where trials run on several devices side by side."""
     _prepared: dict[Path, tuple[float, Limits]] = field(default_factory=dict)
     """Folders of the trials that were: when, and under which limits."""
 
@@ -55,7 +58,10 @@ class Session:
 
     @property
     def num_jobs(self) -> int:
-        """Trials that may be compiled at the same time."""
+        """Trials that may be compiled at the same time, or run on several devices. The untuned model runs alone: it
+        leaves the reference."""
+        if self.devices is not None:
+            return 1 if self.study.untuned_record() is None else self.devices.num_workers
         return 1 if self.prepared_trials is None else num_jobs_in(self.study, self.budget.num_jobs)
 
     def value(self, measurement: Measurement) -> float:
@@ -119,8 +125,13 @@ class Session:
             on_block=on_block,
             deadline=self.deadline,
             prepared_trials=self.prepared_trials,
-            num_jobs=self.num_jobs,
+            num_jobs=1 if self.devices is not None else self.num_jobs,
         )
+
+    def untuned_of_worker(self, name: str, is_first: bool) -> tuple[TrialFolder, TrialRequest]:
+        """As `untuned_again`; all but a worker's first run are short, since they only show whether it drifts."""
+        folder, request = self.untuned_again(name)
+        return folder, request if is_first else request.sampled_by(self.budget.sentinel)
 
     def notify_stage(self, stage: Stage) -> None:
         self.notify(StageEntered(stage))

@@ -22,6 +22,8 @@ class Queued:
     asked: Asked
     folder: TrialFolder
     request: TrialRequest
+    is_ahead: bool = False
+    """It was started already."""
 
 
 class TrialQueue:
@@ -39,14 +41,26 @@ class TrialQueue:
         session = self._session
         folder = session.study.trial_folder(asked.number)
         request = trial_request(session.study, asked.number, asked.config, folder, session.budget)
-        queued = Queued(asked, folder, with_reuse(request, session.study, session.caches))
-        self._queued.append(queued)
-        if session.num_jobs > 1:
-            session.prepare(queued.folder, queued.request, longest_s)
+        if session.devices is None:  # A cache lies on the host that made it.
+            request = with_reuse(request, session.study, session.caches)
+        try:
+            is_ahead = session.num_jobs > 1
+        except BaseException:  # No worker is left.
+            session.study.abandon(asked)
+            raise
+        self._queued.append(Queued(asked, folder, request, is_ahead))
+        if is_ahead:
+            session.prepare(folder, request, longest_s)
 
     def pop(self) -> Queued:
-        """The next one."""
-        return self._queued.popleft()
+        """The next one: on several devices the one that ends first."""
+        ahead = [each.folder for each in self._queued if each.is_ahead]
+        if self._session.devices is None or not ahead:
+            return self._queued.popleft()
+        ended = self._session.devices.next_ended(ahead)
+        queued = next(each for each in self._queued if each.folder == ended)
+        self._queued.remove(queued)
+        return queued
 
     def numbers(self) -> list[int]:
         """Of the trials in it."""

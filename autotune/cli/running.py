@@ -1,0 +1,109 @@
+"""A study is run with a display, and its verdict printed: what `tune`, `resume` and each tier have in common."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.cli.app import end_politely, print_document, say, say_error
+from autotune.errors import AutotuneError
+
+if TYPE_CHECKING:
+    from autotune.report.live import LiveDisplay
+    from autotune.results.result import StudyResult
+    from autotune.study.budget import Budget
+    from autotune.study.study import Study
+    from autotune.trial.runner.deadline import Deadline
+    from autotune.tuning.priors import Source
+
+
+def run_study(
+    study: Study,
+    budget: Budget,
+    as_json: bool,
+    begun: float,
+    sources: Sequence[Source] = (),
+    *,
+    profiled: bool = False,
+    quiet: bool = False,
+    report: Path | None = None,
+    on: str | None = None,
+) -> int:
+    """Run the loop with a display, then print the verdict."""
+    from autotune.results.result import result_of
+    from autotune.trial.runner.deadline import Deadline
+
+    end_politely()
+    try:
+        search(study, budget, Deadline.after(budget.wall_s, begun), sources, quiet=quiet, on=on)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
+        say("interrupted; nothing recorded is lost. Go on with:")
+        say(f"  {study.command('resume')}")
+        return 130
+    except AutotuneError as problem:
+        if not as_json:
+            raise
+        print_document(study, result_of(study))  # It has the failures.
+        return say_error(problem)
+    if profiled:
+        profile(study)
+    answer = result_of(study)
+    if as_json:
+        print_document(study, answer)
+    else:
+        print_summary(answer, study.flags, profiled=profiled)
+    if report is not None:
+        from autotune.report.html.page import write_report
+
+        write_report(study, report)
+        say(f"report: {report}")
+    study.close()
+    return 0 if answer.best is not None else 1
+
+
+def search(
+    study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], *, quiet: bool, on: str | None = None
+) -> None:
+    """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
+    from autotune.api import running
+    from autotune.report.summary import failure_lines
+    from autotune.results.result import result_of
+
+    try:
+        with live_display(quiet=quiet) as display:
+            running.search(study, budget, deadline, sources, display, on=on)
+    except AutotuneError:
+        for line in failure_lines(result_of(study)):
+            say(line)
+        raise
+
+
+def live_display(*, quiet: bool) -> LiveDisplay:
+    """What shows the trials while they run, on stderr."""
+    from autotune.report.console import PlainConsole
+    from autotune.report.live import LiveDisplay
+
+    return LiveDisplay(PlainConsole(stderr=True, quiet=quiet))
+
+
+def print_summary(answer: StudyResult, flags: str, *, profiled: bool, with_next: bool = True) -> None:
+    """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
+    from autotune.report.console import console
+    from autotune.report.profile import hot_spots_table
+    from autotune.report.summary import summary
+
+    screen = console()
+    if profiled and answer.hot_spots is not None:
+        screen.print(hot_spots_table(answer.hot_spots))
+    screen.print(summary(answer, flags, with_next=with_next))
+
+
+def profile(study: Study) -> None:
+    """Profile the untuned model and the best config, and say which of them could not be."""
+    from autotune.api.running import profile_best
+
+    for number, failure in profile_best(study).items():
+        say(f"trial {number} was not profiled: {failure.reason} at {failure.stage}: {failure.error}")

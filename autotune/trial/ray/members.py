@@ -1,0 +1,129 @@
+"""`Members`: the workers of a study, what each of them runs, and what it measured of the untuned model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autotune.environment import Environment
+from autotune.errors import HarnessError
+from autotune.measure.measurement import Measurement, OnWorker, Outcome, Stage
+from autotune.trial.folder import TrialFolder
+from autotune.trial.ray.links import Link
+from autotune.trial.request import TrialRequest
+
+MOST_LOSSES = 2
+"""A worker that was lost this often gets no further trial."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A trial that was sent to a worker."""
+
+    name: str
+    folder: TrialFolder
+    request: TrialRequest
+    member: Member
+    is_live: bool = False
+    is_reading: bool = False
+    """It times the untuned model for the worker's own sake, and is no trial."""
+    on_stage: Callable[[Stage], None] | None = None
+    stage: Stage = Stage.START
+    is_warm: bool = False
+    """A live process waits for its next turn."""
+    outcome: Outcome | None = None
+    lost: str | None = None
+    """Why its worker was lost, or left out before the trial began."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None or self.lost is not None
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker of the study, from its first process to the one that replaced the last lost one."""
+
+    link: Link
+    jobs: dict[str, Job] = field(default_factory=dict)
+    """Sent and not over, in the order in which they run."""
+    stored: set[str] = field(default_factory=set)
+    """Digests of the contents that it has."""
+    untuned_s: list[float] = field(default_factory=list)
+    """What it measured of the untuned model, the first reading first."""
+    environment: Environment | None = None
+    """As the child that measured the untuned model described it."""
+    num_since_reading: int = 0
+    num_trials: int = 0
+    num_lost: int = 0
+    dropped: str | None = None
+    """Why it gets no further trial."""
+
+    @property
+    def name(self) -> str:
+        return self.link.name
+
+    @property
+    def is_in(self) -> bool:
+        return self.dropped is None
+
+    def is_like(self, other: Environment) -> bool:
+        """Whether its latencies may be compared with those of an environment as they are."""
+        mine = self.environment or self.link.facts.environment
+        is_same_device = self.environment is None or self.environment.device == other.device
+        return is_same_device and mine.driver == other.driver and not mine.differences(other)
+
+    def note_untuned(self, measurement: Measurement) -> None:
+        """Keep a reading of the untuned model."""
+        self.untuned_s.append(measurement.latency.p50)
+        self.environment = measurement.environment
+        self.num_since_reading = 0
+
+    def figures(self, study_s: float) -> OnWorker:
+        """What makes its figures comparable with those of the worker that measured the study's untuned trial."""
+        return OnWorker(name=self.name, host=self.link.facts.host, untuned_s=self.untuned_s[0], study_s=study_s)
+
+
+@dataclass
+class Members:
+    """All workers. The primary one runs the study's untuned trial, the noise floor and the confirmation."""
+
+    members: list[Member]
+    answer: Environment | None = None
+    """Of the study's untuned trial: the answer holds for workers like it."""
+
+    def of(self, link: Link) -> Member:
+        """The worker behind a link."""
+        return next(each for each in self.members if each.link is link)
+
+    def usable(self) -> list[Member]:
+        """Raises HarnessError where none is left."""
+        left = [each for each in self.members if each.is_in]
+        if not left:
+            raise HarnessError(
+                "no worker is left: " + "; ".join(f"{each.name}: {each.dropped}" for each in self.members),
+                tip="nothing recorded is lost: `resume` goes on when the machines are back",
+            )
+        return left
+
+    def primary(self) -> Member:
+        """The first worker of the largest group of equal ones, or of the group that the answer is for.
+
+        Raises HarnessError where there is none.
+        """
+        usable = self.usable()
+        if self.answer is None:
+            return max(usable, key=lambda each: sum(each.is_like(one.link.facts.environment) for one in usable))
+        alike = [each for each in usable if each.is_like(self.answer)]
+        if not alike:
+            other = usable[0].link.facts.environment
+            raise HarnessError(
+                "no worker is left that is like the one that measured the untuned model: "
+                + ("; ".join(self.answer.differences(other)) or "another device or driver"),
+                tip="`resume` goes on when such a machine is there, or tune under another --study NAME",
+            )
+        return alike[0]
+
+    def least_busy(self) -> Member:
+        """Where the next trial goes. Of equally busy ones the one that has done the least."""
+        return min(self.usable(), key=lambda each: (len(each.jobs), each.num_trials))

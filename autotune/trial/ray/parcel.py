@@ -1,0 +1,138 @@
+"""Which files a trial needs on another host: the model's source with its local imports, and the reference outputs."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.trial.ray.messages import Begin, File
+from autotune.trial.request import TrialRequest
+from autotune.workload.workload import split_reference
+
+MODEL_FOLDER = "model"
+"""Place of the model's file, with its siblings."""
+SEARCH_FOLDER = "search"
+"""Place of the folder from which the user's packages are imported."""
+REFERENCE = "reference.npz"
+CACHE = "cache"
+_OWN_PACKAGE = "autotune"
+_MOST_FILES = 2000
+"""Of one package: a folder with more is no package that somebody wrote for a model."""
+
+
+@dataclass
+class Parcel:
+    """Files by their place on the worker; `contents` holds each content once, under its digest."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, place: str, path: Path) -> None:
+        """Read a file."""
+        content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        self.files[place] = digest
+        self.contents[digest] = content
+
+    def include(self, other: Parcel) -> None:
+        """Take over the files of another."""
+        self.files |= other.files
+        self.contents |= other.contents
+
+
+def parcel_of(request: TrialRequest) -> Parcel:
+    """The model's source and whatever it imports from the same folder or from the workload's search path.
+
+    Installed packages are not included: they must be installed on each host. Raises OSError.
+    """
+    workload = request.workload
+    place, _ = split_reference(workload.reference)
+    search_path = Path(workload.search_path)
+    parcel = Parcel()
+    if not place.endswith(".py"):
+        _add_imports(parcel, {place.partition(".")[0]}, {SEARCH_FOLDER: search_path})
+        return parcel
+    model = Path(place)
+    for path in model.parent.glob(f"{model.stem}.*"):  # A saved model's weights lie beside its source.
+        if path.is_file():
+            parcel.add(f"{MODEL_FOLDER}/{path.name}", path)
+    _add_imports(parcel, _imported_by(model), {MODEL_FOLDER: model.parent, SEARCH_FOLDER: search_path})
+    return parcel
+
+
+def order_for(job: str, request: TrialRequest, parcel: Parcel, *, is_live: bool, fresh: bool) -> Begin:
+    """The order to begin a trial, with the places that stand for its paths on the worker."""
+    place, _ = split_reference(request.workload.reference)
+    rewritten = {request.workload.search_path: SEARCH_FOLDER}
+    if place.endswith(".py"):
+        rewritten[place] = f"{MODEL_FOLDER}/{Path(place).name}"
+    return Begin(
+        job=job,
+        request=request.model_dump_json(by_alias=True),
+        files=tuple(File(each, digest) for each, digest in parcel.files.items()),
+        rewritten=rewritten,
+        is_live=is_live,
+        fresh=fresh,
+    )
+
+
+def request_there(order: Begin, home: Path, reference: Path, cache: Path) -> TrialRequest:
+    """The request of an order, with the paths of this host; `home` holds the order's files."""
+    request = TrialRequest.model_validate_json(order.request)
+    workload = request.workload
+    place, function = split_reference(workload.reference)
+    moved = order.rewritten.get(place)
+    workload = workload.model_copy(
+        update={
+            "reference": workload.reference if moved is None else f"{home / moved}:{function}",
+            "search_path": str(home / SEARCH_FOLDER),
+        }
+    )
+    return request.model_copy(
+        update={"workload": workload, "reference": str(reference), "cache": str(cache), "toolchain": None}
+    )
+
+
+def _add_imports(parcel: Parcel, names: set[str], roots: dict[str, Path]) -> None:
+    """Add the modules and packages of these top-level names that lie in one of the roots, and what they import."""
+    seen: set[str] = set()
+    waiting = sorted(names)
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name == _OWN_PACKAGE:
+            continue
+        seen.add(name)
+        for folder, root in roots.items():
+            found = list(_sources_of(root, name))
+            for path in found:
+                parcel.add(f"{folder}/{path.relative_to(root).as_posix()}", path)
+                waiting += _imported_by(path) - seen
+            if found:
+                break
+
+
+def _sources_of(root: Path, name: str) -> Iterator[Path]:
+    """The file of a module, or all sources of a package."""
+    if (root / f"{name}.py").is_file():
+        yield root / f"{name}.py"
+    elif (root / name).is_dir():
+        sources = sorted((root / name).rglob("*.py"))
+        yield from sources[:_MOST_FILES]
+
+
+def _imported_by(path: Path) -> set[str]:
+    """Top-level names of the modules that a source imports anywhere in it; none of one that cannot be parsed."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.partition(".")[0])
+    return names

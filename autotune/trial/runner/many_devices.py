@@ -1,0 +1,36 @@
+"""`ManyDevices`: trials that run side by side on several devices, as the loop sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from autotune.errors import HarnessError
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
+from autotune.trial.runner.runner import PreparedTrials
+
+UntunedAgain = Callable[[str, bool], tuple[TrialFolder, TrialRequest]]
+"""Folder and request of one more run of the untuned model: told a name, and whether it is its worker's first one."""
+
+
+class WorkerLostError(HarnessError):
+    """The worker of a trial died, or its node did: the trial says nothing and is tried again."""
+
+
+class ManyDevices(PreparedTrials, Protocol):
+    """Trials on several devices, which run side by side. `run`, `hold` and a live process's methods raise
+    WorkerLostError; what has no worker left, HarnessError."""
+
+    @property
+    def num_workers(self) -> int:
+        """Trials that run at the same time."""
+
+    def time_untuned_by(self, untuned: UntunedAgain) -> None:
+        """How a worker's own runs of the untuned model are made."""
+
+    def next_ended(self, folders: Sequence[TrialFolder]) -> TrialFolder:
+        """Wait until one of these prepared trials has ended or is lost; its `run` returns at once then."""
+
+    def take_drift(self) -> list[float]:
+        """What workers measured of the untuned model since the last call, each as a multiple of its first reading."""

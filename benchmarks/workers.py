@@ -1,0 +1,170 @@
+"""Does the search become as much faster as there are workers?
+
+The compilers only sleep, so that many workers fit on one machine and what is left is what the driver, Ray and the
+starts of processes cost. The search phase begins when the noise floor is known and ends with the last trial; the first
+readings of the untuned model by the workers are in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from autotune.measure.sampling import SamplingPlan
+from autotune.space.space import Knob, SearchSpace
+from autotune.study.budget import Budget
+from autotune.study.open import create_study
+from autotune.trial.command import code_sha256
+from autotune.trial.ray.cluster import LOCAL, SLOTS, RayCluster, require_ray
+from autotune.trial.ray.messages import WorkerSettings
+from autotune.trial.ray.trials import ClusterTrials
+from autotune.trial.runner.blocks import BlockPlan
+from autotune.tuning.events import Event, NoiseFloorMeasured, SearchEnded
+from autotune.tuning.loop import Tuner
+from autotune.workload.workload import Workload
+from benchmarks.frame import Benchmark
+from benchmarks.record import Goal, percent, table
+from benchmarks.simulated import manifest_of
+
+WORKERS = (1, 2, 4, 8)
+GOAL = 0.85
+"""Of the ideal: the time of one worker over the number of workers."""
+MODEL = "import numpy as np\n\n\ndef tiny():\n    return (lambda x: x + 1), np.ones((4, 8))\n"
+ABOUT = (
+    "A search with the fake framework, whose compilers sleep, on a Ray cluster of this machine with so many workers. "
+    "*Of ideal*: the time of one worker over the number of workers and the time. It is no figure of real compilers, "
+    "which need cores."
+)
+_QUICK = SamplingPlan(max_warmup_s=0.2, min_samples=5, max_samples=20, min_sampling_s=0.02, max_sampling_s=0.2)
+_BLOCKS = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """So many workers, trials, and seconds that a compiler sleeps."""
+
+    num_workers: int
+    num_trials: int
+    compile_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.num_workers} workers"
+
+
+@dataclass(frozen=True)
+class Search:
+    """Seconds of the search phase."""
+
+    num_workers: int
+    num_trials: int
+    compile_s: float
+    search_s: float
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The flags of this benchmark alone."""
+    parser.add_argument("--trials", type=int, default=64, help="of the search (default: %(default)s)")
+    parser.add_argument("--compile-s", type=float, default=10.0, help="a compiler sleeps (default: %(default)s)")
+
+
+def cases(given: argparse.Namespace) -> list[Case]:
+    """One for each number of workers."""
+    trials, seconds = (8, 1.0) if given.quick else (given.trials, given.compile_s)
+    return [Case(each, trials, seconds) for each in (WORKERS[:2] if given.quick else WORKERS)]
+
+
+def run(case: Case) -> Search:
+    """Tune a study on a cluster of its own, up to the end of the search."""
+    ray = require_ray()
+    ray.init(
+        address="local", num_cpus=case.num_workers, resources={SLOTS: case.num_workers}, include_dashboard=False,
+        object_store_memory=2**27, log_to_driver=False, configure_logging=False,
+    )  # fmt: skip
+    try:
+        return Search(case.num_workers, case.num_trials, case.compile_s, _search_s(case))
+    finally:
+        ray.shutdown()
+
+
+class _SearchIsOver(BaseException):
+    """The confirmation is not what is measured."""
+
+
+def _search_s(case: Case) -> float:
+    times: dict[type[Event], float] = {}
+
+    def note(event: Event) -> None:
+        times[type(event)] = time.monotonic()
+        if isinstance(event, SearchEnded):
+            raise _SearchIsOver
+
+    settings = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, code_sha256())
+    budget = Budget(
+        num_trials=1 + case.num_trials, stop_early=False, sampling=_QUICK, noise_floor=_BLOCKS, trials_per_sentinel=1000
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder, "tiny_model.py")
+        model.write_text(MODEL, encoding="utf-8")
+        reference = f"{model}:tiny"
+        workload = Workload(model=reference, reference=reference, framework="fake", device="cpu", search_path=folder)
+        manifest = manifest_of(_space(case), seed=0).model_copy(update={"workload": workload})
+        study = create_study(Path(folder, "studies"), manifest)
+        try:
+            with ClusterTrials(RayCluster(LOCAL), settings) as devices:
+                Tuner(study, budget, devices, note, devices=devices).run()
+        except _SearchIsOver:
+            pass
+        finally:
+            study.close()
+    return times[SearchEnded] - times[NoiseFloorMeasured]
+
+
+def _space(case: Case) -> SearchSpace:
+    """As many compiled configs as there are trials, and the untuned model."""
+    execution = Knob(name="execution", doc="", values=("eager", "compile"), when={}, default="compile", untuned="eager")
+    when: dict[str, str] = {"execution": "compile"}
+    numbers = tuple(range(case.num_trials))
+    compile_ms = int(1000 * case.compile_s)
+    knobs = (
+        execution,
+        Knob(name="compile_ms", doc="", values=(compile_ms,), when=when, default=compile_ms, untuned=None),
+        Knob(name="number", doc="", values=numbers, when=when, default=0, untuned=None),
+    )
+    return SearchSpace(framework="fake", knobs=knobs, forbid=())
+
+
+def shares(records: Sequence[Search]) -> dict[int, float]:
+    """Workers -> share of the ideal."""
+    alone = next(each.search_s for each in records if each.num_workers == 1)
+    return {each.num_workers: alone / (each.num_workers * each.search_s) for each in records}
+
+
+def judge(records: Sequence[Search]) -> list[Goal]:
+    """At the largest number of workers."""
+    most, share = max(shares(records).items())
+    return [Goal(f"at least {GOAL:.0%} of ideal at {most} workers", percent(share), share >= GOAL)]
+
+
+def section(records: Sequence[Search]) -> str:
+    """A row for each number of workers."""
+    rows = [
+        [str(each.num_workers), str(each.num_trials), f"{each.compile_s:g} s", f"{each.search_s:.0f} s", percent(share)]
+        for each, share in zip(records, shares(records).values(), strict=True)
+    ]
+    return f"{ABOUT}\n\n{table(['workers', 'trials', 'a compiler sleeps', 'search', 'of ideal'], rows)}"
+
+
+BENCHMARK = Benchmark("workers", "The search on many workers", __doc__, Search, cases, run, judge, section, options)
+
+if __name__ == "__main__":
+    os.environ.pop("FAKE_CLOCK", None)  # Compilers shall sleep.
+    BENCHMARK.main()

@@ -1,0 +1,371 @@
+"""A study on several workers: without Ray, and mostly without processes; tests/trial/test_ray.py has both."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from autotune.config import Config
+from autotune.errors import HarnessError
+from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.measure.statistics import Verdict
+from autotune.report.summary import summary_rows
+from autotune.results.result import result_of
+from autotune.trial.folder import OUTCOME_FILE
+from autotune.trial.ray import device_worker
+from autotune.trial.ray.device_worker import DeviceWorker
+from autotune.trial.ray.links import LostLinkError
+from autotune.trial.ray.messages import Begin, Ended, Finish, Store, Turn, Warm, WorkerFacts, WorkerSettings
+from autotune.trial.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
+from autotune.trial.ray.trials import ClusterTrials
+from autotune.trial.request import TrialRequest
+from autotune.tuning.events import TrialLost
+from autotune.tuning.loop import Tuner
+from tests.conftest import QUICK_BUDGET, with_latency
+
+SETTINGS = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, "0")
+SEARCH = QUICK_BUDGET.model_copy(update={"stop_early": False, "num_trials": 8})
+SECONDS = {8: 0.008, 6: 0.006, 2: 0.002}
+
+
+@dataclass(eq=False)
+class ScriptedLink:
+    """A worker that is none: `slowness` times the seconds of the knob `latency_ms`."""
+
+    name: str
+    facts: WorkerFacts
+    cluster: ScriptedCluster
+    slowness: float = 1.0
+    waiting: list = field(default_factory=list)
+    ran: list = field(default_factory=list)
+    live: dict = field(default_factory=dict)
+    is_dead: bool = False
+
+    def send(self, orders):
+        for order in orders:
+            match order:
+                case Begin():
+                    self._begin(order)
+                case Turn():
+                    self.waiting.append(Warm(order.job))
+                case Finish():
+                    self.waiting.append(self.live[order.job])
+
+    def _begin(self, order):
+        request = TrialRequest.model_validate_json(order.request)
+        self.ran.append(request.config)
+        if self.cluster.kills(self, request.config):
+            self.is_dead = True
+        outcome = with_latency(
+            self.cluster.measurement,
+            SECONDS[request.config["latency_ms"]] * self.slowness,
+            environment=self.facts.environment,
+        )
+        is_first = not any(each.place == REFERENCE for each in order.files)
+        files = {OUTCOME_FILE: outcome.model_dump_json().encode()}
+        ended = Ended(order.job, files, b"outputs" if is_first else None)
+        if order.is_live:
+            self.live[order.job] = ended
+            self.waiting.append(Warm(order.job))
+        else:
+            self.waiting.append(ended)
+
+    def kill(self):
+        self.waiting.clear()
+
+
+@dataclass
+class ScriptedCluster:
+    """Workers by name with their slowness; the last one answers first. `kills` says which config ends its worker."""
+
+    measurement: Measurement
+    slowness: dict[str, float]
+    kills: object = lambda _link, _config: False
+    processors: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    links: list = field(default_factory=list)
+
+    def start(self, settings):
+        self.links = [self._link(name) for name in self.slowness]
+        return list(self.links)
+
+    def _link(self, name):
+        here = self.measurement.environment
+        environment = here.model_copy(update={"processor": self.processors.get(name, here.processor)})
+        facts = WorkerFacts(name, "boot", frozenset([0]), "cpu", {"fake": "0"}, environment)
+        return ScriptedLink(name, facts, self, self.slowness[name])
+
+    def replace(self, link):
+        if link.name in self.gone:
+            return None
+        replaced = self._link(link.name)
+        self.links.append(replaced)
+        return replaced
+
+    def wait(self, links):
+        for link in reversed(links):
+            if link.is_dead:
+                return [(link, LostLinkError("it was killed"))]
+            if link.waiting:
+                reports, link.waiting = link.waiting, []
+                return [(link, reports)]
+        raise AssertionError("nobody would ever report")
+
+    def close(self):
+        pass
+
+    def ran_on(self, name):
+        return [config for link in self.links if link.name == name for config in link.ran]
+
+
+@pytest.fixture
+def tune(measurement):
+    """Tune a study on scripted workers. Returns the confirmation, the events and the cluster."""
+
+    def run(study, slowness, budget=SEARCH, **scripted):
+        cluster = ScriptedCluster(measurement, slowness, **scripted)
+        events: list[object] = []
+        untuned = study.untuned_record()
+        with ClusterTrials(cluster, SETTINGS, None if untuned is None else untuned.outcome) as devices:
+            tuner = Tuner(study, budget, devices, events.append, devices=devices)
+            return tuner.run(), events, cluster
+
+    return run
+
+
+def test_the_verdict_is_that_of_one_worker(make_study, tune):
+    """Three workers find the config that one finds, each trial is recorded once, and all three took part."""
+    alone, _, _ = tune(make_study("alone"), {"a": 1.0})
+    study = make_study("three")
+    together, _, cluster = tune(study, {"a": 1.0, "b": 1.0, "c": 1.0})
+    assert study.record(together.candidate).config["latency_ms"] == 2
+    assert together.verdict is alone.verdict is Verdict.FASTER
+    records = [each for each in study.records() if each.counts]
+    assert len(records) == SEARCH.num_trials
+    assert len({each.config for each in records}) == len(records)
+    assert {each.measurement.worker.name for each in records} == {"a", "b", "c"}
+    assert all(cluster.ran_on(name) for name in "abc")
+
+
+def test_every_worker_measures_the_untuned_model_first(make_study, tune):
+    """No figure of a worker is used before it has one of the untuned model, with which it is compared."""
+    study = make_study()
+    _, _, cluster = tune(study, {"a": 1.0, "b": 1.0, "c": 1.0})
+    untuned = study.manifest.space.untuned()
+    assert all(cluster.ran_on(name)[0] == untuned for name in "abc")
+
+
+def test_a_slow_worker_makes_no_config_slow(make_study, tune):
+    """The objective's value is the ratio to the worker's own untuned model; the samples stay as they were taken."""
+    study = make_study()
+    confirmation, _, _ = tune(study, {"a": 1.0, "b": 10.0})
+    slow = [each.measurement for each in study.records() if each.measurement.worker.name == "b"]
+    objective = study.manifest.objective
+    assert slow
+    for each in slow:
+        assert each.worker.scale == pytest.approx(0.1)
+        assert objective.value(each) == pytest.approx(each.latency.p50 / 10)
+    assert study.record(confirmation.candidate).config["latency_ms"] == 2
+
+
+def test_the_confirmation_stays_on_one_worker_of_the_answers_group(make_study, tune):
+    """With a host of another processor the blocks are all measured where the untuned trial was."""
+    study = make_study()
+    _, _, cluster = tune(study, {"other": 3.0, "a": 1.0, "b": 1.0}, processors={"other": "Another CPU"})
+    assert study.untuned_record().measurement.worker.name == "a"
+    with_live = {link.name for link in cluster.links if link.live}
+    assert with_live == {"a"}
+
+
+def test_the_trial_of_a_lost_worker_is_tried_again(make_study, tune):
+    """It is `lost`, its config is blamed for nothing and measured by another trial, and the verdict is the same."""
+    study = make_study()
+    killed: list[Config] = []
+
+    def kills(link, config):
+        if link.name == "b" and config["latency_ms"] == 2 and not killed:
+            killed.append(config)
+            return True
+        return False
+
+    confirmation, events, _ = tune(study, {"a": 1.0, "b": 1.0}, kills=kills)
+    lost = [each for each in study.records() if each.state == "lost"]
+    assert [each.config for each in lost] == killed
+    assert any(isinstance(each.outcome, Measurement) for each in study.records() if each.config == killed[0])
+    assert [each.number for each in events if isinstance(each, TrialLost)] == [each.number for each in lost]
+    assert confirmation.verdict is Verdict.FASTER
+
+
+def test_the_summary_shows_each_worker(make_study, tune):
+    """Its name and host, how many trials it measured, and how fast its untuned model is."""
+    study = make_study()
+    tune(study, {"a": 1.0, "b": 10.0})
+    rows = summary_rows(result_of(study))
+    shown = {text.split()[0]: text for label, text in rows if label == "worker"}
+    assert shown.keys() == {"a", "b"}
+    assert "untuned 80 ms" in shown["b"]
+
+
+def test_a_worker_is_left_out_after_two_losses(make_study, tune):
+    """The others go on alone and the study is complete."""
+    study = make_study()
+    _, _, cluster = tune(study, {"a": 1.0, "b": 1.0}, kills=lambda link, _: link.name == "b")
+    assert len([link for link in cluster.links if link.name == "b"]) == 2
+    assert study.num_recorded() == SEARCH.num_trials
+    assert {each.measurement.worker.name for each in study.records() if each.counts} == {"a"}
+
+
+def test_a_node_that_is_gone_gets_no_other_worker(make_study, tune):
+    """One loss is enough where nothing can be started any more."""
+    study = make_study()
+    _, _, cluster = tune(study, {"a": 1.0, "b": 1.0}, kills=lambda link, _: link.name == "b", gone={"b"})
+    assert len([link for link in cluster.links if link.name == "b"]) == 1
+    assert study.num_recorded() == SEARCH.num_trials
+
+
+def test_a_config_that_kills_its_worker_is_given_up(make_study, tune):
+    """It does not take all workers with it: the second time it is a failure of the harness, which blames no config."""
+    study = make_study()
+    kills = lambda _, config: config.get("behaviour") == "wrong"  # noqa: E731
+    budget = SEARCH.model_copy(update={"num_trials": 6})
+    tune(study, dict.fromkeys("abcdefgh", 1.0), budget, kills=kills)
+    failed = [each.outcome for each in study.records() if isinstance(each.outcome, Failure)]
+    assert all(each.reason is Reason.HARNESS for each in failed)
+    assert study.num_recorded() == 6
+
+
+def test_without_workers_the_search_ends_and_goes_on_later(make_study, tune):
+    """What is recorded stays, no trial is left running, and another run completes the study."""
+    study = make_study()
+    with pytest.raises(HarnessError, match="no worker is left"):
+        tune(study, {"a": 1.0, "b": 1.0}, kills=lambda _, config: config["latency_ms"] == 2)
+    assert study.untuned_record() is not None
+    assert not [each for each in study.records() if each.state == "running"]
+    confirmation, _, _ = tune(study, {"a": 1.0, "b": 1.0})
+    assert confirmation.verdict is Verdict.FASTER
+
+
+def test_a_worker_lost_in_the_confirmation_begins_it_anew(make_study, tune):
+    """A comparison holds within one device: no block has figures of two."""
+    study = make_study()
+    seen: list[str] = []
+
+    def kills(link, config):
+        if link.live and not seen and config["latency_ms"] == 2:
+            seen.append(link.name)
+            return True
+        return False
+
+    confirmation, _, _ = tune(study, {"a": 1.0, "b": 1.0}, kills=kills)
+    assert seen
+    assert confirmation.verdict is Verdict.FASTER
+    assert len(confirmation.blocks) == SEARCH.confirmation.first_look
+
+
+def test_local_imports_travel_with_the_model(make_request, tmp_path, workload):
+    """The model's siblings and packages that it imports, whole; what is installed does not travel."""
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers" / "__init__.py").write_text("")
+    (tmp_path / "layers" / "deep.py").write_text("import constants\n")
+    (tmp_path / "constants.py").write_text("N = 3\n")
+    (tmp_path / "unused.py").write_text("")
+    model = tmp_path / "tiny_model.py"
+    model.write_text("import os\nimport numpy\nfrom layers.deep import thing\n")
+    model.with_suffix(".pt").write_bytes(b"weights")
+    parcel = parcel_of(make_request())
+    places = {each.partition("/")[2] for each in parcel.files}
+    assert places == {"tiny_model.py", "tiny_model.pt", "layers/__init__.py", "layers/deep.py", "constants.py"}
+
+
+def test_a_worker_sees_no_path_of_the_driver(make_request, tmp_path):
+    """Model, search path, reference and cache of the request are paths of the worker's host."""
+    request = make_request()
+    order = order_for("j", request, parcel_of(request), is_live=False, fresh=False)
+    there = request_there(order, tmp_path / "w", tmp_path / "w" / "r.npz", tmp_path / "w" / "c")
+    assert there.workload.reference == f"{tmp_path}/w/{MODEL_FOLDER}/tiny_model.py:tiny"
+    assert there.workload.search_path == f"{tmp_path}/w/{SEARCH_FOLDER}"
+    assert there.reference.startswith(f"{tmp_path}/w/")
+    assert there.cache.startswith(f"{tmp_path}/w/")
+
+
+class ThreadLink:
+    """A real worker in this process."""
+
+    def __init__(self, name, settings, said):
+        self.name, self.worker = name, DeviceWorker(settings)
+        self.facts = self.worker.facts()
+        self.send = self.worker.order
+        self.kill = self.worker.close
+
+        def listen():
+            while True:
+                said.put((self, self.worker.reports()))
+
+        threading.Thread(target=listen, daemon=True).start()
+
+
+class ThreadCluster:
+    """Real workers in this process: all but Ray."""
+
+    def __init__(self, num_workers):
+        self.num_workers, self.said = num_workers, queue.SimpleQueue()
+
+    def start(self, settings):
+        self.links = [ThreadLink(f"w{number}", settings, self.said) for number in range(self.num_workers)]
+        return self.links
+
+    def wait(self, links):
+        return [self.said.get(timeout=60)]
+
+    def replace(self, link):
+        return ThreadLink(link.name, SETTINGS, self.said)
+
+    def close(self):
+        for each in self.links:
+            each.kill()
+
+
+@pytest.fixture
+def _known_devices(monkeypatch):
+    class Found:
+        version, devices = "0", {"cpu": "fake"}
+
+    monkeypatch.setattr(device_worker, "find_devices", lambda _: Found)
+    monkeypatch.setattr(device_worker, "code_sha256", lambda: "0")
+
+
+@pytest.mark.usefixtures("_known_devices")
+def test_real_trials_on_two_workers(make_study, tmp_path, monkeypatch):
+    """Outcomes, logs and reference come back by value, and the workers leave neither processes nor files."""
+    homes = tmp_path / "homes"
+    homes.mkdir()
+    monkeypatch.setattr(device_worker.tempfile, "tempdir", str(homes))
+    study = make_study()
+    with ClusterTrials(ThreadCluster(2), SETTINGS) as devices:
+        confirmation = Tuner(study, QUICK_BUDGET, devices, devices=devices).run()
+    assert confirmation.verdict is Verdict.FASTER
+    assert study.reference.exists()
+    for each in study.records():
+        folder = study.trial_folder(each.number)
+        assert folder.read_outcome() is not None
+        assert str(homes) not in folder.outcome_file.read_text()
+        if isinstance(each.outcome, Failure) and each.outcome.evidence:
+            assert os.path.exists(each.outcome.evidence)
+    assert not list(homes.glob("autotune-worker-*"))
+
+
+@pytest.mark.usefixtures("_known_devices")
+def test_a_refused_order_is_answered():
+    """The driver would wait for ever otherwise."""
+    worker = DeviceWorker(SETTINGS)
+    try:
+        worker.order([Store("digest", b"content"), Begin("j", "{}", (), {})])
+        (ended,) = worker.reports()
+        assert isinstance(ended, Ended)
+        assert ended.refused
+    finally:
+        worker.close()

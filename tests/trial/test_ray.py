@@ -1,0 +1,189 @@
+"""Workers as Ray actors: a cluster of one machine, fake trials, and what kill -9 leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+
+from autotune.measure.measurement import Measurement  # noqa: E402
+from autotune.measure.statistics import Verdict  # noqa: E402
+from autotune.study.open import open_study  # noqa: E402
+from autotune.trial.command import code_sha256  # noqa: E402
+from autotune.trial.ray.cluster import SLOTS, RayCluster  # noqa: E402
+from autotune.trial.ray.messages import WorkerSettings  # noqa: E402
+from autotune.trial.ray.trials import ClusterTrials  # noqa: E402
+from autotune.trial.runner.orphans import MARK_VARIABLE  # noqa: E402
+from autotune.tuning.loop import Tuner  # noqa: E402
+from tests.conftest import QUICK_BUDGET, cli_command, cli_environment  # noqa: E402
+
+SETTINGS = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, code_sha256())
+SEARCH = QUICK_BUDGET.model_copy(update={"stop_early": False})
+QUIET = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+FEW_BYTES = 80 * 2**20
+
+
+@pytest.fixture
+def local_cluster(monkeypatch):
+    """One node that holds two workers."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray.init(address="local", num_cpus=2, resources={SLOTS: 2}, object_store_memory=FEW_BYTES, **QUIET)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def three_nodes():
+    """A cluster of three nodes on this machine, with a worker each."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "resources": {SLOTS: 1}, "object_store_memory": FEW_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args=dict(node))
+    for _ in range(2):
+        cluster.add_node(**node)
+    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def tune(study, budget=SEARCH, on_change=lambda _: None):
+    """Tune on the cluster that is connected; `on_change` is told the trials' side of it, once it is there."""
+    with ClusterTrials(RayCluster("ray"), SETTINGS) as devices:
+        on_change(devices)
+        return Tuner(study, budget, devices, devices=devices).run(), devices
+
+
+def trials_that_run() -> list[psutil.Process]:
+    """Processes of trials anywhere on this machine."""
+    found = []
+    for each in psutil.process_iter():
+        try:
+            if MARK_VARIABLE in each.environ() and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+        except psutil.Error:
+            pass
+    return found
+
+
+def wait_until(is_so, seconds=60):
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def kill_at_its_trial(study, number, kill):
+    """Call `kill` as soon as the study has recorded so many trials."""
+
+    def watch():
+        while len(list((study.folder / "trials").glob("*/outcome.json"))) < number:
+            time.sleep(0.02)
+        kill()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@pytest.mark.usefixtures("local_cluster")
+def test_a_killed_actor_costs_no_trial(make_study):
+    """Two actors, one of which is killed with -9: the study is complete, its verdict right, nothing left running."""
+    study = make_study()
+
+    def kill(devices):
+        pid = ray.get(devices.members[1].link.actor.pid.remote())
+        kill_at_its_trial(study, 2, lambda: os.kill(pid, signal.SIGKILL))
+
+    confirmation, devices = tune(study, on_change=kill)
+    assert confirmation.verdict is Verdict.FASTER
+    assert study.num_recorded() == SEARCH.num_trials
+    assert {each.measurement.worker.host for each in study.records() if isinstance(each.outcome, Measurement)}
+    assert devices.members[1].num_lost == 1
+    wait_until(lambda: not trials_that_run())
+
+
+@pytest.mark.slow
+def test_three_nodes_give_the_verdict_of_one_machine(three_nodes, make_study):
+    """Each node measures a part of 24 trials with figures of its own; the answer is the same config."""
+    budget = SEARCH.model_copy(update={"num_trials": 24})
+    study = make_study()
+    confirmation, _ = tune(study, budget)
+    records = [each for each in study.records() if each.counts]
+    assert confirmation.verdict is Verdict.FASTER
+    assert study.record(confirmation.candidate).config["latency_ms"] == 2
+    assert len({each.config for each in records}) == len(records)
+    workers = {each.outcome.worker.name for each in records if isinstance(each.outcome, Measurement)}
+    assert len(workers) == 3
+    wait_until(lambda: not trials_that_run())
+
+
+@pytest.mark.slow
+def test_a_killed_node_costs_no_trial(three_nodes, make_study):
+    """The other two nodes go on; the trial that ran there is lost and its config tried again."""
+    budget = SEARCH.model_copy(update={"num_trials": 12})
+    study = make_study()
+    node = three_nodes.list_all_nodes()[-1]
+    kill_at_its_trial(study, 3, lambda: three_nodes.remove_node(node, allow_graceful=False))
+    confirmation, devices = tune(study, budget)
+    assert confirmation.verdict is Verdict.FASTER
+    assert study.num_recorded() == len(study.records()) - len([e for e in study.records() if e.state == "lost"])
+    assert sum(not each.is_in for each in devices.members) <= 1
+    wait_until(lambda: not trials_that_run())
+
+
+@pytest.mark.slow
+def test_a_killed_driver_leaves_nothing_and_resume_goes_on(model_file, space_file, tmp_path):
+    """kill -9 of `tune --on ray` ends its cluster with all trials; `resume` completes the study."""
+    folder = Path("/tmp", f"ray-{os.getpid()}")  # Sockets lie in it, whose paths must be short.
+    environment = cli_environment() | {"RAY_TMPDIR": str(folder)}
+    environment.pop("RAY_ADDRESS", None)
+    environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    budget = tmp_path / "budget.yaml"
+    budget.write_text(SEARCH.model_dump_json())
+    command = cli_command(
+        "tune", "--on", "ray", "--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
+        "--space", str(space_file), "--study", "s", "--budget", str(budget),
+    )  # fmt: skip
+    driver = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=(tmp_path / "stderr").open("w"))
+    wait_until(lambda: len(list(tmp_path.glob("studies/s/trials/*/outcome.json"))) >= 2, seconds=120)
+    driver.kill()
+    driver.wait()
+
+    def of_this_cluster():
+        return [
+            each.pid for each in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(each.info["cmdline"] or [])
+        ]
+
+    wait_until(lambda: not of_this_cluster() and not trials_that_run())
+    done = subprocess.run(
+        cli_command("resume", "s", "--on", "ray"),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    study = open_study(tmp_path / "studies", "s")
+    assert study.num_recorded() == SEARCH.num_trials
+    assert study.confirmation.verdict is Verdict.FASTER
+    wait_until(lambda: not of_this_cluster())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("three_nodes")
+def test_doctor_lists_the_devices_of_the_cluster(monkeypatch):
+    """One finding for each worker, with versions; equal workers do not differ."""
+    from autotune.doctor import cluster
+
+    monkeypatch.setattr(cluster, "_versions_here", lambda: {"fake": "0"})
+    findings = cluster.examine_cluster("ray")
+    assert len(findings) == 3
+    assert all(each.ok and "fake 0" in each.found and "differs" not in each.found for each in findings)
