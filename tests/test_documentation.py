@@ -188,6 +188,7 @@ _OTHERS = {
     "pytest": problem_of_pytest,
     "docker": lambda _: None,
     "cd": lambda _: None,
+    "export": lambda _: None,
     "git": lambda _: None,
 }
 """Program -> why its arguments cannot be right."""
