@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from benchmarks import __main__ as all_of_them
-from benchmarks import classes, frame, overhead, regions, wall_time
+from benchmarks import classes, frame, overhead, regions, wall_time, workers
 from benchmarks.program_classes import Repeats
 from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 from benchmarks.savings import Saving
@@ -20,6 +20,7 @@ SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DO
 KEPT = ("aa", "adaptive", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",
         "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
         "warm_start")  # fmt: skip
+MADE_UP = ("classes", "regions", "wall_time", "workers")
 EDITED = {
     "replay": "; on vit_torch alone, with 10 seeds, it found one in 4 and took 148.9 trials on average (20.2 distinct)"
 }
@@ -56,12 +57,14 @@ def made_up(name: str) -> list[object]:
     if name == "regions":
         times = regions.Times([1.0], [0.1], 1, 0.0)
         return [regions.Seen("vit", True, times, times, times)]
+    if name == "workers":
+        return [workers.Search(1, 8, 2.0, 16.0), workers.Search(2, 8, 2.0, 9.0)]
     tool = wall_time.Tool("faster", {"execution": "eager"}, 2, 0, 1, 9.0, shares())
     loop = [wall_time.LoopTrial({"execution": "eager"}, 1.0, 5.0)]
     return [wall_time.Race("m", tool, 10.0, loop, 60.0, 1.0, [Saving("f", 1.0, "measured")])]
 
 
-@pytest.mark.parametrize("name", ["classes", "regions", "wall_time"])
+@pytest.mark.parametrize("name", MADE_UP)
 def test_made_up_records_make_a_section(name):
     """Also after they were JSON, as they are kept."""
     (benchmark,) = benchmarks_of(name)
@@ -82,10 +85,13 @@ def test_every_benchmark_is_run_by_make_bench_and_tested_here():
     folder = REPOSITORY / "benchmarks"
     scripts = {file.stem for file in folder.glob("*.py") if "BENCHMARK" in file.read_text() and file.stem != "frame"}
     steps = {name for name, *_ in all_of_them.STEPS}
-    # One replays tables and measures nothing of this machine; the other is for machines with a device.
-    assert scripts - steps == {"replay", "device"}
+    # One replays tables and measures nothing of this machine; the others are for machines with a device or with Ray.
+    assert scripts - steps == {"replay", "device", "workers"}
     assert all((folder / f"{name}.py").exists() for name in steps)
-    tested = {"shapes" if name.startswith("shapes") else name for name in (*KEPT, "classes", "regions", "wall_time")}
+    tested = {
+        "shapes" if name.startswith("shapes") else name
+        for name in (*KEPT, "classes", "regions", "wall_time", "workers")
+    }
     assert scripts == tested | {"device"}  # See test_device.py.
 
 

@@ -341,7 +341,7 @@ def test_what_is_no_reference_is_refused(model: str) -> None:
     with pytest.raises(InputError) as caught:
         split_reference(model)
     assert f"--model {model}:" in str(caught.value)
-    assert "cli.py models" in str(caught.value.tip)
+    assert "autotune models" in str(caught.value.tip)
 
 
 def test_a_file_s_reference_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
