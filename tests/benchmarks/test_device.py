@@ -144,7 +144,7 @@ def test_a_knob_is_tried_alone(where, task):
     pytest.importorskip("torch")
     space = knobs.space_on(where, task)
     pairs = knobs.pairs_in(space)
-    assert {"mode", "precision", "cpp_wrapper"} <= {each.knob for each in pairs}
+    assert {"mode", "precision"} <= {each.knob for each in pairs}
     for each in pairs:
         assert space.holds(each.base)
         for other in each.others:

@@ -151,7 +151,7 @@ def test_one_study_one_answer(tune_both, cli, tmp_path, budget_file):
     assert job.stdout.split() == ["2", "sham"]
 
     shown = cli("show", "s").stdout
-    assert "framework=sham execution=" in shown
+    assert "framework=sham latency_ms=15" in shown
     assert "fake        trial" in shown, "the fastest of the framework that lost"
     (row,) = json.loads(cli("studies", "--json").stdout)
     assert row["framework"] == "fake+sham"
