@@ -96,7 +96,11 @@ def only_float32():
     return OnlyFloat32(), torch.randn(4, 8)
 
 def no_module():
-    return (lambda x: x), torch.randn(4, 8)
+    return Callable(), torch.randn(4, 8)
+
+class Callable:
+    def __call__(self, x):
+        return x
 """
 
 
@@ -244,7 +248,7 @@ def test_complex_parameters_keep_their_imaginary_part():
 
 
 def test_what_is_no_module_is_refused(run_torch):
-    """A plain function is the model file's mistake."""
+    """An object that can be called, and is neither a module nor a function, is the model file's mistake."""
     run, _ = run_torch
     untuned, _ = run("no_module", CHEAP)
     assert untuned.reason is Reason.HARNESS
@@ -305,5 +309,5 @@ def test_apply_refuses_another_frameworks_model(tmp_path):
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
     content.update(framework="torch", config=DEFAULT)
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(InputError, match=r"tuned for torch; it was to be applied to a function"):
-        autotune.load(tmp_path / "best.yaml").apply(lambda x: x, on_mismatch="raise")
+    with pytest.raises(InputError, match=r"tuned for torch; it was to be applied to an? object"):
+        autotune.load(tmp_path / "best.yaml").apply(object(), on_mismatch="raise")

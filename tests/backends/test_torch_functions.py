@@ -19,6 +19,9 @@ torch = pytest.importorskip("torch")
 
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
+from autotune.backends.undo import UndoLog  # noqa: E402
+from autotune.config import Config  # noqa: E402
+from autotune.errors import UnsuitableCallError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -71,6 +74,20 @@ def test_what_counts_as_a_function():
     assert backend.as_model(linear) is linear
     partial = functools.partial(torch.add, 1)
     assert "needs a torch.nn.Module or a function" in backend.check_model(backend.as_model(partial))
+
+
+def test_the_weights_around_a_function_get_their_gradients():
+    """They are constants of frozen code, though no parameters of the function's model."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4).eval()
+    backend = TorchBackend()
+    model = backend.as_model(lambda x: layer(x)).eval()
+    config = Config({"execution": "compile", "backend": "inductor", "mode": "default", "freezing": True})
+    step = backend.compile(model, config, UndoLog())
+    with torch.no_grad():
+        assert torch.allclose(step(torch.ones(2, 4)), layer(torch.ones(2, 4)), atol=1e-6)
+    with pytest.raises(UnsuitableCallError, match="records gradients"):
+        step(torch.ones(2, 4))
 
 
 def test_a_dataclass_of_a_cuda_graph_is_copied(monkeypatch):

@@ -79,6 +79,10 @@ class FrozenWeights:
             self._next_part = itertools.cycle(self._constants.parts)
         _watch_optimizers(self)
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return self._constants.tensors
+
     def note_step(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has just changed its parameters."""
         trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
@@ -121,8 +125,10 @@ class FrozenStep:
             return self._step(*args, **kwargs)
 
     def _records_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        # The weights of a plain function are no parameters of its model.
+        weights = itertools.chain(self._model.parameters(), self._weights.tensors)
         inputs = itertools.chain(args, kwargs.values())
-        return any(each.requires_grad for each in self._model.parameters()) or any(map(_requires_grad, inputs))
+        return any(each.requires_grad for each in weights) or any(map(_requires_grad, inputs))
 
 
 def _requires_grad(value: Any) -> bool:
