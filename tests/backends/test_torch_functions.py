@@ -76,27 +76,13 @@ def test_what_counts_as_a_function():
     assert "needs a torch.nn.Module or a function" in backend.check_model(backend.as_model(partial))
 
 
-def test_the_weights_around_a_function_get_their_gradients():
-    """They are constants of frozen code, though no parameters of the function's model."""
-    torch.manual_seed(0)
-    layer = torch.nn.Linear(4, 4).eval()
-    backend = TorchBackend()
-    model = backend.as_model(lambda x: layer(x)).eval()
-    config = Config({"execution": "compile", "backend": "inductor", "mode": "default", "freezing": True})
-    step = backend.compile(model, config, UndoLog())
-    with torch.no_grad():
-        assert torch.allclose(step(torch.ones(2, 4)), layer(torch.ones(2, 4)), atol=1e-6)
-    with pytest.raises(UnsuitableCallError, match="records gradients"):
-        step(torch.ones(2, 4))
-
-
 def test_a_dataclass_of_a_cuda_graph_is_copied(monkeypatch):
     """Its tensors are the caller's own."""
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
-    given = Pair(torch.ones(2), 3)
-    copied = ClonedOutputs(lambda: given)()
-    assert torch.equal(copied.first, given.first)
-    assert copied.first is not given.first
+    replayed = torch.ones(2)
+    copied = ClonedOutputs(lambda: Pair(replayed, 3))()
+    assert torch.equal(copied.first, replayed)
+    assert copied.first is not replayed
     assert (type(copied), copied.second) == (Pair, 3)
 
 
@@ -141,9 +127,31 @@ def test_a_job_applies_a_config_to_a_function(scoring, tmp_path, caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_function_is_tuned(scoring, tmp_path):
     """Trials measure it as any model, and compare all that its dataclass holds."""
     (tmp_path / "space.yaml").write_text(SPACE)
     result = autotune.tune(scoring.build, device="cpu", space="space.yaml", budget=QUICK_BUDGET, trials=2)
     assert [(row["state"], row["relative_error"]) for row in result.trials()] == [("measured", None), ("measured", 0.0)]
     assert result.study == "scoring-build-torch-cpu"
+
+
+def test_weights_around_a_function_get_their_gradients():
+    """They are constants of frozen code, though no parameters of the function's model.
+
+    The last test here: all functions share one `forward`, whose compilations are counted above.
+    """
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4).eval()
+    backend = TorchBackend()
+
+    def function(x):
+        return layer(x)
+
+    model = backend.as_model(function).eval()
+    config = Config({"execution": "compile", "backend": "inductor", "mode": "default", "freezing": True})
+    step = backend.compile(model, config, UndoLog())
+    with torch.no_grad():
+        assert torch.allclose(step(torch.ones(2, 4)), layer(torch.ones(2, 4)), atol=1e-6)
+    with pytest.raises(UnsuitableCallError, match="records gradients"):
+        step(torch.ones(2, 4))

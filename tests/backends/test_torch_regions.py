@@ -85,6 +85,7 @@ print(said.num_graphs, said.num_kernels > 1)
     assert in_process(tmp_path, code) == ["1", "0", "None", *str([None] * 12).split(), "1", "True"]
 
 
+@pytest.mark.slow
 def test_frozen_blocks_are_compiled_each(tmp_path):
     """More of them than dynamo's limit of compilations: none runs eagerly without a word."""
     code = """
@@ -117,6 +118,7 @@ print(said.num_graphs, said.num_graph_breaks, said.note.partition(":")[0].replac
     assert in_process(tmp_path, code) == ["1", "1", "[]", "1", "1", "ran_eagerly_in_part"]
 
 
+@pytest.mark.slow
 def test_other_settings_hold_around_a_region(tmp_path):
     """Autocast and frozen weights go with chosen modules as with the whole."""
     code = """
@@ -157,6 +159,7 @@ class TestRefused:
         self.refused("is for execution=compile only", execution="eager", region="0.0")
 
 
+@pytest.mark.slow
 def test_variants_and_a_region_together(tmp_path):
     """The variants are in what is compiled, the outputs stay right, and undone the model is its author's."""
     code = """
