@@ -32,10 +32,10 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow and not soak"
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 -m "not slow and not soak"
 
 test-slow: setup
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "slow and not soak"
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 -m "slow and not soak"
 
 test-soak: setup
 	$(BIN)/pytest -m soak
