@@ -118,8 +118,9 @@ def _num_recorded(studies_dir: Path, url: StorageUrl | None, manifest: Manifest)
         return 0
     study = open_study(studies_dir, manifest.name, url)
     try:
-        if study.has_evidence():
-            study.manifest.require_same(manifest)
-        return study.num_recorded() if study.has_evidence() else 0
+        if not study.has_evidence():
+            return 0
+        study.manifest.require_same(manifest)
+        return study.num_recorded()
     finally:
         study.close()

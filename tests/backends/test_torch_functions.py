@@ -60,6 +60,12 @@ class Pair:
     second: int
 
 
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    first: object
+    second: int
+
+
 def test_what_counts_as_a_function():
     """Functions, lambdas, methods and torch's own; an object that can be called is refused with a sentence."""
     backend = TorchBackend()
@@ -76,14 +82,15 @@ def test_what_counts_as_a_function():
     assert "needs a torch.nn.Module or a function" in backend.check_model(backend.as_model(partial))
 
 
-def test_a_dataclass_of_a_cuda_graph_is_copied(monkeypatch):
-    """Its tensors are the caller's own."""
+@pytest.mark.parametrize("kind", [Pair, Slotted])
+def test_a_dataclass_of_a_cuda_graph_is_copied(monkeypatch, kind):
+    """Its tensors are the caller's own, whether it has slots or not."""
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
     replayed = torch.ones(2)
-    copied = ClonedOutputs(lambda: Pair(replayed, 3))()
+    copied = ClonedOutputs(lambda: kind(replayed, 3))()
     assert torch.equal(copied.first, replayed)
     assert copied.first is not replayed
-    assert (type(copied), copied.second) == (Pair, 3)
+    assert (type(copied), copied.second) == (kind, 3)
 
 
 @pytest.fixture

@@ -7,9 +7,12 @@ of a config with such graphs (docs/decisions/0026-captured-graphs.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import fields
 from typing import Any
 
 import torch
+
+from autotune.backends.outputs import has_fields
 
 _DEEPEST = 6
 """Containers and objects within each other that are looked into, such as the layers of a cache of keys and values."""
@@ -68,16 +71,18 @@ def _entries(value: Any) -> list[tuple[Any, Any]] | None:
         return list(value.items())
     if isinstance(value, list):
         return list(enumerate(value))
-    if callable(value) or not hasattr(value, "__dict__"):
+    if callable(value):
         return None
-    return list(vars(value).items())
+    if hasattr(value, "__dict__"):
+        return list(vars(value).items())
+    return [(each.name, getattr(value, each.name)) for each in fields(value)] if has_fields(value) else None
 
 
 def _put(value: Any, name: Any, new: Any) -> None:
     if isinstance(value, (MutableMapping, list)):
         value[name] = new
     else:
-        vars(value)[name] = new
+        object.__setattr__(value, name, new)  # It may have slots, or be frozen.
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

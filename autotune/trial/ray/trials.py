@@ -41,7 +41,7 @@ Tell = Callable[[str, str, bool], None]
 class ClusterTrials:
     """See `ManyDevices`. A context manager: no worker is left behind.
 
-    `untuned` is the study's untuned trial where it has one. `readings` are given after the study is open.
+    `untuned` is the study's untuned trial where it has one. `time_untuned_by` is called before the first trial.
     """
 
     def __init__(
