@@ -13,8 +13,8 @@ from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_c
 from autotune.study.equivalence import program_of, simplicity
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
 from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, BlockedRun
-from autotune.tuning.events import BlockMeasured, ConfirmationStarted
-from autotune.tuning.expected_time import blocked_run_s, fresh_start_s
+from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted
+from autotune.tuning.expected_time import blocked_run_s, process_start_s
 from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
 from autotune.tuning.pruning import without_idle_settings
 from autotune.tuning.session import Session
@@ -77,8 +77,7 @@ def expected_s(session: Session, contestants: Sequence[Measurement]) -> float:
     """Seconds that a confirmation of these is expected to take until its first look, to be on the safe side."""
     untuned = session.study.untuned_record()
     assert untuned is not None, "it is the first trial"
-    floor = session.study.noise_floor
-    start_s = floor.start_s if floor and floor.start_s is not None else fresh_start_s(untuned)
+    start_s = process_start_s(untuned, session.study.noise_floor)
     plan, cold = session.budget.confirmation.fit_for(session.objective), session.objective.compiles_cold
     return SAFETY * blocked_run_s(contestants, plan, session.budget.sampling, start_s, cold=cold)
 
@@ -163,6 +162,12 @@ class _Contestants:
 
     def _is_clear(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
         """More blocks would not change the verdict, nor whom it is about: the answer is the best, not the first."""
+        is_over = self._is_decided(comparison, chosen)
+        speedups = dict(zip((each.number for each in chosen), comparison.speedups, strict=True))
+        self.session.notify(ConfirmationLooked(len(comparison.values), speedups, is_over))
+        return is_over
+
+    def _is_decided(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
         margin = self._margin(comparison)
         if not is_clear(comparison.speedups, margin):
             return False

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
+from autotune.measure.statistics import Speedup
 from autotune.space.space import SearchSpace
 from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.tuning.failure_rules import FailureRule
+from autotune.tuning.remaining_work import RemainingWork
 from autotune.workload.traffic import Traffic
 
 
@@ -165,6 +167,28 @@ class BlockMeasured:
 
 
 @dataclass(frozen=True)
+class ConfirmationLooked:
+    """The blocks so far were looked at: trial -> its speed-up over the untuned model, for those that are still in. If
+    it `is_clear`, no further block is measured."""
+
+    num_blocks: int
+    speedups: dict[int, Speedup]
+    is_clear: bool
+
+
+@dataclass(frozen=True)
+class TimeLeftEstimated:
+    """How long the run will go on, told anew after each trial and each block; and what that rests on."""
+
+    work: RemainingWork
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the run ends."""
+        return self.work.left_s
+
+
+@dataclass(frozen=True)
 class WorkerChanged:
     """A worker of a cluster does something else now; or it is ready, was lost or is left out, which `stays`."""
 
@@ -201,6 +225,8 @@ Event = (
     | RuleLearned
     | ConfirmationStarted
     | BlockMeasured
+    | ConfirmationLooked
+    | TimeLeftEstimated
     | WorkerChanged
     | TrialLost
 )

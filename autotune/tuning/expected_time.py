@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.sampling import SamplingPlan
-from autotune.study.records import TrialRecord
+from autotune.study.records import NoiseFloor, TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
 
 WARM_SHARE = 0.5
@@ -28,6 +28,11 @@ def typical_trial_s(records: Sequence[TrialRecord]) -> float:
     return statistics.median(trial_s(each) for each in records if each.counts)
 
 
+def process_start_s(untuned: TrialRecord, floor: NoiseFloor | None) -> float:
+    """The same as `fresh_start_s`, measured where the noise floor was."""
+    return floor.start_s if floor is not None and floor.start_s is not None else fresh_start_s(untuned)
+
+
 def fresh_start_s(untuned: TrialRecord) -> float:
     """Seconds until a process of its own can compile: all that the untuned model's trial took but for its calls.
 
@@ -42,10 +47,18 @@ def blocked_run_s(
     contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan, start_s: float, *, cold: bool
 ) -> float:
     """Seconds of a blocked run that ends at its first look. `cold`: every block compiles anew, not the first alone."""
+    first_s, later_s = block_times_s(contestants, plan, sampling, start_s, cold=cold)
+    return first_s + (plan.first_look - 1) * later_s
+
+
+def block_times_s(
+    contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan, start_s: float, *, cold: bool
+) -> tuple[float, float]:
+    """Seconds of the first block, and of each later one."""
+    turns_s = sampling_s(contestants, plan, sampling)
     first_s = sum(live_process_s(each, start_s, 1.0) for each in contestants)
     later_s = sum(live_process_s(each, start_s, 1.0 if cold else WARM_SHARE) for each in contestants)
-    turns_s = sampling_s(contestants, plan, sampling)
-    return first_s + (plan.first_look - 1) * later_s + plan.first_look * turns_s
+    return first_s + turns_s, later_s + turns_s
 
 
 def live_process_s(measurement: Measurement, start_s: float, share: float) -> float:

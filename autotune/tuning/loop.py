@@ -5,9 +5,9 @@ Nothing here prints. One callback receives what happens as events, and the comma
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autotune.config import Config
 from autotune.errors import HarnessError
@@ -46,6 +46,7 @@ from autotune.tuning.noise_floor import check_drift, measure_noise_floor, note_d
 from autotune.tuning.reuse import shelve
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget
+from autotune.tuning.time_left import TimeLeft, may_stop_early
 from autotune.tuning.trial_queue import Queued, TrialQueue
 
 HARNESS_FAILURES_IN_A_ROW = 2
@@ -73,9 +74,10 @@ class Tuner:
     ) -> None:
         self._study = study
         self._budget = budget
-        self._notify = notify
         deadline = deadline or Deadline.after(budget.wall_s)
-        self._session = Session(study, budget, trials, notify, deadline, devices or prepared_trials, devices)
+        session = Session(study, budget, trials, notify, deadline, devices or prepared_trials, devices)
+        self._notify = TimeLeft(session)
+        self._session = replace(session, notify=self._notify)
         if devices is not None:
             devices.time_untuned_by(self._session.untuned_of_worker)
         self._num_lost: Counter[Config] = Counter()
@@ -240,12 +242,8 @@ class Tuner:
 
         No forecast is made before one could end the search.
         """
-        study, budget = self._study, self._budget
-        num_configs = study.num_configs()
-        wanted = math.inf if budget.num_trials is None else budget.num_trials
-        if not budget.stop_early or (num_configs is not None and num_configs <= wanted):
-            return False
-        if study.num_recorded() < FEWEST_TRIALS:
+        study = self._study
+        if not may_stop_early(study, self._budget) or study.num_recorded() < FEWEST_TRIALS:
             return False
         forecast = study.forecast()
         if forecast is None or not forecast.is_negligible:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from autotune.schema import Record
 
 FEWEST_TRIALS = 12
@@ -30,3 +33,13 @@ class ExpectedGain(Record):
     def is_negligible(self) -> bool:
         """Further trials cannot pay."""
         return self.num_trials >= FEWEST_TRIALS and self.expected_gain < WORTH_A_TRIAL and self.num_idle >= FEWEST_IDLE
+
+
+def count_idle(values: Iterable[float]) -> int:
+    """Trials since the last that was notably better than all before it; infinite values are of trials that cannot be
+    the best."""
+    best, idle = math.inf, 0
+    for value in values:
+        idle = 0 if value < best - NOTABLE * abs(best) or best == math.inf else idle + 1
+        best = min(best, value)
+    return idle

@@ -23,7 +23,7 @@ from autotune.config import Config
 from autotune.space.space import SearchSpace
 from autotune.study.sampler.acquisition import Forecast, Forecaster, Observations
 from autotune.study.sampler.candidates import Candidates
-from autotune.study.sampler.early_stop import NOTABLE, ExpectedGain
+from autotune.study.sampler.early_stop import ExpectedGain, count_idle
 from autotune.study.sampler.gaussian_process import Array, Encoding
 
 OK = "ok"
@@ -141,7 +141,7 @@ class EnumSampler(BaseSampler):
             num_trials=len(finished),
             num_untried=None if self.num_configs is None else len(unseen.configs),
             expected_gain=float(np.exp(self._forecast(situation).log_expected_gain.max())),
-            num_idle=_num_idle(finished),
+            num_idle=count_idle(each.values[0] if each.values and each.feasible else math.inf for each in finished),
         )
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -246,13 +246,3 @@ class EnumSampler(BaseSampler):
 
     def _generator(self, seen: Sequence[_Seen]) -> np.random.Generator:
         return np.random.default_rng([self._seed, len(seen)])
-
-
-def _num_idle(finished: Sequence[_Seen]) -> int:
-    """Trials since the last that was notably better than all before it."""
-    best, idle = math.inf, 0
-    for each in finished:
-        value = each.values[0] if each.values and each.feasible else math.inf
-        idle = 0 if value < best - NOTABLE * abs(best) or best == math.inf else idle + 1
-        best = min(best, value)
-    return idle
