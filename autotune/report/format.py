@@ -74,6 +74,26 @@ def promise(forecast: ExpectedGain) -> str:
     )
 
 
+def clock(value: float) -> str:
+    """Seconds as a clock shows them: `2:31`, `1:02:31`."""
+    minutes, rest = divmod(int(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def about(value: float) -> str:
+    """Seconds, no more precise than an estimate is: `35 s`, `4 min`, `1 h 10 min`."""
+    if value < 90:
+        return f"{max(5 * round(value / 5), 5)} s"
+    minutes = round(value / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def short_interval(speedup: Speedup) -> str:
+    """A speed-up with its interval, where there is little room."""
+    return f"{times(speedup.median)} ({times(speedup.low)} to {times(speedup.high)})"
+
+
 def interval(speedup: Speedup) -> str:
     """A speed-up with its interval."""
     return f"{times(speedup.median)} (98 % interval {times(speedup.low)} to {times(speedup.high)})"

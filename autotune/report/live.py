@@ -1,166 +1,113 @@
-"""What a person sees while trials run: one line that changes with each stage, and one left behind for each trial.
+"""What a person sees while trials run: a bar with a clock, and one line left behind for each trial.
 
-No spinner and no clock: between events this process sleeps, so that nothing of it runs beside the trial that is timed.
+The clock ticks only while nothing is timed. During a timed turn this process sleeps, so that nothing of it runs beside
+the trial.
 """
 
 from __future__ import annotations
 
-import time
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.measure.measurement import Failure, Measurement, Stage
+from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import LATENCY, Objective
 from autotune.report.configs import config_text
 from autotune.report.constraints import misses
 from autotune.report.expected_cost import busy_words
 from autotune.report.failure_rules import news_of
-from autotune.report.format import count, num_bytes, percent, promise, seconds, times
+from autotune.report.format import count, num_bytes, percent, promise, seconds, short_interval, times
 from autotune.report.objectives import shown, stopped
+from autotune.report.progress import Progress
+from autotune.report.ticker import Ticker
 from autotune.space.space import SearchSpace
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
     BlockMeasured,
-    ConfigProbed,
+    ConfirmationLooked,
     ConfirmationStarted,
     DriftChecked,
-    DriftCheckStarted,
     Event,
     MachineBusy,
-    ModelChecked,
     ModelSaved,
     NoiseFloorMeasured,
-    NoiseFloorStarted,
     SearchEnded,
     SearchStarted,
     StageEntered,
     TrialDisturbed,
     TrialEnded,
     TrialLost,
-    TrialStarted,
     WorkerChanged,
 )
 
-_DOING = {
-    Stage.START: "starting",
-    Stage.BUILD: "building the model",
-    Stage.COMPILE: "compiling",
-    Stage.CHECK: "checking the result",
-    Stage.RUN: "timing",
-    Stage.WAIT: "timing in turns",
-}
-
 
 class LiveDisplay:
-    """A callback for the loop's events: what happened stays as lines, what is going on as a last line that changes,
+    """A callback for the loop's events: what happened stays as lines, what is going on as a bar and a line that change,
     which only a terminal has. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self._done = self._first_done = 0
-        self._wanted: int | None = None
+        self._progress = Progress()
+        self._ticker = Ticker(self._draw)
+        self._drawn: list[str] = []
         self._objective = LATENCY
         self._space: SearchSpace | None = None
-        self._wall_s: float | None = None
-        self._started = time.monotonic()
-        self._doing = ""
-        self._best: float | None = None
-        self._block = self._num_blocks = 0
-        self._workers: dict[str, str] = {}
+        self._block = 0
 
     def __enter__(self) -> LiveDisplay:
         if self._live is not None:
             self._live.start()
+            self._ticker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ticker.stop()
         if self._live is not None:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        self._doing = _doing(event) or self._doing
-        for line in (*news_of(event), *_told(event)):
+        self._progress.note(event)
+        self._ticker.allow(self._progress.may_tick)
+        for line in (*news_of(event), *_before(event), *_between(event), *_after(event), *self._lines_of(event)):
             self._leave(line)
+        # Turns follow one another quickly, and nothing is drawn while one is timed.
+        if not isinstance(event, StageEntered) or self._progress.phases != self._drawn:
+            self._drawn = self._progress.phases
+            self._draw()
+
+    def _lines_of(self, event: Event) -> list[str]:
+        """What needs earlier events too."""
         match event:
             case SearchStarted():
-                self._begin(event)
-            case ModelSaved():
-                size = num_bytes(event.num_bytes)
-                self._leave(f"model and inputs are saved in {event.path} ({size}): trials load them from there")
-            case StageEntered():
-                self._show(f"{self._doing}: {_DOING[event.stage]}")
+                self._objective, self._space = event.objective, event.space
             case TrialEnded():
-                self._done += event.record.counts
-                self._leave(self._line(event.record))
-                self._note_best(event.record)
+                return [self._line(event.record)]
             case ConfirmationStarted():
-                self._begin_confirmation(event)
+                self._block = 0
             case BlockMeasured():
-                self._leave_block(event)
-            case TrialLost():
-                self._leave(f"trial {event.number:>3}  lost: {event.why}; its config is tried again")
-            case WorkerChanged():
-                self._show_worker(event)
+                self._block += 1
+                gains = (f"trial {number} {times(event.untuned / value)}" for number, value in event.others.items())
+                return [
+                    f"  block {self._block:>2}: untuned {shown(self._objective, event.untuned)}; {', '.join(gains)}"
+                ]
+        return []
 
-    def _show_worker(self, event: WorkerChanged) -> None:
-        """What each worker does, in the line that changes."""
-        self._workers[event.worker] = event.what
-        if event.stays:
-            self._leave(f"worker {event.worker}: {event.what}")
-        self._show("; ".join(f"{name} {what}" for name, what in self._workers.items()))
-
-    def _begin(self, event: SearchStarted) -> None:
-        self._done = self._first_done = event.num_done
-        self._objective, self._wall_s, self._space = event.objective, event.wall_s, event.space
-        self._wanted = min((each for each in (event.num_trials, event.num_configs) if each), default=None)
-        space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
-        limits = [] if self._wanted is None else [f"up to {self._wanted}"]
-        limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
-        self._leave(f"{space}; {event.num_done} trials recorded, {', '.join(limits)}")
-        if event.traffic is not None:
-            self._leave(f"shapes {event.traffic}, replayed in each trial; what is made less: {event.objective.name}")
-        if event.given_back:
-            self._leave(f"trials left running by a run that died are tried again: {event.given_back}")
-
-    def _begin_confirmation(self, event: ConfirmationStarted) -> None:
-        names = ", ".join(f"trial {each.number}" for each in event.contestants)
-        self._leave(f"confirming {names} against the untuned model, side by side in fresh processes")
-        self._block, self._num_blocks = 1, event.num_blocks_at_most
-        self._doing = f"confirming, block 1 of at most {self._num_blocks}"
-
-    def _leave_block(self, event: BlockMeasured) -> None:
-        others = [f"trial {number} {times(event.untuned / value)}" for number, value in event.others.items()]
-        self._leave(f"  block {self._block:>2}: untuned {shown(self._objective, event.untuned)}; {', '.join(others)}")
-        self._block += 1
-        self._doing = f"confirming, block {self._block} of at most {self._num_blocks}"
-
-    def _note_best(self, record: TrialRecord) -> None:
-        if record.state == "measured" and isinstance(record.outcome, Measurement):
-            value = self._objective.value(record.outcome)
-            self._best = value if self._best is None else min(self._best, value)
-
-    def _show(self, doing: str) -> None:
+    def _draw(self) -> None:
         if self._live is not None:
-            self._live.update(Text(self._status(doing)), refresh=True)
+            self._live.update(self._bar(), refresh=True)
 
-    def _status(self, doing: str) -> str:
-        best = f", best {shown(self._objective, self._best)}" if self._best is not None else ""
-        of = "" if self._wanted is None else f"/{self._wanted}"
-        return f"{self._done}{of} trials{best}{self._eta()} | {doing}"
-
-    def _eta(self) -> str:
-        """From the pace of this run's own trials, nothing before the second; and no more than there is time for."""
-        gone_s, num_here = time.monotonic() - self._started, self._done - self._first_done
-        to_go_s = [] if self._wall_s is None else [max(self._wall_s - gone_s, 0.0)]
-        if num_here >= 2 and self._wanted is not None and self._done < self._wanted:
-            to_go_s.append(gone_s / num_here * (self._wanted - self._done))
-        return f", about {seconds(min(to_go_s))} to go" if to_go_s else ""
+    def _bar(self) -> RenderableType:
+        progress = self._progress
+        line = Table.grid(Column(ratio=1), Column(no_wrap=True), expand=True, padding=(0, 1, 0, 0))
+        line.add_row(ProgressBar(total=1.0, completed=progress.share or 0.0), Text(progress.figures))
+        return Group(line, *(Text(each, no_wrap=True, overflow="ellipsis") for each in progress.lines))
 
     def _leave(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
@@ -170,27 +117,35 @@ class LiveDisplay:
         return f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"
 
 
-def _doing(event: Event) -> str | None:
-    """What begins with this event; None if nothing does."""
+def _before(event: Event) -> list[str]:
+    """What is said of a run before its first trial."""
     match event:
-        case TrialStarted():
-            return f"trial {event.number}"
-        case ModelChecked():
-            return "the untuned model against the reference"
-        case NoiseFloorStarted():
-            return "noise floor, the untuned model against itself"
-        case DriftCheckStarted():
-            return "sentinel, the untuned model once more"
-        case ConfigProbed():
-            return f"the same error again and again: trial {event.record.number} once more"
-    return None
-
-
-def _told(event: Event) -> list[str]:
-    """What needs nothing but the event itself."""
-    match event:
+        case SearchStarted():
+            return _beginning(event)
+        case ModelSaved():
+            size = num_bytes(event.num_bytes)
+            return [f"model and inputs are saved in {event.path} ({size}): trials load them from there"]
         case MachineBusy():
             return [f"this machine is {busy_words(event)}"]
+    return []
+
+
+def _beginning(event: SearchStarted) -> list[str]:
+    wanted = min((each for each in (event.num_trials, event.num_configs) if each), default=None)
+    space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
+    limits = [] if wanted is None else [f"up to {wanted}"]
+    limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
+    lines = [f"{space}; {event.num_done} trials recorded, {', '.join(limits)}"]
+    if event.traffic is not None:
+        lines.append(f"shapes {event.traffic}, replayed in each trial; what is made less: {event.objective.name}")
+    if event.given_back:
+        lines.append(f"trials left running by a run that died are tried again: {event.given_back}")
+    return lines
+
+
+def _between(event: Event) -> list[str]:
+    """What is said between two trials."""
+    match event:
         case TrialDisturbed():
             what = f"trial {event.number}" if event.number else "the untuned model"
             return [f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"]
@@ -200,9 +155,25 @@ def _told(event: Event) -> list[str]:
         case DriftChecked():
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
             return [f"sentinel    {seconds(now_s)}, {change:+.1%} since the start"]
+        case TrialLost():
+            return [f"trial {event.number:>3}  lost: {event.why}; its config is tried again"]
+        case WorkerChanged() if event.stays:
+            return [f"worker {event.worker}: {event.what}"]
+    return []
+
+
+def _after(event: Event) -> list[str]:
+    """What is said after the last trial."""
+    match event:
         case SearchEnded():
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             return [f"the search ends: {why}"]
+        case ConfirmationStarted():
+            names = ", ".join(f"trial {each.number}" for each in event.contestants)
+            return [f"confirming {names} against the untuned model, side by side in fresh processes"]
+        case ConfirmationLooked():
+            so_far = ", ".join(f"trial {number} {short_interval(each)}" for number, each in event.speedups.items())
+            return [f"  after {event.num_blocks} blocks: {so_far}{'' if event.is_clear else '; not clear yet'}"]
     return []
 
 

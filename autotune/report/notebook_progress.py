@@ -26,27 +26,24 @@ class NotebookDisplay(LiveDisplay):
     def __init__(self) -> None:
         super().__init__(PlainConsole(stderr=True, force_jupyter=False, force_terminal=False))
         self._lines: list[str] = []
-        self._now = "starting"
+        self._end: str | None = None
         self._output: Any = None
 
     def __enter__(self) -> NotebookDisplay:
         shown = import_module("IPython.display")
         self._output = shown.display(shown.HTML(self._html()), display_id=True)
+        self._ticker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._now = "done" if kind is None else f"stopped: {kind.__name__}"
-        self._draw()
-
-    def _show(self, doing: str) -> None:
-        self._now = self._status(doing)
+        self._ticker.stop()
+        self._end = "done" if kind is None else f"stopped: {kind.__name__}"
         self._draw()
 
     def _leave(self, line: str) -> None:
         self._lines.append(line)
-        self._draw()
 
     def _draw(self) -> None:
         if self._output is not None:
@@ -54,10 +51,13 @@ class NotebookDisplay(LiveDisplay):
 
     def _html(self) -> str:
         """Names and errors in it stay text."""
-        done, most = (self._block - 1, self._num_blocks) if self._num_blocks else (self._done, self._wanted)
-        of = "" if most is None else f' max="{most}" value="{done}"'
+        progress = self._progress
+        share = 1.0 if self._end == "done" else progress.share
+        value = "" if share is None else f' max="1" value="{share:.3f}"'
+        now = [self._end] if self._end else progress.lines
+        told = "<br/>".join(escape(printable(each)) for each in (progress.figures, *now))
         lines = "\n".join(escape(printable(line)) for line in self._lines)
         return (
-            f'<div><progress aria-label="progress"{of}></progress> {escape(printable(self._now))}</div>'
+            f'<div><progress aria-label="progress"{value}></progress> {told}</div>'
             f'<pre style="max-height: 20em; overflow: auto">{lines}</pre>'
         )
