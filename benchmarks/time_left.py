@@ -181,11 +181,11 @@ def judge(records: Sequence[Run]) -> list[Goal]:
 def section(records: Sequence[Run]) -> str:
     """A row a run."""
     about = (
-        "How long a run will go on, as it says itself after each trial and each block of the confirmation, against what "
-        "it took. The error is the mean of the absolute one from a third of the run on, in seconds and as a share of the "
-        "mean time left; the last three columns are what was said / what was true at a third, a half and three quarters "
-        "of the run. The runs were recorded on a machine that others used as well, which makes trials longer and "
-        "shorter at random: an idle machine is easier to foretell."
+        "How long a run will go on, as it says itself after each trial and each block of the confirmation, against "
+        "what it took. The error is the mean of the absolute one from a third of the run on, in seconds and as a share "
+        "of the mean time left; the last three columns are what was said / what was true at a third, a half and three "
+        "quarters of the run. The runs were recorded on a machine that others used as well, which makes trials longer "
+        "and shorter at random: an idle machine is easier to foretell."
     )
     header = ("study", "trials", "blocks", "whole run", "confirmation", "error", "share", "at 1/3", "at 1/2", "at 3/4")
     rows = [

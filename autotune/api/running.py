@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
@@ -16,14 +17,15 @@ from autotune.study.open import open_study
 from autotune.study.shared.url import StorageUrl
 from autotune.study.study import Study
 from autotune.trial.command import code_sha256
-from autotune.trial.ray.messages import WorkerSettings
-from autotune.trial.ray.trials import ClusterTrials
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runners import Runners
 from autotune.tuning.events import Notify, WorkerChanged
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import Source
 from autotune.tuning.rerun import rerun_trial
+
+if TYPE_CHECKING:
+    from autotune.trial.ray.trials import ClusterTrials
 
 BudgetLike = Budget | str | float | PathLike[str]
 """A budget, a time (`10m`, or seconds as a number), or the path of a YAML file with a budget."""
@@ -60,6 +62,18 @@ def reopen(studies_dir: Path, name: str, url: StorageUrl | None = None) -> tuple
     return study, study.budget or Budget()
 
 
+def require_on(on: str | None, deadline: str | None = None, *, profiled: bool = False) -> None:
+    """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
+    if on is None:
+        return
+    from autotune.trial.ray.cluster import require_known
+
+    if deadline is not None or profiled:
+        flag = "--profile" if deadline is None else "--deadline"
+        raise InputError(f"{flag} and --on: that part runs on this machine alone", tip="leave one of the two out")
+    require_known(on)
+
+
 def runners_of(study: Study) -> Runners:
     """What runs the trials of a study; a context manager."""
     return Runners(
@@ -92,6 +106,8 @@ def search(
 def workers_of(study: Study, budget: Budget, on: str, notify: Notify) -> ClusterTrials:
     """What runs the trials of a study on a cluster; a context manager. Raises InputError without Ray."""
     from autotune.trial.ray.cluster import cluster_for
+    from autotune.trial.ray.messages import WorkerSettings
+    from autotune.trial.ray.trials import ClusterTrials
 
     manifest, untuned = study.manifest, study.untuned_record()
     settings = WorkerSettings(

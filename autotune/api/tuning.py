@@ -14,7 +14,7 @@ from autotune.api.events import Callback
 from autotune.api.given_model import named_model
 from autotune.api.requests import Paths, Texts, make_request
 from autotune.api.result import TuneResult
-from autotune.api.running import BudgetLike, parse_budget, profile_best, reopen, search
+from autotune.api.running import BudgetLike, parse_budget, profile_best, reopen, require_on, search
 from autotune.api.wording import in_python_words
 from autotune.config import Scalar
 from autotune.errors import InputError
@@ -27,7 +27,6 @@ from autotune.study.database import DEFAULT_STUDIES_DIR
 from autotune.study.open import open_or_create, open_study
 from autotune.study.shared.url import chosen_storage
 from autotune.study.study import Study
-from autotune.trial.ray.cluster import require_known
 from autotune.trial.runner.deadline import Deadline
 from autotune.tuning.events import Event, Notify
 from autotune.tuning.priors import Source, read_prior
@@ -115,7 +114,7 @@ def tune(
     it, and the same call goes on. No signal handler is set; any thread may call this.
     """
     begun = time.monotonic()
-    _check_on(on, profile=profile)
+    require_on(on, profiled=profile)
     folder, url = Path(studies_dir), chosen_storage(storage)
     limits = _limits(
         parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
@@ -167,7 +166,7 @@ def resume(
     errors are those of `tune`; StoreError also where the model's file or the framework's release has changed.
     """
     begun = time.monotonic()
-    _check_on(on)
+    require_on(on)
     opened, before = reopen(Path(studies_dir), study, chosen_storage(storage))
     limits = _limits(parse_budget(budget, before), trials, early_stop=early_stop, jobs=jobs)
     with _audience(callbacks, progress=progress) as tell:
@@ -206,15 +205,6 @@ def _limits(
         if seconds is not None and not 1 <= seconds <= 1e6:
             raise InputError(f"{name}={seconds}: is not a number of seconds from 1 to 1e6")
     return budget.but(num_trials=trials, stop_early=early_stop, num_jobs=jobs, compile_s=compile_s, total_s=total_s)
-
-
-def _check_on(on: str | None, *, profile: bool = False) -> None:
-    """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
-    if on is None:
-        return
-    if profile:
-        raise InputError("profile=True and on: profiles are made on this machine alone", tip="leave one of the two out")
-    require_known(on)
 
 
 @contextmanager

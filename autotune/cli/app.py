@@ -209,14 +209,3 @@ def one_of(flag: str, text: str, *choices: str) -> Any:
         those = f"choose {', '.join(choices[:-1])} or {choices[-1]}"
         raise InputError(f"{flag} {text}: unknown", tip=did_you_mean(text, choices) + those)
     return text
-
-
-def require_on(on: str, deadline: str | None = None, *, profiled: bool = False) -> None:
-    """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
-    from autotune.errors import InputError
-    from autotune.trial.ray.cluster import require_known
-
-    if deadline is not None or profiled:
-        flag = "--profile" if deadline is None else "--deadline"
-        raise InputError(f"{flag} and --on: that part runs on this machine alone", tip="leave one of the two out")
-    require_known(on)

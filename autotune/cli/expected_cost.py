@@ -11,34 +11,35 @@ if TYPE_CHECKING:
     from autotune.study.budget import Budget
     from autotune.study.manifest import Manifest
     from autotune.study.shared.url import StorageUrl
+    from autotune.study.study import Study
 
 
-def say_cost(
-    manifest: Manifest,
-    budget: Budget,
-    studies_dir: Path,
-    shared: StorageUrl | None,
-    *,
-    as_json: bool,
-    dry_run: bool,
-    quiet: bool,
-) -> bool:
-    """Say it; returns whether that was all that was asked for. Nothing is written."""
-    from autotune.report.expected_cost import cost_lines, plan_document, plan_lines
+def say_cost(study: Study, budget: Budget, studies_dir: Path, shared: StorageUrl | None) -> None:
+    """In lines on stderr, of a study that is about to be run."""
+    from autotune.report.expected_cost import cost_lines
     from autotune.results.expected_cost import expected_cost
+
+    for line in cost_lines(expected_cost(study.manifest, study, budget, studies_dir, shared))[1:]:
+        say(line)
+
+
+def say_plan(
+    manifest: Manifest, budget: Budget, studies_dir: Path, shared: StorageUrl | None, *, as_json: bool
+) -> None:
+    """The answer to `--dry-run`. Nothing is written."""
+    from autotune.report.expected_cost import plan_document, plan_lines
+    from autotune.results.expected_cost import expected_cost, study_of
     from autotune.tuning.busy_machine import how_busy
 
-    if quiet and not dry_run:
-        return False
-    cost = expected_cost(manifest, budget, studies_dir, shared)
-    if not dry_run:
-        for line in cost_lines(cost)[1:]:
-            say(line)
-        return False
+    study = study_of(manifest, studies_dir, shared)
+    try:
+        cost = expected_cost(manifest, study, budget, studies_dir, shared)
+    finally:
+        if study is not None:
+            study.close()
     busy = how_busy(budget.quiet)
     if as_json:
         print_json(plan_document(manifest, cost, busy))
     else:
         for line in plan_lines(manifest, cost, busy):
             print_line(line)
-    return True

@@ -69,6 +69,7 @@ def _print_tables(result: StudyResult, opened: Study, *, full: bool) -> None:
     from autotune.report.profile import hot_spots_table
     from autotune.report.summary import ROOM_FOR_ALL, summary, trials_table
     from autotune.report.traffic import traffic_table
+    from autotune.report.workers import workers_table
 
     # A pipe has no width; wide enough for a whole row there.
     screen = console(240)
@@ -81,7 +82,7 @@ def _print_tables(result: StudyResult, opened: Study, *, full: bool) -> None:
     for note in notes:
         screen.print(note, style="dim")
     hot_spots = None if result.hot_spots is None else hot_spots_table(result.hot_spots)
-    for table in (front_table(result, full=full), traffic_table(result), hot_spots):
+    for table in (front_table(result, full=full), traffic_table(result), workers_table(result), hot_spots):
         if table is not None:
             screen.print(table)
     screen.print(summary(result, opened.flags, full=full))

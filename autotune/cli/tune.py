@@ -18,7 +18,6 @@ from autotune.cli.app import (
     app,
     one_of,
     plainly,
-    require_on,
 )
 from autotune.cli.running import run_study
 from autotune.errors import InputError
@@ -170,8 +169,8 @@ def tune(
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and report the result."""
     begun = time.monotonic()  # A time budget is that of the whole command.
-    from autotune.api.running import parse_budget
-    from autotune.cli.expected_cost import say_cost
+    from autotune.api.running import parse_budget, require_on
+    from autotune.cli.expected_cost import say_cost, say_plan
     from autotune.planning.manifest import make_manifest
     from autotune.planning.request import TuneRequest
     from autotune.space.schema import PRESETS
@@ -185,8 +184,7 @@ def tune(
         require_report(report, deadline)
     if dry_run and deadline is not None:
         raise InputError("--dry-run and --deadline: each tier is a study of its own", tip="leave out --deadline")
-    if on is not None:
-        require_on(on, deadline, profiled=profile)
+    require_on(on, deadline, profiled=profile)
     wish = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),
@@ -223,9 +221,12 @@ def tune(
             wish, deadline, wanted, studies_dir, shared, as_json, begun, sources, profiled=profile, quiet=quiet
         )
     manifest = make_manifest(wish)
-    if say_cost(manifest, wanted, studies_dir, shared, as_json=as_json, dry_run=dry_run, quiet=quiet):
+    if dry_run:
+        say_plan(manifest, wanted, studies_dir, shared, as_json=as_json)
         return 0
     opened = open_or_create(studies_dir, manifest, shared)
+    if not quiet:
+        say_cost(opened, wanted, studies_dir, shared)
     return run_study(opened, wanted, as_json, begun, sources, profiled=profile, quiet=quiet, report=report, on=on)
 
 
@@ -247,11 +248,10 @@ def resume(
 ) -> int:
     """Continue a study. All settings are read from it; only a time limit starts again."""
     begun = time.monotonic()
-    from autotune.api.running import parse_budget, reopen
+    from autotune.api.running import parse_budget, reopen, require_on
     from autotune.study.shared.url import chosen_storage
 
-    if on is not None:
-        require_on(on)
+    require_on(on)
     opened, before = reopen(studies_dir, study, chosen_storage(storage))
     wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop, num_jobs=jobs)
     return run_study(opened, wanted, as_json, begun, quiet=quiet, on=on)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -209,7 +208,6 @@ def _figures(answer: StudyResult, *, full: bool) -> list[str]:
         + constraint_lines(answer)
         + _noise(answer)
         + _search(answer)
-        + _workers(answer)
         + _idle_knobs(answer)
     )
 
@@ -223,19 +221,6 @@ def _search(answer: StudyResult) -> list[str]:
     more = "; `resume` goes on" if answer.stop_reason is StopReason.TIME else ""
     why = stopped(answer.stop_reason) if answer.early_stop is None else promise(answer.early_stop)
     return [f"searched    {num_tried}{of_all} configs: {why}{more}"]
-
-
-def _workers(answer: StudyResult) -> list[str]:
-    """Of a search on a cluster: what each worker did, and how fast it is."""
-    outcomes = [each.outcome for each in answer.records if isinstance(each.outcome, Measurement)]
-    by_name = {each.worker.name: each.worker for each in outcomes if each.worker is not None}
-    numbers = Counter(each.worker.name for each in outcomes if each.worker is not None)
-    num_lost = sum(each.state == "lost" for each in answer.records)
-    lines = [
-        f"{'worker':<11} {name} ({worker.host}): {numbers[name]} trials measured, untuned {seconds(worker.untuned_s)}"
-        for name, worker in sorted(by_name.items())
-    ]
-    return lines + ([f"{'lost':<11} {num_lost} trials, tried again"] if lines and num_lost else [])
 
 
 def _others(answer: StudyResult, *, full: bool) -> list[str]:

@@ -14,7 +14,7 @@ from autotune.study.sampler.candidates import Candidates
 from autotune.study.shared.url import StorageUrl
 from autotune.study.study import Study
 from autotune.tuning.confirmation import SAFETY
-from autotune.tuning.expected_time import blocked_run_s, fresh_start_s, typical_trial_s
+from autotune.tuning.expected_time import blocked_run_s, process_start_s, typical_trial_s
 from autotune.workload.workload import Workload
 
 
@@ -50,11 +50,13 @@ class ExpectedCost:
         return None if self.num_trials is None else self.num_trials * self.longest_trial_s
 
 
-def expected_cost(manifest: Manifest, budget: Budget, studies_dir: Path, url: StorageUrl | None = None) -> ExpectedCost:
-    """For a study that need not exist yet; nothing is written. `url`: the storage that several machines share."""
+def expected_cost(
+    manifest: Manifest, study: Study | None, budget: Budget, studies_dir: Path, url: StorageUrl | None = None
+) -> ExpectedCost:
+    """For a study, which need not exist yet; nothing is written. `url`: the storage that several machines share."""
     listed = Candidates(manifest.space).listed
     num_configs = None if listed is None else len(listed)
-    num_done = _num_recorded(studies_dir, url, manifest)
+    num_done = 0 if study is None else study.num_recorded()
     wanted = [each for each in (budget.num_trials, num_configs) if each is not None]
     known = ExpectedCost(
         num_configs=num_configs,
@@ -63,6 +65,32 @@ def expected_cost(manifest: Manifest, budget: Budget, studies_dir: Path, url: St
         longest_trial_s=budget.limits.total,
         wall_s=budget.wall_s,
     )
+    found = None if study is None else _from(study, budget, known)
+    return found or _by_another(manifest, budget, studies_dir, url, known) or known
+
+
+def study_of(manifest: Manifest, studies_dir: Path, url: StorageUrl | None = None) -> Study | None:
+    """The study of this name, if one is there that goes on. Raises StoreError if it was made with other settings."""
+    if manifest.name not in list_studies(studies_dir, url):
+        return None
+    study = open_study(studies_dir, manifest.name, url)
+    try:
+        has_evidence = study.has_evidence()
+        if has_evidence:
+            study.manifest.require_same(manifest)
+    except BaseException:
+        study.close()
+        raise
+    if has_evidence:
+        return study
+    study.close()
+    return None
+
+
+def _by_another(
+    manifest: Manifest, budget: Budget, studies_dir: Path, url: StorageUrl | None, known: ExpectedCost
+) -> ExpectedCost | None:
+    """With the figures of the newest other study of the model that has some."""
     for name in _alike(manifest, studies_dir, url):
         with suppress(AutotuneError):
             study = open_study(studies_dir, name, url)
@@ -72,7 +100,7 @@ def expected_cost(manifest: Manifest, budget: Budget, studies_dir: Path, url: St
                 study.close()
             if found is not None:
                 return found
-    return known
+    return None
 
 
 def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | None:
@@ -85,7 +113,7 @@ def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | N
     others = sorted((e for e in measured if e != untuned), key=lambda e: objective.value(e.measurement))
     contestants = [untuned.measurement, *(each.measurement for each in others[:2])]
     plan = budget.confirmation.fit_for(objective)
-    start_s, cold = fresh_start_s(untuned), objective.compiles_cold
+    start_s, cold = process_start_s(untuned, study.noise_floor), objective.compiles_cold
     return ExpectedCost(
         num_configs=known.num_configs,
         num_done=known.num_done,
@@ -99,28 +127,15 @@ def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | N
 
 
 def _alike(manifest: Manifest, studies_dir: Path, url: StorageUrl | None) -> list[str]:
-    """Studies of the same model and device: this one first, then those with the same arguments, newest first."""
+    """Other studies of the same model and device: those with the same arguments first, newest first."""
     found = []
     for other in readable_manifests(studies_dir, url):
-        if _model_of(other.workload) == _model_of(manifest.workload):
+        if other.name != manifest.name and _model_of(other.workload) == _model_of(manifest.workload):
             same_arguments = other.workload.arguments == manifest.workload.arguments
-            found.append((other.name == manifest.name, same_arguments, other.created, other.name))
+            found.append((same_arguments, other.created, other.name))
     return [name for *_, name in sorted(found, reverse=True)]
 
 
 def _model_of(workload: Workload) -> tuple[object, ...]:
     shapes = None if workload.traffic is None else str(workload.traffic)
     return workload.reference, workload.framework, workload.device, workload.task, shapes
-
-
-def _num_recorded(studies_dir: Path, url: StorageUrl | None, manifest: Manifest) -> int:
-    if manifest.name not in list_studies(studies_dir, url):
-        return 0
-    study = open_study(studies_dir, manifest.name, url)
-    try:
-        if not study.has_evidence():
-            return 0
-        study.manifest.require_same(manifest)
-        return study.num_recorded()
-    finally:
-        study.close()

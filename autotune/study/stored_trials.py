@@ -11,7 +11,9 @@ from autotune.config import Config
 from autotune.errors import StoreError
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord
+from autotune.study.sampler.sampler import TrialFacts
 from autotune.trial.folder import parse_outcome
 
 RESULT = "result"
@@ -28,8 +30,38 @@ def _was_cut_off(trial: FrozenTrial) -> bool:
     return isinstance(outcome, Failure) and outcome.reason is Reason.OUT_OF_TIME
 
 
-def record_of(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRecord:
-    """The record of a trial, whatever its state. Raises StoreError for an outcome that cannot be read."""
+class StoredTrials(TrialFacts):
+    """The trials of a study as records. A finished one never changes and is parsed once."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._constraints = manifest.constraints
+        self._is_timed = any(each.is_timed for each in manifest.objectives)
+        self._finished: dict[int, TrialRecord] = {}
+
+    def record(self, trial: FrozenTrial) -> TrialRecord:
+        """Of a trial in any state. Raises StoreError for an outcome that cannot be read."""
+        if trial.number not in self._finished:
+            record = _record_of(trial, self._constraints)
+            if not trial.state.is_finished():
+                return record
+            self._finished[trial.number] = record
+        return self._finished[trial.number]
+
+    def counts(self, trial: FrozenTrial) -> bool:
+        """See `TrialRecord.counts`. The state of a finished trial suffices; its outcome is long to parse."""
+        if trial.state.is_finished():
+            return trial.state is TrialState.COMPLETE and RESULT in trial.user_attrs
+        return self.record(trial).counts
+
+    def is_distrusted(self, trial: FrozenTrial) -> bool:
+        """Something disturbed its timing, and a time is minimised."""
+        return self._is_timed and self.record(trial).disturbed is not None
+
+    def seconds(self, trial: FrozenTrial) -> float | None:
+        return self.record(trial).child_s
+
+
+def _record_of(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRecord:
     result = trial.user_attrs.get(RESULT)
     outcome = None if result is None else _parse(result, trial.number)
     misses = [each.miss(outcome) for each in constraints] if isinstance(outcome, Measurement) else []

@@ -33,7 +33,7 @@ from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopRea
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler, Excluded
 from autotune.study.slots import ListSlot, Slot
-from autotune.study.stored_trials import RESULT, failed_through_harness, record_of
+from autotune.study.stored_trials import RESULT, StoredTrials, failed_through_harness
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.orphans import kill_marked
 
@@ -84,13 +84,12 @@ class Study:
                     f"{self.database} holds no study named {manifest.name!r}",
                     tip="the folder was renamed or the file is another study's; choose another with --study NAME",
                 ) from None
-        self._finished: dict[int, TrialRecord] = {}
+        self._stored = StoredTrials(manifest)
         self._is_exclusive = False
         self._known: list[FrozenTrial] | None = None
         """All trials, as long as nobody but this process writes and it wrote nothing since."""
         self._excluded = Exclusions(manifest.space.untuned())
-        learning = (self._excluded, self._was_disturbed, lambda trial: self._record_of(trial).child_s)
-        self._sampler = EnumSampler(manifest.space, manifest.workload.seed, *learning)
+        self._sampler = EnumSampler(manifest.space, manifest.workload.seed, self._excluded, self._stored)
         self._optuna.sampler = self._sampler
 
     @property
@@ -136,7 +135,7 @@ class Study:
 
     def records(self) -> list[TrialRecord]:
         """Every trial, by number."""
-        return [self._record_of(trial) for trial in self._trials()]
+        return [self._stored.record(trial) for trial in self._trials()]
 
     def record(self, number: int) -> TrialRecord:
         """One trial. Raises InputError for an unknown number."""
@@ -154,11 +153,11 @@ class Study:
 
     def num_recorded(self) -> int:
         """Number of trials that say something about their config; a budget counts these."""
-        return sum(self._counts(trial) for trial in self._trials())
+        return sum(self._stored.counts(trial) for trial in self._trials())
 
     def has_evidence(self) -> bool:
         """Whether anything was measured, or is being measured now."""
-        records = (self._record_of(trial) for trial in self._trials())
+        records = (self._stored.record(trial) for trial in self._trials())
         return any(each and (isinstance(each.outcome, Measurement) or each.state == "running") for each in records)
 
     def num_configs(self) -> int | None:
@@ -239,21 +238,6 @@ class Study:
         self.database.storage.remove_session()
         self.database.storage.engine.dispose()
 
-    def _counts(self, trial: FrozenTrial) -> bool:
-        """See `TrialRecord.counts`. The state of a finished trial suffices; its outcome is long to parse."""
-        if trial.state.is_finished():
-            return trial.state is TrialState.COMPLETE and RESULT in trial.user_attrs
-        return self._record_of(trial).counts
-
-    def _record_of(self, trial: FrozenTrial) -> TrialRecord:
-        """The record of a trial. A finished one never changes and is parsed once."""
-        if trial.number not in self._finished:
-            record = record_of(trial, self.manifest.constraints)
-            if not trial.state.is_finished():
-                return record
-            self._finished[trial.number] = record
-        return self._finished[trial.number]
-
     def _trials(self) -> list[FrozenTrial]:
         """Every trial. Optuna reads a finished one from the database once: it never changes."""
         if self._known is not None:
@@ -287,7 +271,7 @@ class Study:
             folder = self.trial_folder(trial.number)
             kill_marked(folder.path)
             folder.drop_leftovers()
-            record = self._record_of(trial)
+            record = self._stored.record(trial)
             with self._changing():
                 if record.counts and record.outcome is not None:
                     self._optuna.tell(trial.number, self._values(record.outcome))
@@ -308,11 +292,6 @@ class Study:
         given_up = frozenset(each for each, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
         self._excluded = self._sampler.excluded = replace(self._excluded, given_up=given_up)
         return trials
-
-    def _was_disturbed(self, trial: FrozenTrial) -> bool:
-        """Something disturbed its timing, and a time is minimised."""
-        is_timed = any(each.is_timed for each in self.manifest.objectives)
-        return is_timed and self._record_of(trial).disturbed is not None
 
     def _ask_once(self, config: Config, longest_s: float) -> Asked:
         self._sampler.next = config

@@ -39,8 +39,8 @@ class RemainingWork:
     """Of the confirmation so far."""
     num_looked: int = 0
     is_clear: bool = False
-    limit_s: float = math.inf
-    """The run's time that is left."""
+    limit_s: float | None = None
+    """Of the run's time, what is left; None: it has no limit."""
 
     @property
     def search_s(self) -> float:
@@ -75,4 +75,5 @@ class RemainingWork:
     @property
     def left_s(self) -> float:
         """Of both, and no more than there is time for."""
-        return min(self.search_s + self.confirmation_s, max(self.limit_s, 0.0))
+        expected_s = self.search_s + self.confirmation_s
+        return expected_s if self.limit_s is None else min(expected_s, max(self.limit_s, 0.0))

@@ -85,7 +85,9 @@ class TimeLeft:
     def _tell(self, **changes: object) -> None:
         if self._work is None:
             return
-        self._work = replace(self._work, limit_s=self._session.deadline.left_s(), **changes)  # type: ignore[arg-type]
+        left_s = self._session.deadline.left_s()
+        limit_s = left_s if math.isfinite(left_s) else None
+        self._work = replace(self._work, limit_s=limit_s, **changes)  # type: ignore[arg-type]
         if math.isfinite(self._work.left_s):
             self._session.notify(TimeLeftEstimated(self._work))
 

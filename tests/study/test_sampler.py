@@ -14,7 +14,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.sampler import candidates
-from autotune.study.sampler.sampler import EnumSampler
+from autotune.study.sampler.sampler import EnumSampler, TrialFacts
 from benchmarks.replayed import NEAR, Replay, constrained
 from benchmarks.searches import own
 from benchmarks.synthetic import large_space, make_table, medium_space, small_space
@@ -38,9 +38,9 @@ class Search:
     asked: list[Config] = field(default_factory=list)
 
     def __post_init__(self):
-        self.sampler = EnumSampler(
-            self.space, self.seed, seconds_of=lambda trial: self.seconds_of(Config(trial.params))
-        )
+        facts = TrialFacts()
+        facts.seconds = lambda trial: self.seconds_of(Config(trial.params))
+        self.sampler = EnumSampler(self.space, self.seed, facts=facts)
         self.study = optuna.create_study(sampler=self.sampler, directions=["minimize"] * self.num_objectives)
 
     def ask(self):

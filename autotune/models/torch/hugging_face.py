@@ -10,7 +10,6 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 
 from autotune.config import Scalar
-from autotune.errors import InputError
+from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
 from autotune.models.hub import EXAMPLES, SCHEME
 
@@ -96,10 +95,9 @@ def _reader(name: str) -> Callable[..., Any]:
         return partial(transformers.AutoConfig.from_pretrained, name, trust_remote_code=False)
     if name in transformers.CONFIG_MAPPING:
         return partial(transformers.AutoConfig.for_model, name)
-    near = get_close_matches(name, transformers.CONFIG_MAPPING.keys())
     raise InputError(
         f"--model {SCHEME}{name}: transformers {transformers.__version__} has no such model type",
-        tip=f"near it: {', '.join(near)}" if near else f"for example: {', '.join(EXAMPLES)}",
+        tip=f"{did_you_mean(name, transformers.CONFIG_MAPPING.keys())}for example: {', '.join(EXAMPLES)}",
     )
 
 

@@ -11,7 +11,9 @@ from autotune.report.findings import KINDS, cost_words, findings_of_best
 from autotune.report.format import count, error, num_bytes, seconds
 from autotune.report.html.content import Section, Table
 from autotune.report.traffic import traffic_document
+from autotune.report.workers import COLUMNS, TEXTS, about_workers, worker_rows
 from autotune.results.result import StudyResult
+from autotune.results.workers import worker_shares
 from autotune.study.manifest import Manifest
 from autotune.study.records import failures_by_reason
 from autotune.study.study import Study
@@ -20,8 +22,8 @@ from autotune.study.study import Study
 def sections(study: Study, answer: StudyResult) -> list[Section]:
     """Those that have something to say, in the order of the page."""
     found = (
-        _failures(answer), _graph_breaks(study.manifest, answer), _traffic(answer), _trials(study, answer),
-        _environment(study.manifest, answer),
+        _failures(answer), _graph_breaks(study.manifest, answer), _traffic(answer), _workers(answer),
+        _trials(study, answer), _environment(study.manifest, answer),
     )  # fmt: skip
     return [each for each in found if each is not None]
 
@@ -83,6 +85,15 @@ def _traffic(answer: StudyResult) -> Section | None:
     ]
     table = Table("Each shape", ("shape", "calls", "untuned", "tuned"), rows, frozenset({"shape"}))
     return Section("traffic", "Shapes of the traffic", f"Traffic {told['asked']}.", (table,))
+
+
+def _workers(answer: StudyResult) -> Section | None:
+    shares = worker_shares(answer.records)
+    if shares is None:
+        return None
+    table = Table("Each worker", COLUMNS, worker_rows(shares), TEXTS)
+    words = f"{about_workers(shares).capitalize()}. The confirmation ran on one of them."
+    return Section("workers", "Workers", words, (table,))
 
 
 def _trials(study: Study, answer: StudyResult) -> Section:

@@ -83,12 +83,23 @@ class _Situation:
         return {each.config for each in self.seen}
 
 
+class TrialFacts:
+    """What is known of a finished trial beside its values: here, nothing."""
+
+    def is_distrusted(self, trial: FrozenTrial) -> bool:
+        """Its values are not to be learned from: it stays as unknown as one that runs."""
+        return False
+
+    def seconds(self, trial: FrozenTrial) -> float | None:
+        """How long it took; None: that is unknown."""
+        return None
+
+
 class EnumSampler(BaseSampler):
     """Proposes configs of `space` that no trial of the study has: the same ones for the same seed and trials.
 
-    `excluded` says which configs are not to be tried; where that changes, it is another function. `distrusted` is asked
-    once for each finished trial whether its values are not to be learned from: it then stays as unknown as one that
-    runs. `seconds_of` says how long a finished trial took; None: that is unknown.
+    `excluded` says which configs are not to be tried; where that changes, it is another function. `facts` is asked once
+    about each finished trial.
     """
 
     def __init__(
@@ -96,8 +107,7 @@ class EnumSampler(BaseSampler):
         space: SearchSpace,
         seed: int,
         excluded: Excluded = lambda _: False,
-        distrusted: Callable[[FrozenTrial], bool] = lambda _: False,
-        seconds_of: Callable[[FrozenTrial], float | None] = lambda _: None,
+        facts: TrialFacts | None = None,
     ) -> None:
         self.planned: Sequence[Config] = (space.untuned(), space.default())
         """Tried before all others, in this order."""
@@ -106,8 +116,7 @@ class EnumSampler(BaseSampler):
         self.excluded = excluded
         self._space = space
         self._seed = seed
-        self._distrusted = distrusted
-        self._seconds_of = seconds_of
+        self._facts = facts or TrialFacts()
         self._candidates = Candidates(space)
         self._encoding = Encoding(space)
         self._forecaster = Forecaster(self._encoding)
@@ -179,8 +188,8 @@ class EnumSampler(BaseSampler):
             return self._finished[trial.number]
         config = Config(trial.params)
         is_finished = trial.state is TrialState.COMPLETE
-        values = tuple(trial.values) if is_finished and not self._distrusted(trial) else None
-        seconds = self._seconds_of(trial) if is_finished else None
+        values = tuple(trial.values) if is_finished and not self._facts.is_distrusted(trial) else None
+        seconds = self._facts.seconds(trial) if is_finished else None
         seen = _Seen(config, self._encoding.points([config])[0], values, trial.constraints, seconds)
         if is_finished:
             self._finished[trial.number] = seen
