@@ -131,9 +131,8 @@ def _before(event: Event) -> list[str]:
 
 
 def _beginning(event: SearchStarted) -> list[str]:
-    wanted = min((each for each in (event.num_trials, event.num_configs) if each), default=None)
     space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
-    limits = [] if wanted is None else [f"up to {wanted}"]
+    limits = [] if event.num_most is None else [f"up to {event.num_most}"]
     limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
     lines = [f"{space}; {event.num_done} trials recorded, {', '.join(limits)}"]
     if event.traffic is not None:

@@ -70,7 +70,7 @@ class Progress:
         match event:
             case SearchStarted():
                 self._done, self._objective, self._wall_s = event.num_done, event.objective, event.wall_s
-                self._wanted = min((each for each in (event.num_trials, event.num_configs) if each), default=None)
+                self._wanted = event.num_most
             case StageEntered():
                 self._enter(event.stage)
             case TimeLeftEstimated():

@@ -33,6 +33,11 @@ class SearchStarted:
     wall_s: float | None = None
     traffic: Traffic | None = None
 
+    @property
+    def num_most(self) -> int | None:
+        """Trials that the study may come to; None: as many as there is time for."""
+        return min((each for each in (self.num_trials, self.num_configs) if each), default=None)
+
 
 @dataclass(frozen=True)
 class ModelSaved:

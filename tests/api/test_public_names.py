@@ -67,6 +67,11 @@ def test_importing_the_api_loads_no_framework(tmp_path):
     assert not loaded_by("import autotune; autotune.tune; autotune.verify; autotune.diagnose", tmp_path) & FRAMEWORKS
 
 
+def test_importing_the_api_leaves_the_cluster_out(tmp_path):
+    """Most runs use none."""
+    loaded_by("import autotune; autotune.tune; assert not [n for n in sys.modules if 'trial.ray' in n]", tmp_path)
+
+
 def test_diagnose_asks_for_what_was_given(monkeypatch, tmp_path, notebook):
     """Arguments and knobs reach the examiner as the command line's do; a notebook's function lies in a file."""
     asked = []

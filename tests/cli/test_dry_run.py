@@ -7,6 +7,7 @@ import json
 import pytest
 
 from autotune.results.expected_cost import ExpectedCost
+from autotune.study.study import Study
 
 
 def test_a_dry_run_says_what_is_known_and_leaves_nothing(tune_fake, tmp_path):
@@ -47,3 +48,22 @@ def test_no_more_is_expected_than_there_is_time_for(wall_s, expected_s):
     """A budget holds the confirmation."""
     cost = ExpectedCost(100, 0, 10, 900, wall_s, "s", trial_s=10, confirmation_s=30)
     assert (cost.expected_s, cost.trials_at_most_s) == (expected_s, 9000)
+
+
+def test_a_study_that_goes_on_is_opened_once(tune_fake, monkeypatch):
+    """For what it costs and for the run; of other studies nothing is read where its own trials tell."""
+    tune_fake("--trials", "3", "--study", "t")
+    tune_fake("--trials", "3")
+    opened = []
+    init = Study.__init__
+
+    def note(self, folder, *more):
+        opened.append(folder.name)
+        init(self, folder, *more)
+
+    monkeypatch.setattr(Study, "__init__", note)
+    said = tune_fake("--trials", "3").stderr
+    assert "(by study s)" in said
+    assert opened == ["s"]
+    tune_fake("--trials", "3", "--dry-run")
+    assert opened == ["s", "s"]

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import autotune
+from autotune.errors import InputError
 from tests.conftest import cli_environment
 
 PROGRAM = [sys.executable, "-P", "-m", "autotune"]
@@ -82,3 +84,13 @@ def test_the_folder_of_studies_can_be_set_for_a_team(cli, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_STUDIES_DIR", "of-the-team")
     assert "no studies in of-the-team/" in cli("studies").stdout
     assert "no studies in mine/" in cli("studies", "--studies-dir", "mine").stdout
+
+
+@pytest.mark.parametrize(("flags", "named"), [(("--profile",), "--profile"), (("--deadline", "50ms"), "--deadline")])
+def test_what_runs_on_this_machine_alone_is_refused_with_a_cluster(cli, flags, named):
+    """One sentence, which the API says with its own names of arguments."""
+    told = "that part runs on this machine alone"
+    assert f"{named} and --on: {told}" in cli("tune", "--model", "vit", "--on", "ray", *flags).stderr
+    if named == "--profile":
+        with pytest.raises(InputError, match=f"profile and on: {told}"):
+            autotune.tune("vit", on="ray", profile=True)

@@ -13,8 +13,11 @@ from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.statistics import Verdict
-from autotune.report.summary import summary_rows
+from autotune.report.console import PlainConsole
+from autotune.report.html.sections import sections
+from autotune.report.workers import about_workers, workers_table
 from autotune.results.result import result_of
+from autotune.results.workers import worker_shares
 from autotune.trial.folder import OUTCOME_FILE
 from autotune.trial.ray import device_worker
 from autotune.trial.ray.device_worker import DeviceWorker
@@ -204,10 +207,36 @@ def test_the_summary_shows_each_worker(make_study, tune):
     """Its name and host, how many trials it measured, and how fast its untuned model is."""
     study = make_study()
     tune(study, {"a": 1.0, "b": 10.0})
-    rows = summary_rows(result_of(study))
-    shown = {text.split()[0]: text for label, text in rows if label == "worker"}
-    assert shown.keys() == {"a", "b"}
-    assert "untuned 80 ms" in shown["b"]
+    screen = PlainConsole(width=80)
+    with screen.capture() as captured:
+        screen.print(workers_table(result_of(study)))
+    lines = [line.split() for line in captured.get().splitlines()]
+    shown = {line[0]: line for line in lines}
+    assert shown["a"][1] == shown["b"][1] != ""
+    assert shown["b"][-2:] == ["80", "ms"]
+    measured = [each for each in study.records() if each.counts]
+    assert sum(int(shown[name][3]) for name in "ab") == len(measured)
+    assert all(len(line) <= 80 for line in captured.get().splitlines())
+    (section,) = [each for each in sections(study, result_of(study)) if each.name == "workers"]
+    assert [row[0] for row in section.tables[0].rows] == ["a", "b"]
+
+
+def test_a_study_of_one_worker_has_no_section_on_workers(make_study, tune):
+    """Neither in `show` nor in the report."""
+    study = make_study()
+    tune(study, {"a": 1.0})
+    assert workers_table(result_of(study)) is None
+    assert "workers" not in {each.name for each in sections(study, result_of(study))}
+
+
+def test_lost_trials_are_counted(make_study, tune):
+    """Which worker they ran on is not recorded; that there were some is said."""
+    study = make_study()
+    tune(study, {"a": 1.0, "b": 1.0, "c": 1.0}, kills=lambda link, _: link.name == "c" and len(link.ran) > 1)
+    num_lost = sum(each.state == "lost" for each in study.records())
+    shares = worker_shares(study.records())
+    assert shares.num_lost == num_lost > 0
+    assert f"{num_lost} trials were lost" in about_workers(shares)
 
 
 def test_a_worker_is_left_out_after_two_losses(make_study, tune):
