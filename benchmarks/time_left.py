@@ -1,8 +1,9 @@
 """Time left: how far what a run says of its own rest is from what it then takes, confirmation included.
 
-Studies of real compilers, run for this. After each trial and each block of the confirmation the run says how long it
-will go on; what it knew by then (`RemainingWork`) is kept, so that `--report-only` judges the estimator of today by the
-recorded runs. Between two estimates the last one counts down, as it does on a screen.
+Two kinds of runs. Real studies, run for this; and the recorded tables, on which the real tuner runs on a clock that the
+recorded seconds of each trial and compile advance. After each trial and each block of the confirmation the run says how
+long it will go on; what it knew by then (`RemainingWork`) is kept, so that `--report-only` judges the estimator of today
+by the recorded runs. Between two estimates the last one counts down, as it does on a screen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import autotune
+from autotune.api.events import Event
 from autotune.errors import InputError
-from autotune.tuning.events import Event, TimeLeftEstimated
+from autotune.measure.measurement import Failure, Outcome, Stage
+from autotune.study.budget import Budget
+from autotune.study.open import create_study
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import TrialRequest
+from autotune.trial.runner.deadline import Clock, Deadline
+from autotune.tuning.events import TimeLeftEstimated, TrialEnded
+from autotune.tuning.loop import Tuner
 from autotune.tuning.remaining_work import RemainingWork
 from benchmarks.frame import Benchmark
 from benchmarks.record import REPOSITORY, RESULTS, Goal, percent, read, table
+from benchmarks.replayed import Question
+from benchmarks.simulated import Machine, Noise, SimulatedProcess, manifest_of
+from benchmarks.table import TABLES, read_table
 
 GOAL = 0.30
 FROM_SHARE = 1 / 3
@@ -83,13 +95,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Case:
-    """A study to run; or one that is kept, which is not run again."""
+    """A study to run, or to replay on a table with a seed; or one that is kept, which is not run again."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
+    replayed: tuple[str, int] | None = None
     kept: Run | None = None
 
 
+START_S = 2.5
+"""Of a fresh process in a replay, importing the framework included."""
+WARM_SHARE = {"torch": 0.17, "mindspore": 1.0}
+"""Of a compile's time in a process that finds the caches of an earlier one, as measured (`expected_time.WARM_SHARE`)."""
+SEEDS = (0, 1)
 CASES = (
     Case("small MLP, PyTorch", {"build": f"{MODELS}/small_mlp_torch.py:small_mlp", "framework": "torch", "trials": 8}),
     Case(
@@ -113,13 +131,18 @@ CASES = (
             "arguments": {"layers": 3}, "preset": "quick",
         },
     ),
+    *(Case(f"{table} replayed, seed {seed}", replayed=(table, seed)) for table in (
+        "vit_torch", "resnet18_torch", "small_mlp_torch", "tanh_matmul_mindspore") for seed in SEEDS),
 )  # fmt: skip
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
     names = [each.name for each in CASES]
-    parser.add_argument("--case", action="append", choices=names, help="run these alone and keep the other records")
+    parser.add_argument(
+        "--case", action="append", default=[], choices=names, help="run these alone and keep the other records"
+    )
+    parser.add_argument("--replays", action="store_true", help="run the replays alone and keep the other records")
 
 
 def cases(given: argparse.Namespace) -> Iterator[Case]:
@@ -127,9 +150,10 @@ def cases(given: argparse.Namespace) -> Iterator[Case]:
     if given.quick:
         yield Case("smoke run", {**CASES[0].arguments, "trials": 3})
         return
-    kept = _kept() if given.case else {}
+    kept = _kept() if given.case or given.replays else {}
     for case in CASES:
-        if given.case is None or case.name in given.case:
+        is_asked = case.name in given.case or (given.replays and case.replayed)
+        if is_asked or not (given.case or given.replays):
             yield case
         elif case.name in kept:
             yield Case(case.name, kept=kept[case.name])
@@ -147,27 +171,114 @@ def _kept() -> dict[str, Run]:
 
 def run(case: Case) -> Run:
     """Run the study and keep what it says of its rest."""
-    return case.kept or recorded(case.name, case.arguments)
+    if case.kept is not None:
+        return case.kept
+    return recorded(case.name, case.arguments) if case.replayed is None else replayed(case.name, *case.replayed)
+
+
+@dataclass
+class Listener:
+    """Keeps what a run says of its rest, and when the last trial ended."""
+
+    clock: Clock
+    begun: float = field(init=False)
+    estimates: list[Estimate] = field(default_factory=list)
+    search_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.begun = self.clock()
+
+    def __call__(self, event: Event) -> None:
+        now = self.clock() - self.begun
+        if isinstance(event, TimeLeftEstimated):
+            self.estimates.append(Estimate(now, event.work))
+        elif isinstance(event, TrialEnded):
+            self.search_s = now
+
+    def run(self, name: str, num_trials: int) -> Run:
+        """All of it, at the end."""
+        num_blocks = len(self.estimates[-1].work.block_s) if self.estimates else 0
+        total_s = self.clock() - self.begun
+        return Run(name, total_s, self.search_s, num_trials, num_blocks, tuple(self.estimates))
 
 
 def recorded(name: str, arguments: dict[str, Any]) -> Run:
-    """A study from its start to its verdict."""
-    estimates: list[Estimate] = []
-    ended: list[float] = []
-    begun = time.monotonic()
-
-    def note(event: Event) -> None:
-        now = time.monotonic() - begun
-        if isinstance(event, TimeLeftEstimated):
-            estimates.append(Estimate(now, event.work))
-        elif isinstance(event, autotune.events.TrialEnded):
-            ended.append(now)
-
+    """A real study from its start to its verdict."""
+    listener = Listener(time.monotonic)
     with tempfile.TemporaryDirectory() as folder:
-        result = autotune.tune(**arguments, device="cpu", studies_dir=folder, progress=False, callbacks=note)
-        num_trials = len(result.trials())
-    num_blocks = len(estimates[-1].work.block_s) if estimates else 0
-    return Run(name, time.monotonic() - begun, ended[-1], num_trials, num_blocks, tuple(estimates))
+        result = autotune.tune(**arguments, device="cpu", studies_dir=folder, progress=False, callbacks=listener)
+        return listener.run(name, len(result.trials()))
+
+
+@dataclass
+class ReplayedProcess:
+    """A live process of a replay: a simulated one, whose turns take their time."""
+
+    process: SimulatedProcess
+    pass_time: Callable[[], None]
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.process.outcome
+
+    def turn(self) -> None:
+        self.pass_time()
+        self.process.turn()
+
+    def finish(self) -> Outcome:
+        """With what the process took to get warm."""
+        outcome = self.process.finish()
+        return outcome.model_copy(update={"stage_s": {Stage.START: START_S}})
+
+
+@dataclass
+class ReplayedTrials:
+    """A recorded table in place of a machine, on a clock of its own. See `Trials`."""
+
+    question: Question
+    machine: Machine
+    now: float = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, folder: TrialFolder, request: TrialRequest, **_: Any) -> Outcome:
+        row = self.question.table.by_config[request.config]
+        is_trial = folder.path.parent.name == "trials"
+        self.now += row.trial_s if is_trial else START_S
+        outcome = self.question.outcome(request.config)
+        if isinstance(outcome, Failure):
+            return outcome
+        compile_s = max(row.compile_s or 0.0, 0.0)
+        stages = {Stage.COMPILE: compile_s, Stage.RUN: max(row.trial_s - compile_s, 0.0)}
+        return outcome.model_copy(update={"stage_s": stages})
+
+    def hold(self, folder: TrialFolder, request: TrialRequest, **_: Any) -> ReplayedProcess:
+        row = self.question.table.by_config[request.config]
+        share = 1.0 if folder.path.parent.name == "block-01" else WARM_SHARE[self.question.table.framework]
+        self.now += START_S + share * max(row.compile_s or 0.0, 0.0)
+        latency_s = self.question.latency_s(row)
+        process = SimulatedProcess(self.machine, latency_s, None, self.machine.draw_bias())
+        turn_s = max(request.sampling.turn_s, request.sampling.fewest_in_turn * latency_s) + latency_s
+
+        def pass_time() -> None:
+            self.now += turn_s
+
+        return ReplayedProcess(process, pass_time)
+
+
+def replayed(name: str, table: str, seed: int) -> Run:
+    """A study on a recorded table, as `tune` runs it by itself: at most 24 trials, which may stop early."""
+    trials = ReplayedTrials(Question(read_table(TABLES / f"{table}.json")), Machine(Noise(), seed))
+    listener = Listener(trials.clock)
+    with tempfile.TemporaryDirectory() as folder:
+        study = create_study(Path(folder), manifest_of(trials.question.table.space, seed))
+        try:
+            deadline = Deadline.after(None, clock=trials.clock)
+            Tuner(study, Budget(), trials, listener, deadline=deadline).run()
+            return listener.run(name, study.num_recorded())
+        finally:
+            study.close()
 
 
 def judge(records: Sequence[Run]) -> list[Goal]:
