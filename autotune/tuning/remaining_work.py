@@ -50,8 +50,9 @@ class RemainingWork:
         most = math.inf if self.num_most is None else self.num_most
         expected = most
         if self.num_fewest is not None:
-            later = most if math.isfinite(most) else 2 * self.num_fewest
-            expected = self.num_fewest + LATE_SHARE * max(later - self.num_fewest, 0)
+            latest = most if math.isfinite(most) else 2 * self.num_fewest
+            earliest = min(self.num_fewest, latest)
+            expected = earliest + LATE_SHARE * (latest - earliest)
         return max(expected - self.num_done, 0) * statistics.fmean(self.trial_s)
 
     @property
