@@ -55,7 +55,7 @@ class Progress:
         self._best: float | None = None
         self._interval: str | None = None
         self._num_blocks = self._most_blocks = 0
-        self._takes_turns = self._is_off = False
+        self._is_measured = self._takes_turns = self._is_off = False
         self._workers: dict[str, str] = {}
         self.may_tick = True
 
@@ -98,7 +98,10 @@ class Progress:
         elif event.speedups:
             number, best = max(event.speedups.items(), key=lambda each: each[1].median)
             self._interval = f"trial {number} {short_interval(best)} after {event.num_blocks} blocks"
-        self._begin(f"confirming, block {self._num_blocks + 1} of at most {self._most_blocks}", takes_turns=True)
+        is_clear = isinstance(event, ConfirmationLooked) and event.is_clear
+        self._is_measured = is_clear or self._num_blocks >= self._most_blocks
+        block = f"confirming, block {self._num_blocks + 1} of at most {self._most_blocks}"
+        self._begin("making the verdict" if self._is_measured else block, takes_turns=True)
 
     def _begin(self, what: str, *, takes_turns: bool = False) -> None:
         self._what, self._stage, self._takes_turns = what, "", takes_turns
@@ -145,11 +148,12 @@ class Progress:
 
     def _to_go(self) -> list[str]:
         left_s = self._left_s()
-        if left_s is not None:
-            return [f"about {about(left_s)} to go" if left_s > 0 else "longer than expected"]
-        if self._wall_s is None:
+        if left_s is None:
+            rest_s = None if self._wall_s is None else max(self._wall_s - (self._now() - self._begun), 0.0)
+            return [] if rest_s is None else [f"at most {about(rest_s)} to go"]
+        if self._is_measured:
             return []
-        return [f"at most {about(max(self._wall_s - (self._now() - self._begun), 0.0))} to go"]
+        return [f"about {about(left_s)} to go" if left_s > 0 else "longer than expected"]
 
     def _left_s(self) -> float | None:
         return None if self._left is None else self._left[0] - (self._now() - self._left[1])

@@ -103,14 +103,26 @@ class TestTheWords:
 
     def test_the_confirmation_shows_its_interval(self, progress, measurement):
         """That of the best, as it was at the last look."""
+        progress.note(left(180))
         contestants = [record(measurement, 3), record(measurement, 5)]
         progress.note(ConfirmationStarted(contestants, 16))
         for _ in range(4):
             progress.note(BlockMeasured(1.0, {3: 0.9, 5: 0.8}))
         speedups = {3: Speedup(median=1.1, low=1.0, high=1.2), 5: GAIN}
         progress.note(ConfirmationLooked(4, speedups, is_clear=False))
-        assert progress.figures == "trial 5 1.21x (1.12x to 1.30x) after 4 blocks, 0:00"
+        assert progress.figures == "trial 5 1.21x (1.12x to 1.30x) after 4 blocks, 0:00, about 3 min to go"
         assert progress.phases == ["confirming, block 5 of at most 16"]
+        progress.note(ConfirmationLooked(4, speedups, is_clear=True))
+        assert progress.phases == ["making the verdict"]
+        assert progress.figures.endswith("after 4 blocks, 0:00")
+
+    def test_no_block_comes_after_the_last(self, progress, measurement):
+        """Clear or not."""
+        progress.note(ConfirmationStarted([record(measurement)], 2))
+        progress.note(BlockMeasured(1.0, {3: 0.9}))
+        assert progress.phases == ["confirming, block 2 of at most 2"]
+        progress.note(BlockMeasured(1.0, {3: 0.9}))
+        assert progress.phases == ["making the verdict"]
 
     @pytest.mark.parametrize(
         ("seconds", "words"), [(3, "5 s"), (88, "90 s"), (200, "3 min"), (3600, "1 h 0 min"), (4230, "1 h 10 min")]
@@ -233,11 +245,12 @@ def test_a_log_has_a_line_for_each_look(space, measurement):
 def test_a_notebook_shows_the_same(space, measurement):
     """Bar, figures, phase and lines in its one output."""
     display = NotebookDisplay()
-    for event in (begin(space), left(180), ConfirmationStarted([record(measurement)], 16)):
+    started = ConfirmationStarted([record(measurement)], 16)
+    for event in (begin(space), started, BlockMeasured(0.0097, {3: 0.008}), left(180)):
         display(event)
-    display(ConfirmationLooked(4, {3: GAIN}, is_clear=True))
+    display(ConfirmationLooked(4, {3: GAIN}, is_clear=False))
     html = display._html()
     assert '<progress aria-label="progress" max="1" value="0.' in html
     assert re.search(r"trial 3 1\.21x \(1\.12x to 1\.30x\) after 4 blocks, 0:\d\d, about 3 min to go", html)
-    assert "confirming, block 1 of at most 16" in html
-    assert "  after 4 blocks: trial 3 1.21x (1.12x to 1.30x)</pre>" in html
+    assert "confirming, block 2 of at most 16" in html
+    assert "  after 4 blocks: trial 3 1.21x (1.12x to 1.30x); not clear yet</pre>" in html
