@@ -572,6 +572,15 @@ PATCHED_KINDS = {
 }
 
 
+EARLY_CHANGES = {
+    "the mode": lambda model: model.train(),
+    "a number": other_number,
+    "a parameter": replaced_weight,
+    "an adapter": adapted_layer,
+    "a checkpoint": lambda model: loaded(model, assign=True),
+}
+
+
 class TestPatchedModels:
     """What libraries and researchers do to a model after its first calls."""
 
@@ -631,10 +640,9 @@ class TestPatchedModels:
         assert all(map(torch.allclose, *gradients))
         assert autotune.stats(model).state != "untuned"
 
+    @pytest.mark.fast_cases("the mode-left", "a checkpoint-blocks")
     @pytest.mark.parametrize("config", [KINDS["blocks"], KINDS["a part left out"]], ids=["blocks", "left"])
-    @pytest.mark.parametrize(
-        "change", [lambda m: m.train(), other_number, replaced_weight, adapted_layer, lambda m: loaded(m, assign=True)]
-    )
+    @pytest.mark.parametrize("change", EARLY_CHANGES.values(), ids=EARLY_CHANGES)
     def test_what_changes_between_apply_and_the_first_call(self, answer, config, change):
         """A job applies the config, and then loads its checkpoint and chooses the mode."""
         model = made()
