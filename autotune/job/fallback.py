@@ -16,6 +16,7 @@ from typing import Any
 
 from autotune.backends.undo import UndoLog
 from autotune.errors import InputError, UnsuitableCallError, quoted
+from autotune.job.interruption import raise_interruption, tell_of_forks
 from autotune.job.stats import StatsRecorder
 
 
@@ -41,11 +42,13 @@ class Fallback:
         """Held by whoever changes where calls go."""
         self._changes = changes
         self._recorder = recorder
+        tell_of_forks(self)
 
     def result_after(self, error: Exception, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the untuned model returns for a call at which `what` raised `error`. Raises the job's own error."""
         if isinstance(error, UnsuitableCallError):
             return self._result_after_refusal(error, args, kwargs)
+        raise_interruption(error)
         if self.raises:
             raise error
         try:
@@ -66,6 +69,16 @@ class Fallback:
             with self.lock:
                 self._recorder.note_once("mismatch", why)
         return self.untuned(*args, **kwargs)
+
+    def after_fork(self) -> None:
+        """In a child process a lock that another thread held is never given back: a first call may have been under way,
+        with the compiler's own locks."""
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+            return
+        self.lock = threading.RLock()
+        self.release()
+        self._recorder.note("fallback", "the process was forked during a first call; back to the untuned model")
 
     def give_up(self, why: str, *, tip: str | None = None) -> None:
         """All later calls go to the untuned model, with one warning; `tip` is for the exception that a job may ask for

@@ -68,7 +68,6 @@ class Guard:
         self._fallback = fallback
         self._terms = terms
         self._recorder = recorder
-        self._lock = fallback.lock
         self._seconds: list[float] = []
         self._fell_back = False
         """The last call while settling was made untuned, since the tuned model refused it or failed."""
@@ -83,7 +82,7 @@ class Guard:
 
     def _settling(self, *args: Any, **kwargs: Any) -> Any:
         """One call at a time, as long as each may change what the next one does."""
-        with self._lock:
+        with self._fallback.lock:
             return self._phase(args, kwargs)
 
     def _first(self, args: _Args, kwargs: _Kwargs) -> Any:

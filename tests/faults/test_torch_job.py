@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import signal
 import threading
 import warnings
 
@@ -20,8 +21,12 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.utils import parametrize, prune  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
+from autotune.backends.torch.frozen import FrozenWeights  # noqa: E402
 from autotune.measure.measurement import structure_sha256  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -481,6 +486,211 @@ class TestRewrittenModules:
             assert torch.allclose(tuned(X), plain(model), atol=1e-5)
         assert autotune.stats(tuned).state != "untuned"
         assert type(model.blocks[1]) is Block
+
+
+class Doubled(torch.nn.Module):
+    """A parametrization, or what a hook does."""
+
+    def forward(self, weight):
+        return weight * 2
+
+
+class Adapter(torch.nn.Module):
+    """A layer with low-rank weights beside it."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.down, self.up = torch.nn.Linear(8, 2, bias=False), torch.nn.Linear(2, 8, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))
+
+
+def patched(owner, name, make):
+    """Replace a function of a class, an instance or a module; what puts it back is returned."""
+    before, is_own = getattr(owner, name), name in vars(owner)
+    setattr(owner, name, make(before))
+    return lambda: setattr(owner, name, before) if is_own else delattr(owner, name)
+
+
+def doubled(function):
+    return lambda *args: function(*args) * 2
+
+
+def of_submodule(model):
+    return model.blocks[0].linear
+
+
+def of_hook(register):
+    return lambda model: register(model).remove
+
+
+def adapted_layer(model):
+    model.blocks[0].linear = Adapter(model.blocks[0].linear)
+    return lambda: setattr(model.blocks[0], "linear", model.blocks[0].linear.layer)
+
+
+def parametrized(model):
+    layer = of_submodule(model)
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    return lambda: parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
+
+
+def pruned(model):
+    layer = of_submodule(model)
+    prune.l1_unstructured(layer, "weight", amount=0.5)
+    return lambda: prune.remove(layer, "weight")
+
+
+def fewer_statistics(model):
+    """One module alone in training mode, as for Monte Carlo dropout."""
+    model.norm.train()
+    return model.norm.eval
+
+
+ALL_MODULES = torch.nn.modules.module
+PATCHES = {
+    "a hook of a submodule": of_hook(lambda m: of_submodule(m).register_forward_hook(lambda _m, _i, out: out * 2)),
+    "a hook before a submodule": of_hook(lambda m: m.norm.register_forward_pre_hook(lambda _m, args: (args[0] * 2,))),
+    "a hook of the model": of_hook(lambda m: m.register_forward_hook(lambda _m, _i, out: out * 2)),
+    "a hook of all modules": of_hook(lambda _: ALL_MODULES.register_module_forward_hook(lambda _m, _i, out: out * 2)),
+    "forward() of a submodule": lambda model: patched(model.blocks[0], "forward", doubled),
+    "forward() of the model": lambda model: patched(model, "forward", doubled),
+    "forward() of a class": lambda _: patched(Block, "forward", doubled),
+    "a function of PyTorch": lambda _: patched(torch, "relu", doubled),
+    "an adapter": adapted_layer,
+    "a parametrization": parametrized,
+    "pruning": pruned,
+    "a submodule in training mode": fewer_statistics,
+}
+PATCHED_KINDS = {
+    "frozen": FROZEN,
+    "captured": CAPTURED,
+    "blocks": {**CAPTURED, "region": "blocks.*"},
+    "a part left out": KINDS["a part left out"],
+}
+
+
+EARLY_CHANGES = {
+    "the mode": lambda model: model.train(),
+    "a number": other_number,
+    "a parameter": replaced_weight,
+    "an adapter": adapted_layer,
+    "a checkpoint": lambda model: loaded(model, assign=True),
+}
+
+
+class TestPatchedModels:
+    """What libraries and researchers do to a model after its first calls."""
+
+    @pytest.mark.fast_cases(
+        "captured-a hook of a submodule", "captured-forward() of a class", "blocks-forward() of the model"
+    )
+    @pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES)
+    @pytest.mark.parametrize("config", PATCHED_KINDS.values(), ids=PATCHED_KINDS)
+    def test_calls_do_what_the_patched_model_does(self, answer, config, patch):
+        """From the next call on, and what the model did before once the patch is taken back."""
+        model = made()
+        tuned = answer(config).apply(model)
+        with torch.no_grad():
+            before = model(X)
+            assert torch.allclose(tuned(X), before, atol=1e-5)
+            undo = patch(model)
+            try:
+                for _ in range(2):
+                    assert torch.allclose(tuned(X), model(X), atol=1e-5)
+                assert not torch.allclose(model(X), before, atol=1e-3)
+            finally:
+                undo()
+            assert torch.allclose(tuned(X), model(X), atol=1e-5)
+
+    def test_second_derivatives(self, answer, caplog):
+        """Compiled code has none: a call whose inputs require gradients is untuned, with one warning."""
+        found = []
+        for model in (made(), answer(CAPTURED).apply(made())):
+            for _ in range(2):
+                x = X.clone().requires_grad_()
+                (slope,) = torch.autograd.grad(model(x).pow(2).sum(), x, create_graph=True)
+                slope.pow(2).sum().backward()
+            found.append(x.grad)
+        assert torch.allclose(*found)
+        assert [each for each in warned(caplog) if "inputs require gradients" in each] == warned(caplog)[:1]
+
+    def test_an_iterator_is_read_once(self, answer):
+        """A failed call that is repeated would find the rest of it only, and give a result."""
+
+        class Several(Stateless):
+            def forward(self, several):
+                return sum(Stateless.forward(self, each) for each in several)
+
+        tuned = answer(CAPTURED).apply(made(Several), on_mismatch="apply")
+        with torch.no_grad():
+            tuned([X, X])
+            with pytest.raises(RuntimeError):
+                tuned(iter([X, X[:, :3], X]))
+            assert torch.allclose(tuned(iter([X, X])), tuned([X, X]), atol=1e-5)
+
+    def test_a_checkpoint_of_activations(self, answer):
+        """It ends its second forward pass by an exception, which is no failure of the config."""
+        gradients = []
+        for model in (made(), answer(CAPTURED).apply(made())):
+            checkpoint(model, X, use_reentrant=False).sum().backward()
+            gradients.append([each.grad for each in model.parameters()])
+        assert all(map(torch.allclose, *gradients))
+        assert autotune.stats(model).state != "untuned"
+
+    @pytest.mark.fast_cases("the mode-left", "a checkpoint-blocks")
+    @pytest.mark.parametrize("config", [KINDS["blocks"], KINDS["a part left out"]], ids=["blocks", "left"])
+    @pytest.mark.parametrize("change", EARLY_CHANGES.values(), ids=EARLY_CHANGES)
+    def test_what_changes_between_apply_and_the_first_call(self, answer, config, change):
+        """A job applies the config, and then loads its checkpoint and chooses the mode."""
+        model = made()
+        tuned = answer({**config, "backend": "aot_eager"}).apply(model)
+        change(model)
+        with torch.no_grad():
+            for _ in range(2):
+                assert torch.allclose(tuned(X), model(X), atol=1e-5)
+
+    def test_memory_of_a_replaced_weight_stays_readable(self):
+        """A thread may give a weight other memory while a call compares the weights."""
+        weights, weight = FrozenWeights(), torch.nn.Parameter(torch.ones(1 << 21))
+        weights.add([weight])
+        (word, *_) = weights._constants.words
+        weight.data = torch.zeros(1)  # Eight megabytes less, which the system would take back.
+        assert word.value == 0x3F800000
+        assert weights.have_changed()
+
+    def test_a_signal_handlers_exception_is_the_jobs(self, answer, caplog):
+        """A job that ends slow calls by a signal gets its own exception, and the config is kept."""
+
+        def end_it(*_):
+            raise TimeoutError("too slow for us")
+
+        class Slow(Stateless):
+            def forward(self, x):
+                return ring(super().forward(x))
+
+        @torch.compiler.disable
+        def ring(value):
+            if is_slow:
+                signal.raise_signal(signal.SIGUSR1)
+            return value
+
+        is_slow, before = False, signal.signal(signal.SIGUSR1, end_it)
+        try:
+            tuned = answer(CAPTURED).apply(made(Slow))
+            with torch.no_grad():
+                expected = tuned(X)
+                is_slow = True
+                with pytest.raises(TimeoutError, match="too slow for us"):
+                    tuned(X)
+                is_slow = False
+                assert torch.equal(tuned(X), expected)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert not warned(caplog)
+        assert autotune.stats(tuned).state != "untuned"
 
 
 class TestAFileIsNotCode:

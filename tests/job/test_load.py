@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ import yaml
 import autotune
 from autotune import environment
 from autotune.backends.fake.backend import FakeBackend
+from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InputError
-from autotune.job.fallback import MismatchError
+from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import NUM_TIMED
-from autotune.job.stats import TIMED_EVERY, CallTimes
+from autotune.job.stats import TIMED_EVERY, CallTimes, StatsRecorder
 from tests.conftest import REPOSITORY
 
 INPUT = np.ones((4, 8))
@@ -513,3 +515,28 @@ def test_never_an_exception(write, monkeypatch, caplog):
     assert autotune.load(write()).apply(model) is model
     assert "ZeroDivisionError" in caplog.text
     assert not isinstance(ZeroDivisionError(), AutotuneError)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_process_forked_during_a_first_call(is_held, caplog):
+    """Nobody in the child gives back the lock of that call: the child's calls are untuned, and do not wait for it."""
+    fallback = Fallback(lambda x: x, UndoLog(), StatsRecorder(state="settling"))
+    held, ends = threading.Event(), threading.Event()
+
+    def first_call():
+        with fallback.lock if is_held else nullcontext():
+            held.set()
+            ends.wait()
+
+    thread = threading.Thread(target=first_call)
+    thread.start()
+    held.wait()
+    fallback.after_fork()
+    try:
+        with fallback.lock:
+            assert fallback.is_over is is_held
+    finally:
+        ends.set()
+        thread.join()
+    said = "autotune: the process was forked during a first call; back to the untuned model"
+    assert lines(caplog) == [said] * is_held

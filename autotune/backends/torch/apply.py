@@ -22,6 +22,7 @@ import torch
 
 from autotune.backends.torch import float32_precision, npu, regions
 from autotune.backends.torch.attention import kernels_in_order, order_of, require_order
+from autotune.backends.torch.compiled_step import CompiledStep
 from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.cuda_graphs import ClonedOutputs
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
@@ -32,6 +33,8 @@ from autotune.errors import InvalidConfigError
 from autotune.measure.diagnosis import BreakKind
 
 _INDUCTOR, _DYNAMO, _FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
+_NO_HOOK_GUARDS = "skip_nnmodule_hook_guards"
+"""True, as PyTorch has it: hooks that a job adds to a module after the first call are never called."""
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of mallopt(3), from malloc.h: https://man7.org/linux/man-pages/man3/mallopt.3.html"""
 _TRIM_THRESHOLD, _MMAP_MAX = 128 * 1024, 65536
@@ -49,7 +52,7 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog) -> Any:
     setup = prepare(model, settings, changes)
     step: Any = adapted(model, settings)
     if setup.compile is not None:
-        step = regions.compile_region(model, step, settings.region, setup.compile)
+        step = CompiledStep(model, regions.compile_region(model, step, settings.region, setup.compile))
     return setup.wrap(step)
 
 
@@ -257,7 +260,7 @@ def _set_in_process(settings: Settings, changes: UndoLog) -> None:
 
 def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
     """What is set while the model is compiled."""
-    entries = [
+    entries: list[Entry] = [
         (module, setting_name(module, name), value)
         for module, entries in (
             (importlib.import_module(_INDUCTOR), settings.compiler_options),
@@ -266,6 +269,9 @@ def _entries(model: torch.nn.Module, settings: Settings) -> list[Entry]:
         )
         for name, value in entries.items()
     ]
+    dynamo = importlib.import_module(_DYNAMO)
+    if hasattr(dynamo, _NO_HOOK_GUARDS):
+        entries.append((dynamo, _NO_HOOK_GUARDS, False))
     return entries + regions.room_for(model, settings.region, settings.dynamo_options)
 
 

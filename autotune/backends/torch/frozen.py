@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from autotune.backends.torch.compiled_step import requires_grad
 from autotune.errors import InvalidConfigError, UnsuitableCallError
 
 _PART_BYTES = 8192
@@ -41,6 +42,8 @@ class _Constants:
     words: list[Any]
     values: list[int]
     parts: list[tuple[Any, int]]
+    memory: list[torch.Tensor]
+    """Keeps what is read mapped, should a thread give a weight other memory meanwhile."""
 
     def differ(self) -> bool:
         """The order matters: memory is read where it still is."""
@@ -56,7 +59,7 @@ class FrozenWeights:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._constants = _Constants([], [], [], [], [], [])
+        self._constants = _Constants([], [], [], [], [], [], [])
         self._next_part: Iterator[tuple[Any, int]] = iter(())
         self._is_stepped = False
 
@@ -75,6 +78,7 @@ class FrozenWeights:
                 then.words + words,
                 then.values + [word.value for word in words],
                 then.parts + parts,
+                then.memory + [each.detach() for each in new],
             )
             self._next_part = itertools.cycle(self._constants.parts)
         _watch_optimizers(self)
@@ -128,15 +132,7 @@ class FrozenStep:
         # The weights of a plain function are no parameters of its model.
         weights = itertools.chain(self._model.parameters(), self._weights.tensors)
         inputs = itertools.chain(args, kwargs.values())
-        return any(each.requires_grad for each in weights) or any(map(_requires_grad, inputs))
-
-
-def _requires_grad(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.requires_grad
-    if isinstance(value, dict):
-        return any(map(_requires_grad, value.values()))
-    return isinstance(value, (tuple, list)) and any(map(_requires_grad, value))
+        return any(each.requires_grad for each in weights) or any(map(requires_grad, inputs))
 
 
 def _count_of_writes(tensor: torch.Tensor) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import is_
 from types import MethodType
 from typing import Any
@@ -35,11 +35,29 @@ class _Pair:
     copy: torch.nn.Module
     parts: list[tuple[dict[str, Any], dict[str, Any]]]
     """Dictionaries of the original that the copy does not share, and their content then."""
-    of_original: dict[str, Any] = field(default_factory=dict)
-    of_copy: dict[str, Any] = field(default_factory=dict)
+    of_original: dict[str, Any]
+    of_copy: dict[str, Any]
+
+    def is_other_model(self) -> bool:
+        """The job replaced parts of the original that the copy does not share, or its method `forward`."""
+        is_called_otherwise = vars(self.original).get("forward") is not self.of_original.get("forward")
+        return is_called_otherwise or not all(_same(now, then) for now, then in self.parts)
 
     def note(self) -> None:
         self.of_original, self.of_copy = dict(vars(self.original)), dict(vars(self.copy))
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a module held when the copy was made."""
+
+    attributes: dict[str, Any]
+    parts: dict[str, dict[str, Any]]
+
+    @classmethod
+    def by(cls, module: torch.nn.Module) -> _Held:
+        held = vars(module)
+        return cls(dict(held), {name: dict(held[name]) for name in _PARTS})
 
 
 class ModelCopy:
@@ -55,6 +73,8 @@ class ModelCopy:
             held |= {name: dict(held[name]) for name in _PARTS} | {_COMPILED: None}
             object.__setattr__(copy, "__dict__", held)
         self._begun = {copy: _content(copy) for copy in self._originals}
+        # The job may change its model before the first call.
+        self._then = {original: _Held.by(original) for original in self._copies}
         self.model: torch.nn.Module = self._copies[model]
         self._pairs: list[_Pair] | None = None
         _NEWEST[model] = self.model
@@ -76,7 +96,18 @@ class ModelCopy:
             if self._pairs is None:
                 self._drop_unneeded()
                 kept = set(self.model.modules())
-                self._pairs = [_paired(each, copy) for copy, each in self._originals.items() if copy in kept]
+                self._pairs = [self._paired(each, copy) for copy, each in self._originals.items() if copy in kept]
+
+    def _paired(self, original: torch.nn.Module, copy: torch.nn.Module) -> _Pair:
+        """From now on parameters and buffers that were not rewritten are held in one dictionary."""
+        then, parts = self._then[original], []
+        for name in _PARTS:
+            now, own = vars(original)[name], vars(copy)[name]
+            if _same(own, now) or (name != "_modules" and _same(own, then.parts[name])):
+                vars(copy)[name] = now
+            else:
+                parts.append((now, then.parts[name]))
+        return _Pair(original, copy, parts, then.attributes, dict(vars(copy)))
 
     def _drop_unneeded(self) -> None:
         """Let go of the copies in which nothing was rewritten, nor in what they hold."""
@@ -91,7 +122,7 @@ class ModelCopy:
 
     def _bring_along(self) -> None:
         for pair in self._pairs or ():
-            if not all(_same(now, then) for now, then in pair.parts):
+            if pair.is_other_model():
                 raise UnsuitableCallError(
                     "parts of the model were replaced after the config was applied",
                     tip="apply the config again once the model is as it is to be used",
@@ -106,20 +137,6 @@ class ModelCopy:
             if not _same(vars(pair.copy), pair.of_copy):
                 _carry(pair.of_copy, pair.copy, pair.original, self._originals)
                 pair.note()
-
-
-def _paired(original: torch.nn.Module, copy: torch.nn.Module) -> _Pair:
-    """From now on parameters and buffers that are the same are held in one dictionary."""
-    parts = []
-    for name in _PARTS:
-        now, own = vars(original)[name], vars(copy)[name]
-        if _same(now, own):
-            vars(copy)[name] = now
-        else:
-            parts.append((now, dict(now)))
-    pair = _Pair(original, copy, parts)
-    pair.note()
-    return pair
 
 
 def _content(module: torch.nn.Module) -> dict[Any, Any]:

@@ -21,6 +21,7 @@ from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Account, Ledger
 from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.job.fallback import Fallback
+from autotune.job.interruption import raise_interruption
 from autotune.job.stats import StatsRecorder
 from autotune.workload.arguments import Arguments
 
@@ -63,7 +64,6 @@ class AdaptiveModel:
         self._recorder = recorder
         self._tolerance = tolerance
         self._clock = clock
-        self._lock = fallback.lock
         self._running: dict[Hashable, _Running] = {}
         self._is_compiling = False
         fallback.leave_tuned = self._drop_all
@@ -89,13 +89,13 @@ class AdaptiveModel:
 
     def stats(self) -> AdaptiveStats:
         """What was decided until now."""
-        with self._lock:
+        with self._fallback.lock:
             return self._ledger.stats()
 
     def _without_version(self, key: Hashable, args: _Args, kwargs: _Kwargs) -> Any:
         if self._fallback.is_over:
             return self._fallback.untuned(*args, **kwargs)
-        with self._lock:
+        with self._fallback.lock:
             account = self._ledger.account_of(key, lambda: self._text(args, kwargs))
             starts = not self._is_compiling and self._ledger.is_due(account)
             if starts:
@@ -112,7 +112,7 @@ class AdaptiveModel:
             result, seconds = self._timed(self._eagerly, args, kwargs)
         else:
             result = self._eagerly(args, kwargs)
-        with self._lock:
+        with self._fallback.lock:
             self._ledger.add_eager_call(account, seconds)
         return result
 
@@ -122,18 +122,19 @@ class AdaptiveModel:
         try:
             return self._first_call(key, account, attempt, args, kwargs)
         except UnsuitableCallError as error:
-            with self._lock:
+            with self._fallback.lock:
                 self._ledger.refuse(account, str(error))
             return self._result_after(error, args, kwargs)
         except Exception as error:
+            raise_interruption(error)
             if self._fallback.raises:
                 raise
             result = self._eager_counted(account, args, kwargs)  # What fails here too is the job's own error.
-            with self._lock:
+            with self._fallback.lock:
                 self._fail(account, error, attempt.seconds)
             return result
         finally:
-            with self._lock:
+            with self._fallback.lock:
                 self._is_compiling = False
                 self._ledger.cancel(account)
                 if attempt.unused is not None:
@@ -154,7 +155,7 @@ class AdaptiveModel:
         if self._tolerance is not None:
             self._compare(result, partial(self._eager, *args, **kwargs), self._tolerance)
         grown_bytes = max(self._held_bytes() - held_bytes, 0)
-        with self._lock:
+        with self._fallback.lock:
             if not self._fallback.is_over:
                 evicted = self._ledger.finish(account, attempt.seconds, grown_bytes, warm - start)
                 self._running[key], attempt.unused = _Running(account, version), None
@@ -172,10 +173,11 @@ class AdaptiveModel:
     def _eager_after(self, error: Exception, key: Hashable, running: _Running, args: _Args, kwargs: _Kwargs) -> Any:
         """The eager result of a call at which a version failed. What fails eagerly too is the job's own error, and the
         version stays."""
+        raise_interruption(error)
         if self._fallback.raises:
             raise error
         result = self._eagerly(args, kwargs)
-        with self._lock:
+        with self._fallback.lock:
             if self._running.get(key) is running:
                 self._drop(running.account)
                 self._fail(running.account, error)
@@ -200,7 +202,7 @@ class AdaptiveModel:
 
     def _timed_version(self, key: Hashable, running: _Running, args: _Args, kwargs: _Kwargs) -> Any:
         result, seconds = self._timed(lambda args, kwargs: running.version(*args, **kwargs), args, kwargs)
-        with self._lock:
+        with self._fallback.lock:
             if self._running.get(key) is running:
                 if not self._ledger.add_compiled_time(running.account, seconds):
                     self._drop(running.account)
