@@ -63,7 +63,9 @@ class Loaded(LoadedFile):
         Never raises, except with `on_mismatch="raise"`. A config that does not compile, or fails at a call that the
         untuned model takes, is given up: one warning, and the untuned model from then on.
         """
-        policy = Policy(on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings, compiler_options)
+        policy = Policy(
+            on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings, compiler_options
+        )
         given, _ = Application(self, model, policy).applied()
         return given
 

@@ -1,5 +1,5 @@
-"""Knobs of a user's own space that no bundled one has: options of the compiler (`inductor.NAME`) and environment variables
-(`env.NAME`), checked before a study is made."""
+"""Knobs of a user's own space that no bundled one has: options of the compiler (`inductor.NAME`) and environment
+variables (`env.NAME`), checked before a study is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Environment variables as knobs, `env.NAME`: of the libraries under a framework, which read them when a process starts.
+"""Environment variables as knobs, `env.NAME`: of the libraries under a framework, which read them when a process
+starts.
 
 In a trial the process is started with the variable. In a job nothing is set: the config is applied where the process
 has it already (decision 31). Only variables that take a number or one of a few words are here: none that names a file,

@@ -50,8 +50,8 @@ _KEPT_BACK: dict[str, tuple[str, ...]] = {
 
 
 def require_option(knob: str, value: Scalar) -> None:
-    """Raises InvalidConfigError if a config may not set this option, this release has none of the name, or it does not
-    take the value. It is set and read back, as where the model is compiled."""
+    """Raises InvalidConfigError if a config may not set this option, this release has none of the name, or it takes no
+    such value. It is set and read back, as where the model is compiled."""
     group, _, name = knob.partition(".")
     if knob in OWN_KNOBS:
         raise InvalidConfigError(
@@ -65,7 +65,7 @@ def require_option(knob: str, value: Scalar) -> None:
         )
     refusal = _refusal(knob, module)
     if refusal is not None:
-        raise InvalidConfigError(f"knob {knob}: {refusal}", tip="leave it out: docs/search-spaces.md says what is taken")
+        raise InvalidConfigError(f"knob {knob}: {refusal}", tip="docs/search-spaces.md says which are taken")
     if value is None:
         return
     kinds = _kinds(module, name)

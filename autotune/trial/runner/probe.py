@@ -106,8 +106,8 @@ def _last_line(child: subprocess.CompletedProcess[str]) -> Any:
 
 
 def main(what: str, argument: str) -> None:
-    """Print one line of JSON: what a framework finds, what is wrong with options of its compiler, or what the model of a
-    workload declares."""
+    """Print one line of JSON: what a framework finds, what is wrong with options of its compiler, or what the model of
+    a workload declares."""
     if what == "devices":
         print(json.dumps(asdict(load_backend(argument).find())))
     elif what == "options":
