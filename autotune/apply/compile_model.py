@@ -59,11 +59,12 @@ def versions_under(
 
 
 def program(backend: Backend, model: Any, config: Config) -> str | None:
-    """`Backend.program` with the config's variants, which do not show in what is not compiled, and the knobs of a
-    shape strategy, which decide about calls that are still to come. None where the backend gives no digest."""
+    """`Backend.program` with the config's variants, which do not show in what is not compiled, the knobs of a shape
+    strategy, which decide about calls that are still to come, and the variables that libraries go by. None where the
+    backend gives no digest."""
     parts = ConfigParts.of(config)
     digest = None if backend.program is None else backend.program(model, parts.settings)
-    content = [digest, parts.variants, *([parts.new_shapes] if parts.new_shapes else [])]
+    content = [digest, parts.variants, *(each for each in (parts.new_shapes, parts.variables) if each)]
     if digest is None or not any(content[1:]):
         return digest
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

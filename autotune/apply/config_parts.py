@@ -5,9 +5,11 @@ The only place that tells the parts of a config apart by the names of knobs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autotune.config import Config, Scalar
+from autotune.workload.process_variables import PREFIX as ENV
+from autotune.workload.process_variables import text_of
 from autotune.workload.regions import KNOB as REGION
 from autotune.workload.variants import PREFIX
 
@@ -21,13 +23,15 @@ NEW_SHAPE_KNOBS = (SHAPES, *STRATEGY_NUMBERS, "recompile_limit")
 
 @dataclass(frozen=True)
 class ConfigParts:
-    """The parts of a config; each knob is in one of `settings`, `variants` and `strategy_numbers`."""
+    """The parts of a config; each knob is in one of `settings`, `variants`, `strategy_numbers` and `variables`."""
 
     settings: Config
     """What a backend is given."""
     variants: dict[str, str]
     """Variant -> its value."""
     strategy_numbers: dict[str, Scalar]
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment variable -> the value that the process has to be started with."""
 
     @classmethod
     def of(cls, config: Config) -> ConfigParts:
@@ -35,19 +39,28 @@ class ConfigParts:
         settings: dict[str, Scalar] = {}
         variants: dict[str, str] = {}
         numbers: dict[str, Scalar] = {}
+        variables: dict[str, str] = {}
         for name, value in config.root.items():
             if name.startswith(PREFIX):
                 variants[name.removeprefix(PREFIX)] = str(value)
+            elif name.startswith(ENV):
+                if value is not None:
+                    variables[name.removeprefix(ENV)] = text_of(value)
             elif name in STRATEGY_NUMBERS:
                 numbers[name] = value
             else:
                 settings[name] = value
-        return cls(Config(settings), variants, numbers)
+        return cls(Config(settings), variants, numbers, variables)
 
     @property
     def has_region(self) -> bool:
         """The config says which modules are compiled."""
         return REGION in self.settings.root
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The knobs that set an option of the compiler by its own name: nobody has looked at each of them."""
+        return tuple(name for name, value in self.settings.root.items() if "." in name and value is not None)
 
     @property
     def new_shapes(self) -> dict[str, Scalar]:

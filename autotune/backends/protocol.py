@@ -32,7 +32,8 @@ from autotune.backends.capabilities import (
     Training,
 )
 from autotune.backends.undo import UndoLog
-from autotune.config import Config
+from autotune.config import Config, Scalar
+from autotune.errors import InvalidConfigError
 from autotune.measure.accuracy import WideType
 from autotune.measure.device_state import Instruments
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
@@ -124,6 +125,11 @@ class Backend(Protocol):
     def process_settings(self, config: Config) -> tuple[str, ...]:
         """The knobs of a config that set something for the whole process, where other models feel it too."""
         return ()
+
+    def check_option(self, knob: str, value: Scalar) -> None:
+        """Raises InvalidConfigError if `knob`, an option of the compiler by its own name (`GROUP.NAME`), is none that a
+        config may set to `value`. See `BackendEntry.options`."""
+        raise InvalidConfigError(f"knob {knob}: this framework's options are no knobs")
 
     def inference(self) -> AbstractContextManager[Any]:
         """Where a trial of the `infer` task calls the model: no gradients recorded."""

@@ -60,6 +60,8 @@ class BackendEntry:
     """Module that writes a live model to a file (see `SavedModels`); None: such a model cannot be tuned as it is."""
     toolchain: str | None = None
     """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
+    options: tuple[str, ...] = ()
+    """Beginnings of the names of knobs that are options of its compiler, as in `inductor.NAME`: see `check_option`."""
     bundled_only_for_tests: bool = False
     holds_fresh: bool = True
     """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
@@ -93,6 +95,7 @@ BACKENDS: dict[str, BackendEntry] = {
         capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
         saved_models="autotune.backends.torch.saved_model",
         toolchain="backends.torch.toolchain",
+        options=("inductor", "dynamo"),
     ),
     "mindspore": BackendEntry(
         module="autotune.backends.mindspore.backend",

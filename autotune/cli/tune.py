@@ -18,8 +18,10 @@ from autotune.cli.app import (
     app,
     one_of,
     plainly,
+    print_line,
 )
 from autotune.cli.running import run_study
+from autotune.cli.team_defaults import ConfigFile, sources_line
 from autotune.errors import InputError
 
 EarlyStop = Annotated[
@@ -46,6 +48,7 @@ Quiet = Annotated[
 @app.command()
 @plainly
 def tune(
+    context: typer.Context,
     model: Annotated[
         list[str],
         typer.Option(
@@ -163,6 +166,7 @@ def tune(
         bool, typer.Option("--dry-run", help="Print what the run is expected to cost, at most too, and stop.")
     ] = False,
     budget: BudgetFlag = None,
+    config: ConfigFile = None,  # noqa: ARG001 - read before the others, see there
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
     as_json: AsJson = False,
@@ -222,6 +226,8 @@ def tune(
         )
     manifest = make_manifest(wish)
     if dry_run:
+        if not as_json and (said := sources_line(context)):
+            print_line(said)
         say_plan(manifest, wanted, studies_dir, shared, as_json=as_json)
         return 0
     opened = open_or_create(studies_dir, manifest, shared)

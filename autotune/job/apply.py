@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,6 +51,8 @@ class Policy:
     """None: as the file says; False: not even then; True: with the file's bounds, or the usual ones."""
     process_settings: bool = False
     """What a config sets for the whole process may be set."""
+    compiler_options: bool = False
+    """Options of the compiler for which no bundled search space has a knob may be set."""
 
     def __post_init__(self) -> None:
         if self.on_mismatch not in get_args(OnMismatch):
@@ -127,7 +130,7 @@ class Application:
     def _compiled(self, tuned: TunedConfig, backend: Backend) -> tuple[Any, Callable[[], None]]:
         if self._recipe is not None and tuned.workload.task != "train":
             raise MismatchError(f"{self._loaded.path} was tuned for inference", tip="tune with --task train")
-        self._require_process_settings(tuned, backend)
+        self._require_allowed(tuned, backend)
         differing = differences(tuned, backend, self._model)
         if differing:
             self._require_accepted(tuned, differing)
@@ -144,13 +147,27 @@ class Application:
         guard = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
         return self._stand_in(backend, tuned, step, guard, fallback.release)
 
-    def _require_process_settings(self, tuned: TunedConfig, backend: Backend) -> None:
-        knobs = backend.process_settings(ConfigParts.of(tuned.config).settings)
+    def _require_allowed(self, tuned: TunedConfig, backend: Backend) -> None:
+        """Raises MismatchError for what only the job, and no file, can decide."""
+        parts = ConfigParts.of(tuned.config)
+        knobs = backend.process_settings(parts.settings)
         if knobs and not self._policy.process_settings:
             raise MismatchError(
                 f"{self._loaded.path} sets {', '.join(knobs)} for the whole process, other models in it included",
                 tip="allow it with apply(model, process_settings=True), or tune without --process-settings",
             )
+        if parts.options and not self._policy.compiler_options:
+            raise MismatchError(
+                f"{self._loaded.path} sets {', '.join(parts.options)}, for which no bundled search space has a knob",
+                tip="allow it with apply(model, compiler_options=True), if you know who made the file",
+            )
+        for name, value in parts.variables.items():
+            if os.environ.get(name) != value:
+                raise MismatchError(
+                    f"{self._loaded.path} was measured with the environment variable {name}={value}, here it is "
+                    f"{os.environ.get(name, 'not set')}",
+                    tip=f"start the job with {name}={value}: a file sets no variable",
+                )
 
     def _stand_in(
         self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], end: Callable[[], None]
@@ -200,7 +217,8 @@ class Application:
             shapes = None if self._loaded.answer is None else self._loaded.answer.shapes
             return compile_under(backend, self._model, config, variants, changes, shapes=shapes)
         training = require(backend.training, "a training step")
-        return training.training_step(self._model, self._recipe.loss, self._recipe.optimizer, config, changes)
+        settings = ConfigParts.of(config).settings
+        return training.training_step(self._model, self._recipe.loss, self._recipe.optimizer, settings, changes)
 
     def _untuned_call(self, backend: Backend, framework: str) -> Callable[..., Any]:
         if self._recipe is None:

@@ -37,6 +37,7 @@ class Loaded(LoadedFile):
         variants: Variants | None = None,
         adaptive: AdaptivePolicy | bool | None = None,
         process_settings: bool = False,
+        compiler_options: bool = False,
     ) -> Any:
         """The model compiled as it was measured; the very same model if nothing was faster than leaving it.
 
@@ -55,12 +56,16 @@ class Loaded(LoadedFile):
         declared them, {NAME: {VALUE: FUNCTION}}: a file's word is not enough to call one. `adaptive`: each shape is
         called eagerly until compiling it pays, by the bounds given (docs/adaptive.md); None: if the file says so.
         `process_settings`: what the config sets for the whole process (threads, allocator, matmul precision) may be
-        set, and is set now; `applied` takes it back. A config that needs it is not applied without.
+        set, and is set now; `applied` takes it back. `compiler_options`: so may options of the compiler for which no
+        bundled search space has a knob; they hold for this model alone. A config that needs either is not applied
+        without.
 
         Never raises, except with `on_mismatch="raise"`. A config that does not compile, or fails at a call that the
         untuned model takes, is given up: one warning, and the untuned model from then on.
         """
-        policy = Policy(on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings)
+        policy = Policy(
+            on_mismatch, check, margin, monitor, variants or {}, adaptive, process_settings, compiler_options
+        )
         given, _ = Application(self, model, policy).applied()
         return given
 
@@ -74,6 +79,7 @@ class Loaded(LoadedFile):
         margin: float | None = MARGIN,
         monitor: bool = False,
         process_settings: bool = False,
+        compiler_options: bool = False,
     ) -> Callable[..., Any]:
         """A function that takes one training step as it was measured: `step(*inputs, *targets)` gives the loss.
 
@@ -81,7 +87,13 @@ class Loaded(LoadedFile):
         nothing was faster, or something is wrong, it is the untuned step; policies are those of `apply`. There is no
         `check`: a step changes the weights. Raises InputError for a model or an optimizer of no framework.
         """
-        policy = Policy(on_mismatch, margin=margin, monitor=monitor, process_settings=process_settings)
+        policy = Policy(
+            on_mismatch,
+            margin=margin,
+            monitor=monitor,
+            process_settings=process_settings,
+            compiler_options=compiler_options,
+        )
         step, _ = Application(self, model, policy, Recipe(loss, optimizer)).applied()
         return cast("Callable[..., Any]", step)
 

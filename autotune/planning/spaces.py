@@ -10,7 +10,8 @@ from autotune.backends.registry import bundled_names, entry_of, framework_versio
 from autotune.environment import num_usable_cores
 from autotune.errors import InputError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
-from autotune.planning.request import TuneRequest
+from autotune.planning.options import require_open_knobs
+from autotune.planning.request import TuneRequest, parse_pairs
 from autotune.planning.targets import is_installed, parse_frameworks
 from autotune.space.combined import join_spaces
 from autotune.space.declared import Declaration, with_declared_knobs
@@ -57,6 +58,7 @@ def space_of(target: Target, request: TuneRequest, declared: Declaration) -> Sea
     workload = target.workload
     circumstances = _circumstances(request, target, declared)
     space = load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
+    require_open_knobs(space, target.space_file, parse_pairs("--env", request.variables))
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
     found_too = entry.shares_compilations and request.preset != "quick" and not request.spaces

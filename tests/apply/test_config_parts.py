@@ -38,3 +38,13 @@ def test_a_config_of_settings_alone() -> None:
     plain = Config({"execution": "compile", "mode": "default"})
     parts = ConfigParts.of(plain)
     assert (parts.settings, parts.variants, parts.new_shapes, parts.has_region) == (plain, {}, {}, False)
+
+
+def test_variables_and_options_are_told_apart() -> None:
+    """A variable of the environment is for the process, an option for the backend; null asks for nothing."""
+    parts = ConfigParts.of(
+        Config({"execution": "compile", "inductor.dce": True, "env.KMP_BLOCKTIME": 0, "env.OMP_DYNAMIC": None})
+    )
+    assert parts.settings == Config({"execution": "compile", "inductor.dce": True})
+    assert parts.options == ("inductor.dce",)
+    assert parts.variables == {"KMP_BLOCKTIME": "0"}

@@ -5,6 +5,7 @@ Each test is a row of the table in docs/in-the-job.md.
 
 from __future__ import annotations
 
+import os
 import copy
 import io
 import pickle
@@ -736,6 +737,44 @@ class TestAFileIsNotCode:
         with answer({**EAGER, **knob}).applied(model, process_settings=True) as tuned:
             assert autotune.stats(tuned).state == "settling"
         assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+    def test_options_without_a_knob_need_the_jobs_word(self, answer, caplog):
+        """An option of the compiler that no bundled space has is set only where the job allows it."""
+        config = {**CAPTURED, "dynamo.specialize_float": True}
+        model = made()
+        assert answer(config).apply(model) is model
+        assert "compiler_options=True" in warned(caplog)[0]
+        tuned = answer(config).apply(model, compiler_options=True)
+        assert tuned is not model
+        assert torch.equal(tuned(X), plain(model))
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"inductor.cpp.cxx": "touch"},
+            {"inductor.trace.enabled": True},
+            {"inductor.global_cache_dir": "/"},
+            {"inductor.max_fusion_size": "128"},
+            {"dynamo.guard_nn_modules": False},
+            {"os.environ": "x"},
+        ],
+        ids=str,
+    )
+    def test_options_are_bounded(self, answer, caplog, option):
+        """Also where the job allows options: programs, files and checks left out are refused as in a space."""
+        model = made()
+        assert answer({**COMPILED, **option}).apply(model, compiler_options=True) is model
+        assert "stays untuned" in warned(caplog)[0]
+
+    def test_no_variable_is_set(self, answer, caplog, monkeypatch):
+        """A config that was measured with an environment variable is applied where the job has it, and sets none."""
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        model, tuned = made(), answer({**CAPTURED, "env.OMP_WAIT_POLICY": "passive"})
+        assert tuned.apply(model) is model
+        assert "start the job with OMP_WAIT_POLICY=passive" in warned(caplog)[0]
+        assert "OMP_WAIT_POLICY" not in os.environ
+        monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+        assert tuned.apply(model) is not model
 
 
 class TestDeviceGraphs:

@@ -27,6 +27,7 @@ from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, comp
 from autotune.backends.torch.cuda_graphs import ClonedOutputs
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
+from autotune.backends.torch.options import require_option
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -226,6 +227,8 @@ def _refuse_unknown_backend(backend: str) -> None:
 
 def _refuse_unknown_entries(settings: Settings) -> None:
     """Inductor's and dynamo's settings come and go between releases."""
+    for name, value in settings.open_options.items():
+        require_option(name, value)
     wanted = {
         _INDUCTOR: {**settings.options, **settings.compiler_options},
         _DYNAMO: settings.dynamo_options,

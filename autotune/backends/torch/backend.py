@@ -35,12 +35,13 @@ from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
 from autotune.backends.torch.instruments import CudaInstruments
 from autotune.backends.torch.knobs import process_knobs, settings_of
+from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
 from autotune.backends.torch.tensors import array_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
-from autotune.config import Config
+from autotune.config import Config, Scalar
 from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import BreakKind, Diagnosis
@@ -125,6 +126,9 @@ class TorchBackend(Backend):
 
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_knobs(config)
+
+    def check_option(self, knob: str, value: Scalar) -> None:
+        require_option(knob, value)
 
     def versions(self, model: Any, config: Config, changes: UndoLog) -> Versions | None:
         return versions(model, config, changes)

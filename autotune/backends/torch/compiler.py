@@ -93,6 +93,13 @@ def _set(entries: Iterable[Entry]) -> Iterator[None]:
             setattr(module, name, value)
 
 
+def value_under(entry: Entry) -> object:
+    """What a setting reads where it is set: a variable of the environment may count more."""
+    module, name, _ = entry
+    with _lock(), _set([entry]):
+        return getattr(module, name)
+
+
 def _lock() -> Any:
     """Dynamo's own: releases before 2.13 keep one value of a setting for all threads."""
     import torch._dynamo.convert_frame

@@ -41,7 +41,17 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
         "model": _layouts(model),
         "optimizer": [settings.optimizer_impl, settings.optimizer_compiled],
     }
+    if unseen := _unseen_options(model, settings):
+        content["options"] = unseen
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _unseen_options(model: torch.nn.Module, settings: Settings) -> dict[str, Any]:
+    """Options of the compiler that may act without a trace in the emitted code, as they were asked for: dynamo's in its
+    guards, and on a device inductor's in how kernels are built and launched."""
+    on_cpu = all(each.device.type == "cpu" for each in _tensors(model))
+    named = settings.open_options.items()
+    return {name: value for name, value in named if not (on_cpu and name.startswith("inductor."))}
 
 
 def _capture() -> list[Any]:

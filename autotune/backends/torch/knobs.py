@@ -128,6 +128,19 @@ KNOBS: dict[str, Knob] = {
 }
 """Knob -> its row."""
 
+OPTIONS: dict[str, Knob] = {"inductor": Knob(Goes.INDUCTOR), "dynamo": Knob(Goes.DYNAMO)}
+"""Beginning of the name of a knob that is an option of the compiler, as `inductor.max_fusion_size` -> its row. Which of
+them are taken, `options` says."""
+
+OWN_KNOBS: dict[str, str] = {
+    **{f"inductor.{k.name or n}": n for n, k in KNOBS.items() if k.goes in (Goes.INDUCTOR, Goes.COMPILER)},
+    **{f"dynamo.{k.name or n}": n for n, k in KNOBS.items() if k.goes is Goes.DYNAMO},
+    **dict.fromkeys(("inductor.max_autotune", "inductor.max_autotune_pointwise", "inductor.triton.cudagraphs"), "mode"),
+    **dict.fromkeys(("dynamo.automatic_dynamic_shapes", "dynamo.assume_static_by_default"), "dynamic"),
+    "inductor.cpp.threads": "threads",
+}
+"""Option -> the knob that sets it: there it is bounded, and what has to stand around it does."""
+
 _GIVEN_UP: dict[str, tuple[Scalar, ...]] = {
     "precision": ("bf16_cast", "fp16_cast"),
     "memory_format": ("channels_last",),
@@ -170,6 +183,8 @@ class Settings:
     optimizer_impl: str | None = None
     """`foreach` or `fused`: the optimizer's own ways of changing all weights at once."""
     optimizer_compiled: bool = False
+    open_options: dict[str, Scalar] = field(default_factory=dict)
+    """Knobs that are options of the compiler, by their full names; they are among the entries above, too."""
 
     @property
     def compiles_anything(self) -> bool:
@@ -207,6 +222,7 @@ def settings_of(config: Config) -> Settings:
         scope=str(config.get("scope", "model")),
         optimizer_impl=_text(config, "optimizer_impl"),
         optimizer_compiled=bool(config.get("optimizer_compiled")),
+        open_options={name: config[name] for name in config.knobs() if name not in KNOBS and config[name] is not None},
     )
 
 
@@ -249,20 +265,27 @@ def _refuse_given_up(config: Config) -> None:
             )
 
 
+def row_of(name: str) -> Knob:
+    """The row of a knob. Raises InvalidConfigError if there is none."""
+    group, dot, _ = name.partition(".")
+    row = OPTIONS.get(group) if dot else KNOBS.get(name)
+    if row is None:
+        raise InvalidConfigError(f"knob {name}: unknown to the torch backend")
+    return row
+
+
 def _refuse_unknown(config: Config, *, compiled: bool) -> None:
     for name in config.knobs():
-        if name not in KNOBS:
-            raise InvalidConfigError(f"knob {name}: unknown to the torch backend")
-        if KNOBS[name].needs_compile and not compiled:
+        if row_of(name).needs_compile and not compiled:
             raise InvalidConfigError(f"knob {name}: is for execution=compile only")
-        values = KNOBS[name].values
+        values = row_of(name).values
         if values is not None and not config.matches({name: values}):
             raise InvalidConfigError(f"knob {name}: {config[name]!r} is none of {', '.join(map(str, values))}")
     backend = config.get("backend", "inductor")
     if backend != "torchair" and "torchair_mode" in config.root:
         raise InvalidConfigError("knob torchair_mode: is for backend=torchair only")
     for name in config.knobs():
-        if backend != "inductor" and KNOBS[name].needs_inductor:
+        if backend != "inductor" and row_of(name).needs_inductor:
             raise InvalidConfigError(f"knob {name}: is for backend=inductor only")
 
 
@@ -276,7 +299,7 @@ def _region(config: Config) -> Region:
 
 
 def _compile_knobs(config: Config) -> dict[str, Any]:
-    knobs = {name: config[name] for name in config.knobs() if KNOBS[name].goes is Goes.ARGUMENT and name != SHAPES}
+    knobs = {name: config[name] for name in config.knobs() if row_of(name).goes is Goes.ARGUMENT and name != SHAPES}
     if SHAPES not in config.root:
         return knobs
     if "dynamic" in knobs:
@@ -291,10 +314,11 @@ def _limit(config: Config) -> dict[str, Scalar]:
 
 def _entries(config: Config, goes: Goes) -> dict[str, Scalar]:
     """Entries of a `config` module by their own names, those that change something."""
+    rows = {name: row_of(name) for name in config.knobs()}
     return {
-        knob.name or name: config[name]
-        for name, knob in KNOBS.items()
-        if knob.goes is goes and name in config.root and not config.matches({name: knob.plain})
+        (row.name or name) if name in KNOBS else name.partition(".")[2]: config[name]
+        for name, row in rows.items()
+        if row.goes is goes and not config.matches({name: row.plain})
     }
 
 

@@ -11,13 +11,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from autotune.apply.compile_model import place_of
 from autotune.backends.protocol import DeviceReport
 from autotune.backends.registry import entry_of, framework_version, load_backend
+from autotune.command_line import command
+from autotune.config import Scalar
 from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.space.declared import Declaration
 from autotune.trial.command import module_command, package_path
@@ -64,6 +66,18 @@ def read_declaration(workload: Workload, variables: Mapping[str, str]) -> Declar
     return declaration
 
 
+def require_options(framework: str, values: Mapping[str, Sequence[Scalar]], variables: Mapping[str, str]) -> None:
+    """Check knobs that are options of the compiler, and all their values, against the installed release. Raises
+    InputError for the first that no config may set so, and HarnessError where that cannot be told."""
+    try:
+        child = _ask(framework, variables, "options", json.dumps([framework, values]))
+        problem = _last_line(child)
+    except (subprocess.TimeoutExpired, ValueError, IndexError):
+        raise HarnessError(f"{framework} did not say which options it has", tip=f"try: {command('doctor')}") from None
+    if problem is not None:
+        raise InputError(problem[0], tip=problem[1])
+
+
 def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run this file in a temporary folder, since frameworks and models write into the current one."""
     declared = {**os.environ, **variables}
@@ -92,11 +106,26 @@ def _last_line(child: subprocess.CompletedProcess[str]) -> Any:
 
 
 def main(what: str, argument: str) -> None:
-    """Print one line of JSON: what a framework finds, or what the model of a workload declares."""
+    """Print one line of JSON: what a framework finds, what is wrong with options of its compiler, or what the model of
+    a workload declares."""
     if what == "devices":
         print(json.dumps(asdict(load_backend(argument).find())))
+    elif what == "options":
+        print(json.dumps(_problem_of_options(*json.loads(argument))), flush=True)
     else:
         print(json.dumps(_declared(Workload.model_validate_json(argument))), flush=True)
+
+
+def _problem_of_options(framework: str, values: Mapping[str, Sequence[Scalar]]) -> tuple[str, str | None] | None:
+    """A sentence and a tip; None: all can be set."""
+    backend = load_backend(framework)
+    try:
+        for knob, offered in values.items():
+            for value in offered:
+                backend.check_option(knob, value)
+    except InvalidConfigError as error:
+        return str(error), error.tip
+    return None
 
 
 def _declared(workload: Workload) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
 from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
@@ -93,9 +94,11 @@ def _turns(variable: str, progress: Progress) -> Turns | None:
 
 
 def _require_variables(request: TrialRequest, folder: TrialFolder) -> None:
-    """Restart this Python if a declared variable is not set: some are read only when a process starts."""
+    """Restart this Python if a variable that is declared, or a knob of the config, is not set: some are read only when
+    a process starts."""
     # PYTHONPATH is left out: this package must come first. Restart only once: Python changes some variables itself.
-    missing = {n: v for n, v in request.variables.items() if os.environ.get(n) != v and n != "PYTHONPATH"}
+    wanted = {**request.variables, **ConfigParts.of(request.config).variables}
+    missing = {n: v for n, v in wanted.items() if os.environ.get(n) != v and n != "PYTHONPATH"}
     if missing and os.environ.pop(_RESTARTED, None) is None:
         command = module_command("trial.worker.main", str(folder.path))
         os.execve(sys.executable, command, {**os.environ, **missing, _RESTARTED: "1"})

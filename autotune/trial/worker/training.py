@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.apply.config_parts import ConfigParts
 from autotune.backends.capabilities import require
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
@@ -63,8 +64,9 @@ class Training:
         return nullcontext()
 
     def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
+        settings = ConfigParts.of(config).settings
         return self._training.training_step(
-            self._subject.model, self._recipe.loss, self._recipe.optimizer, config, changes
+            self._subject.model, self._recipe.loss, self._recipe.optimizer, settings, changes
         )
 
     def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
