@@ -20,7 +20,7 @@ from autotune.trial.ray.messages import WorkerSettings
 from autotune.trial.ray.trials import ClusterTrials
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runners import Runners
-from autotune.tuning.events import Notify, WorkerChanged
+from autotune.tuning.events import DeviceTaken, Notify, WorkerChanged
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import Source
 from autotune.tuning.rerun import rerun_trial
@@ -60,13 +60,14 @@ def reopen(studies_dir: Path, name: str, url: StorageUrl | None = None) -> tuple
     return study, study.budget or Budget()
 
 
-def runners_of(study: Study) -> Runners:
+def runners_of(study: Study, notify: Notify = lambda _: None) -> Runners:
     """What runs the trials of a study; a context manager."""
     return Runners(
         study.manifest.variables,
         # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
         preload=study.manifest.workload.device == "cpu",
         log=_log_of(study),
+        on_queued=lambda: notify(DeviceTaken()),
     )
 
 
@@ -85,7 +86,7 @@ def search(
         with workers_of(study, budget, on, notify) as devices:
             Tuner(study, budget, devices, notify, deadline=deadline, sources=sources, devices=devices).run()
         return
-    with runners_of(study) as trials:
+    with runners_of(study, notify) as trials:
         Tuner(study, budget, trials, notify, deadline=deadline, sources=sources, prepared_trials=trials).run()
 
 

@@ -26,6 +26,7 @@ from autotune.tuning.events import (
     BlockMeasured,
     ConfigProbed,
     ConfirmationStarted,
+    DeviceTaken,
     DriftChecked,
     DriftCheckStarted,
     Event,
@@ -189,8 +190,8 @@ def _doing(event: Event) -> str | None:
 def _told(event: Event) -> list[str]:
     """What needs nothing but the event itself."""
     match event:
-        case MachineBusy():
-            return [f"this machine is {busy_words(event)}"]
+        case MachineBusy() | DeviceTaken():
+            return [_about_others(event)]
         case TrialDisturbed():
             what = f"trial {event.number}" if event.number else "the untuned model"
             return [f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"]
@@ -204,6 +205,12 @@ def _told(event: Event) -> list[str]:
             why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
             return [f"the search ends: {why}"]
     return []
+
+
+def _about_others(event: MachineBusy | DeviceTaken) -> str:
+    if isinstance(event, MachineBusy):
+        return f"this machine is {busy_words(event)}"
+    return "another run times its trials on this device too: each waits for its turn"
 
 
 def _how(figures: Measurement) -> str:

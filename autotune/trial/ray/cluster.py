@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.errors import HarnessError, InputError, MissingDeviceError
@@ -177,7 +177,7 @@ class RayCluster:
             resources=seat.resources,
             scheduling_strategy=placed,
             max_restarts=0,
-        ).remote(settings)
+        ).remote(replace(settings, has_own_processors=SLOTS in seat.resources))
 
     def _links_of(self, started: Sequence[tuple[_Seat, Any]], names: Sequence[str]) -> list[RayLink]:
         """Links to those that answer; an actor whose resources are taken does not."""
