@@ -75,9 +75,12 @@ class RayCluster:
         address = self._on if self._on.startswith(REMOTE) else None
         try:
             if address is None and not _names_cluster():
-                self._ray.init(
-                    address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet
-                )
+                local = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+                try:
+                    self._ray.init(address="local", **local, **quiet)
+                except Exception:  # Ray gives a node 30 s to come up, and no more on a busy machine.
+                    self._ray.shutdown()
+                    self._ray.init(address="local", **local, **quiet)
             else:
                 self._ray.init(address=address, **quiet)
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own.
