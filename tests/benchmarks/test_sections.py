@@ -17,7 +17,7 @@ from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 from benchmarks.savings import Saving
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
-KEPT = ("aa", "adaptive", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",
+KEPT = ("aa", "adaptive", "batches", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",
         "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
         "warm_start")  # fmt: skip
 MADE_UP = ("classes", "regions", "wall_time", "workers")
@@ -85,8 +85,8 @@ def test_every_benchmark_is_run_by_make_bench_and_tested_here():
     folder = REPOSITORY / "benchmarks"
     scripts = {file.stem for file in folder.glob("*.py") if "BENCHMARK" in file.read_text() and file.stem != "frame"}
     steps = {name for name, *_ in all_of_them.STEPS}
-    # One replays tables and measures nothing of this machine; the others are for machines with a device or with Ray.
-    assert scripts - steps == {"replay", "device", "workers"}
+    # Two replay tables and measure nothing of this machine; the others are for machines with a device or with Ray.
+    assert scripts - steps == {"replay", "batches", "device", "workers"}
     assert all((folder / f"{name}.py").exists() for name in steps)
     tested = {
         "shapes" if name.startswith("shapes") else name
