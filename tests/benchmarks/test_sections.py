@@ -17,8 +17,8 @@ from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 from benchmarks.savings import Saving
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
-KEPT = ("aa", "adaptive", "batches", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",
-        "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
+KEPT = ("aa", "adaptive", "batches", "delivered", "large_study", "loader", "overhead", "overlap", "planted",
+        "record_table", "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
         "warm_start")  # fmt: skip
 MADE_UP = ("classes", "regions", "wall_time", "workers")
 EDITED = {
