@@ -77,7 +77,10 @@ def holder(locks):
 
 def is_taken(locks: Path) -> bool:
     """Whether some process has the CPU."""
-    with (locks / "autotune-cpu.lock").open() as file:
+    path = locks / "autotune-cpu.lock"
+    if not path.exists():
+        return False
+    with path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
