@@ -11,16 +11,16 @@ import pytest
 from pydantic import TypeAdapter
 
 from benchmarks import __main__ as all_of_them
-from benchmarks import classes, frame, overhead, regions, wall_time, workers
+from benchmarks import batches, classes, frame, overhead, regions, wall_time, workers
 from benchmarks.program_classes import Repeats
 from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 from benchmarks.savings import Saving
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
-KEPT = ("aa", "adaptive", "batches", "delivered", "large_study", "loader", "overhead", "overlap", "planted",
-        "record_table", "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
+KEPT = ("aa", "adaptive", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",
+        "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
         "warm_start")  # fmt: skip
-MADE_UP = ("classes", "regions", "wall_time", "workers")
+MADE_UP = ("batches", "classes", "regions", "wall_time", "workers")
 EDITED = {
     "replay": "; on vit_torch alone, with 10 seeds, it found one in 4 and took 148.9 trials on average (20.2 distinct)"
 }
@@ -57,6 +57,8 @@ def made_up(name: str) -> list[object]:
     if name == "regions":
         times = regions.Times([1.0], [0.1], 1, 0.0)
         return [regions.Seen("vit", True, times, times, times)]
+    if name == "batches":
+        return [batches.Batches("t", 48, number, [10], [60.0]) for number in batches.WORKERS]
     if name == "workers":
         return [workers.Search(1, 8, 2.0, 16.0), workers.Search(2, 8, 2.0, 9.0)]
     tool = wall_time.Tool("faster", {"execution": "eager"}, 2, 0, 1, 9.0, shares())
@@ -90,7 +92,7 @@ def test_every_benchmark_is_run_by_make_bench_and_tested_here():
     assert all((folder / f"{name}.py").exists() for name in steps)
     tested = {
         "shapes" if name.startswith("shapes") else name
-        for name in (*KEPT, "classes", "regions", "wall_time", "workers")
+        for name in (*KEPT, "batches", "classes", "regions", "wall_time", "workers")
     }
     assert scripts == tested | {"device"}  # See test_device.py.
 
