@@ -176,6 +176,12 @@ def _a_quiet_machine(monkeypatch):
 os.environ[clock.VARIABLE] = "simulated"  # For fixtures of a module too.
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_device_locks(tmp_path_factory):
+    """Tests that run at the same time do not wait for each other, nor for what else the machine does."""
+    os.environ["AUTOTUNE_DEVICE_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
+
+
 @pytest.fixture
 def real_clock(monkeypatch):
     """Calls and compilations of the fake framework take their time, and a model's own seconds count."""

@@ -19,7 +19,7 @@ from autotune.study.study import Study
 from autotune.trial.command import code_sha256
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runners import Runners
-from autotune.tuning.events import Notify, WorkerChanged
+from autotune.tuning.events import DeviceTaken, Notify, WorkerChanged
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import Source
 from autotune.tuning.rerun import rerun_trial
@@ -74,13 +74,14 @@ def require_on(on: str | None, deadline: str | None = None, *, profiled: bool = 
     require_known(on)
 
 
-def runners_of(study: Study) -> Runners:
+def runners_of(study: Study, notify: Notify = lambda _: None) -> Runners:
     """What runs the trials of a study; a context manager."""
     return Runners(
         study.manifest.variables,
         # Forking is proven safe for CPU runs only: a driver may not survive it (docs/decisions/0002).
         preload=study.manifest.workload.device == "cpu",
         log=_log_of(study),
+        on_queued=lambda: notify(DeviceTaken()),
     )
 
 
@@ -99,7 +100,7 @@ def search(
         with workers_of(study, budget, on, notify) as devices:
             Tuner(study, budget, devices, notify, deadline=deadline, sources=sources, devices=devices).run()
         return
-    with runners_of(study) as trials:
+    with runners_of(study, notify) as trials:
         Tuner(study, budget, trials, notify, deadline=deadline, sources=sources, prepared_trials=trials).run()
 
 

@@ -96,6 +96,10 @@ class Backend(Protocol):
     def device_name(self) -> str:
         """The selected device as the framework names it; for the record."""
 
+    def device_uuid(self) -> str | None:
+        """What the selected accelerator has alone in the world; None where the framework does not tell."""
+        return None
+
     def as_model(self, given: Any) -> Any:
         """What is compiled for what a user gives as the model: a backend may wrap a plain function."""
         return given

@@ -52,6 +52,8 @@ class BackendEntry:
     picks_by_timing: tuple[dict[str, Scalar], ...] = ()
     """Settings under any of which its compiler times candidates and keeps the fastest: another compile may keep others.
     """
+    picks_in_each_process: tuple[dict[str, Scalar], ...] = ()
+    """The same, but nothing of it is kept for the next process."""
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
     capturable: tuple[BreakKind, ...] = ()
@@ -91,6 +93,7 @@ BACKENDS: dict[str, BackendEntry] = {
             {"max_autotune_gemm": True},
             {"coordinate_descent_tuning": True},
         ),
+        picks_in_each_process=({"cudnn_benchmark": True},),
         reports="autotune.backends.torch.break_kinds",
         capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
         saved_models="autotune.backends.torch.saved_model",

@@ -32,7 +32,7 @@ def studies(
     as_json: AsJson = False,
 ) -> None:
     """List the studies in the folder; `rm` and `prune` remove some."""
-    context.obj = studies_dir
+    context.obj = (studies_dir, storage)
     if context.invoked_subcommand is None:
         _list(studies_dir, storage, as_json=as_json)
 
@@ -60,34 +60,46 @@ def remove(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Studies to remove.")],
     yes: Yes = False,
     studies_dir: OtherDir = None,
+    storage: Storage = None,
 ) -> int:
     """Remove studies: all that the tool made of them. Other files in their folders stay."""
-    from autotune.study.open import require_study
+    from autotune.study.open import open_study, require_study
 
-    folder = studies_dir or context.obj
+    folder, shared = _place(context, studies_dir, storage)
     for name in names:
-        require_study(folder, name)
-    return _remove(folder, list(dict.fromkeys(names)), yes=yes)
+        if shared is None:
+            require_study(folder, name)
+        else:
+            open_study(folder, name, shared).close()
+    return _remove(folder, list(dict.fromkeys(names)), shared, yes=yes)
 
 
 @group.command()
 @plainly
-def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None) -> int:
+def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None, storage: Storage = None) -> int:
     """Remove the studies in which nothing was measured."""
     from autotune.study.removal import studies_without_measurement
 
-    folder = studies_dir or context.obj
-    names = studies_without_measurement(folder)
+    folder, shared = _place(context, studies_dir, storage)
+    names = studies_without_measurement(folder, shared)
     if not names:
-        print_line(f"every study in {folder}/ holds a measurement: nothing to remove")
+        print_line(f"every study in {shared or f'{folder}/'} holds a measurement: nothing to remove")
         return 0
-    return _remove(folder, names, yes=yes)
+    return _remove(folder, names, shared, yes=yes)
 
 
-def _remove(folder: Path, names: list[str], *, yes: bool) -> int:
+def _place(context: typer.Context, studies_dir: Path | None, storage: str | None) -> tuple[Path, StorageUrl | None]:
+    """The folder and the storage that were named before or after the verb."""
+    from autotune.study.shared.url import chosen_storage
+
+    folder_before, storage_before = context.obj
+    return studies_dir or folder_before, chosen_storage(storage_before if storage is None else storage)
+
+
+def _remove(folder: Path, names: list[str], shared: StorageUrl | None, *, yes: bool) -> int:
     """Ask, then remove. Returns 1 if the answer is no."""
     from autotune.report.format import num_bytes
-    from autotune.study.removal import remove_study, size_on_disk
+    from autotune.study.removal import remove_shared_study, remove_study, size_on_disk
 
     sizes = {name: size_on_disk(folder / name) for name in names}
     for name, size in sizes.items():
@@ -96,7 +108,7 @@ def _remove(folder: Path, names: list[str], *, yes: bool) -> int:
         say("nothing was removed")
         return 1
     for name in names:
-        kept = remove_study(folder, name)
+        kept = remove_study(folder, name) if shared is None else remove_shared_study(folder, name, shared)
         stays = f"; these stay: {', '.join(each.name for each in kept)}" if kept else ""
         print_line(f"removed {name}{stays}")
     return 0

@@ -30,6 +30,7 @@ from autotune.tuning.events import (
     BlockMeasured,
     ConfirmationLooked,
     ConfirmationStarted,
+    DeviceTaken,
     DriftChecked,
     Event,
     MachineBusy,
@@ -127,6 +128,8 @@ def _before(event: Event) -> list[str]:
             return [f"model and inputs are saved in {event.path} ({size}): trials load them from there"]
         case MachineBusy():
             return [f"this machine is {busy_words(event)}"]
+        case DeviceTaken():
+            return ["another run times its trials on this device too: each waits for its turn"]
     return []
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 from autotune.errors import AutotuneError, StoreError
 from autotune.study import own_files, storage
-from autotune.study.manifest import read_manifest
+from autotune.study.manifest import Manifest, read_manifest
 from autotune.study.open import list_studies, open_study, require_study
+from autotune.study.shared.home import read_marker
+from autotune.study.shared.url import StorageUrl
+from autotune.study.study import Study
 
 _WRITTEN = re.compile(r".+_[0-9a-f]{8,}")
 """Name of a file that holds the function, or the model, that a Python program gave."""
@@ -21,7 +24,7 @@ def remove_study(studies_dir: Path, name: str) -> list[Path]:
     Raises InputError for an unknown name, StoreError where it is in use or cannot be removed.
     """
     folder = require_study(studies_dir, name)
-    given = _given_by_a_program(folder)
+    given = _given_by_a_program(folder, _manifest_in(folder))
     with storage.exclusive(folder / own_files.LOCK):
         try:
             own_files.clear_study(folder)
@@ -35,16 +38,48 @@ def remove_study(studies_dir: Path, name: str) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def studies_without_measurement(studies_dir: Path) -> list[str]:
-    """Studies in which nothing was measured and nothing is running, in order. A broken one may hold measurements."""
+def remove_shared_study(studies_dir: Path, name: str, url: StorageUrl) -> list[Path]:
+    """Remove the records of a study in a shared storage, and its files, which lie here. Returns what stays.
+
+    Raises InputError for an unknown name, StoreError where it is in use, or where its files are on another machine.
+    """
+    study = open_study(studies_dir, name, url)
+    folder = study.folder
+    try:
+        if not _is_here(study):
+            raise StoreError(f"the files of study {name!r} are in {folder}", tip="remove the study on that machine")
+        with study.exclusive():
+            # First: a folder without records is taken over by the next study of the name.
+            given = _given_by_a_program(folder, study.manifest)
+            study.database.forget()
+            own_files.clear_study(folder)
+            for path in given:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot remove {error.filename}: {error.strerror}") from None
+    finally:
+        study.close()
+    with suppress(OSError):
+        folder.rmdir()
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def studies_without_measurement(studies_dir: Path, url: StorageUrl | None = None) -> list[str]:
+    """Studies in which nothing was measured and nothing is running, in order; of a shared storage this machine's. A
+    broken one may hold measurements."""
     found = []
-    for name in list_studies(studies_dir):
+    for name in list_studies(studies_dir, url):
         with suppress(AutotuneError):
-            study = open_study(studies_dir, name)
-            if not study.has_evidence():
+            study = open_study(studies_dir, name, url)
+            if _is_here(study) and not study.has_evidence():
                 found.append(name)
             study.close()
     return found
+
+
+def _is_here(study: Study) -> bool:
+    """Whether the files of its trials are on this machine."""
+    return study.database.home is None or read_marker(study.folder) is not None
 
 
 def size_on_disk(folder: Path) -> int:
@@ -56,12 +91,15 @@ def size_on_disk(folder: Path) -> int:
     return total
 
 
-def _given_by_a_program(folder: Path) -> list[Path]:
+def _manifest_in(folder: Path) -> Manifest | None:
+    with suppress(AutotuneError):
+        return read_manifest(folder / "manifest.json")
+    return None
+
+
+def _given_by_a_program(folder: Path, manifest: Manifest | None) -> list[Path]:
     """The files in the study's folder that its model was written into (see `autotune.tune`)."""
-    try:
-        targets = read_manifest(folder / "manifest.json").targets
-    except AutotuneError:
-        return []
+    targets = () if manifest is None else manifest.targets
     places = [Path(each.workload.reference.rpartition(":")[0]) for each in targets]
     stems = {each.stem for each in places if each.parent == folder.resolve() and _WRITTEN.fullmatch(each.stem)}
     named = [folder / f"{stem}{suffix}" for stem in stems for suffix in (".py", ".pt")]

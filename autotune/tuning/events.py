@@ -72,6 +72,11 @@ class MachineBusy:
 
 
 @dataclass(frozen=True)
+class DeviceTaken:
+    """A trial of another run on this machine is timed on the device: trials wait for each other from here on."""
+
+
+@dataclass(frozen=True)
 class TrialDisturbed:
     """A trial (of this config's number, 0 for the untuned model) was disturbed and is about to be repeated once."""
 
@@ -213,6 +218,7 @@ class TrialLost:
 Event = (
     SearchStarted
     | MachineBusy
+    | DeviceTaken
     | TrialDisturbed
     | PriorsGiven
     | PriorsOffered

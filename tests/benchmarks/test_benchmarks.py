@@ -14,7 +14,7 @@ from autotune.config import Config
 from autotune.measure.statistics import Verdict
 from autotune.space.load import Circumstances, load_space
 from autotune.trial.folder import TrialFolder
-from benchmarks import aa, adaptive, delivered, frame, overhead, planted, regions, under_load
+from benchmarks import aa, adaptive, batches, delivered, frame, overhead, planted, regions, under_load
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.plain import settings_of
@@ -333,3 +333,16 @@ def test_the_adaptive_runtime_is_judged_by_the_worse_of_both():
 
     assert [goal.met for goal in goals(8, 9.4)] == [True, True]
     assert [goal.met for goal in goals(9.1, 9.5)] == [False, False]
+
+
+def test_eight_workers_are_held_against_one():
+    """Compilations of eight as a multiple of one's, table by table and in all."""
+
+    def of(name, num_workers, *compilations):
+        return batches.Batches(name, 48, num_workers, list(compilations), [60.0] * len(compilations))
+
+    kept = [of("a", 1, 10, 10), of("a", 8, 13, 15), of("b", 1, 20), of("b", 8, 32)]
+    assert batches.growths(kept) == {"a": 1.4, "b": 1.6}
+    each, in_all = batches.judge(kept)
+    assert (each.met, each.found) == (False, "1 of 2 tables")
+    assert (in_all.met, in_all.found) == (False, "1.53 times")

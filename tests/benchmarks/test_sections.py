@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from autotune.tuning.remaining_work import RemainingWork
 from benchmarks import __main__ as all_of_them
-from benchmarks import classes, frame, overhead, regions, time_left, wall_time, workers
+from benchmarks import batches, classes, frame, overhead, regions, time_left, wall_time, workers
 from benchmarks.program_classes import Repeats
 from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 from benchmarks.savings import Saving
@@ -21,7 +21,7 @@ SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DO
 KEPT = ("aa", "adaptive", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",
         "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
         "warm_start")  # fmt: skip
-MADE_UP = ("classes", "regions", "time_left", "wall_time", "workers")
+MADE_UP = ("batches", "classes", "regions", "time_left", "wall_time", "workers")
 EDITED = {
     "replay": "; on vit_torch alone, with 10 seeds, it found one in 4 and took 148.9 trials on average (20.2 distinct)"
 }
@@ -61,6 +61,8 @@ def made_up(name: str) -> list[object]:
     if name == "time_left":
         work = RemainingWork((10.0,), 1, 4, None, 4, 3, 20.0, 10.0)
         return [time_left.Run("any", 100.0, 40.0, 4, 4, (time_left.Estimate(10.0, work),))]
+    if name == "batches":
+        return [batches.Batches("t", 48, number, [10], [60.0]) for number in batches.WORKERS]
     if name == "workers":
         return [workers.Search(1, 8, 2.0, 16.0), workers.Search(2, 8, 2.0, 9.0)]
     tool = wall_time.Tool("faster", {"execution": "eager"}, 2, 0, 1, 9.0, shares())
@@ -89,8 +91,8 @@ def test_every_benchmark_is_run_by_make_bench_and_tested_here():
     folder = REPOSITORY / "benchmarks"
     scripts = {file.stem for file in folder.glob("*.py") if "BENCHMARK" in file.read_text() and file.stem != "frame"}
     steps = {name for name, *_ in all_of_them.STEPS}
-    # One replays tables and measures nothing of this machine; the others are for machines with a device or with Ray.
-    assert scripts - steps == {"replay", "device", "workers"}
+    # Two replay tables and measure nothing of this machine; the others are for machines with a device or with Ray.
+    assert scripts - steps == {"replay", "batches", "device", "workers"}
     assert all((folder / f"{name}.py").exists() for name in steps)
     tested = {
         "shapes" if name.startswith("shapes") else name

@@ -25,6 +25,7 @@ from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study.manifest import Manifest
 from autotune.study.open import create_study, list_studies, open_or_create, open_study
+from autotune.study.removal import remove_shared_study, studies_without_measurement
 from autotune.study.shared import storage as shared_storage
 from autotune.study.shared.home import MARKER
 from autotune.study.shared.url import VARIABLE, StorageUrl, chosen_storage, parse_storage
@@ -355,6 +356,35 @@ class TestAnotherMachine:
         again = open_or_create(studies, make_manifest("s"), url)
         assert again.records() == []
         assert (again.folder / "notes.txt").read_text() == "mine"
+
+
+class TestRemoval:
+    """`studies rm` and `studies prune`."""
+
+    def test_records_and_files_go(self, make_shared, shared_cli, url, studies, measurement) -> None:
+        """A person's own file stays; the name is free; an unknown one is refused before anything is removed."""
+        study = make_shared()
+        tell(study, measurement)
+        study.close()
+        (studies / "s" / "notes.txt").write_text("mine")
+        assert shared_cli("studies", "rm", "s", "nobody", "--yes").returncode == 2
+        result = shared_cli("studies", "rm", "s", "--yes")
+        assert (result.returncode, result.stdout) == (0, "removed s; these stay: notes.txt\n"), result.stderr
+        assert list_studies(studies, url) == []
+        assert [each.name for each in (studies / "s").iterdir()] == ["notes.txt"]
+        make_shared().close()
+        assert studies_without_measurement(studies, url) == ["s"]
+
+    def test_one_in_use_and_one_of_another_machine_stay(self, make_shared, url, studies, elsewhere) -> None:
+        """The first may be removed later, the second where its files are."""
+        study = make_shared()
+        with study.writing(), pytest.raises(StoreError, match="is being tuned by another process"):
+            remove_shared_study(studies, "s", url)
+        elsewhere(studies)
+        assert studies_without_measurement(studies, url) == []
+        with pytest.raises(StoreError, match="files of study 's' are in"):
+            remove_shared_study(studies, "s", url)
+        assert list_studies(studies, url) == ["s"]
 
 
 class TestMistakes:

@@ -33,7 +33,7 @@ from autotune.backends.torch.capabilities import (
 )
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
-from autotune.backends.torch.instruments import CudaInstruments
+from autotune.backends.torch.instruments import CudaInstruments, cuda_uuid
 from autotune.backends.torch.knobs import process_knobs, settings_of
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
@@ -108,6 +108,9 @@ class TorchBackend(Backend):
 
     def device_name(self) -> str:
         return "cpu" if self._device.type == "cpu" else str(self._module().get_device_name())
+
+    def device_uuid(self) -> str | None:
+        return cuda_uuid(torch.cuda) if self._device.type == "cuda" else None
 
     def as_model(self, given: Any) -> Any:
         return FunctionModel(given) if is_function(given) else given

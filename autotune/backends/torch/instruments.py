@@ -22,7 +22,7 @@ class CudaInstruments:
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
-        self._nvml = Nvml.of(_uuid(cuda))
+        self._nvml = Nvml.of(cuda_uuid(cuda))
         self._buffer: torch.Tensor | None = None
         self._identity: dict[str, str] | None = None
 
@@ -64,7 +64,7 @@ def _cudnn() -> str | None:
     return None if version is None else str(version)
 
 
-def _uuid(cuda: Any) -> str | None:
+def cuda_uuid(cuda: Any) -> str | None:
     """As NVML writes it: CUDA may number its devices in another order, and hide some."""
     uuid = getattr(cuda.get_device_properties(cuda.current_device()), "uuid", None)
     return None if uuid is None else f"GPU-{uuid}"

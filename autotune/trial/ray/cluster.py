@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.errors import HarnessError, InputError, MissingDeviceError
@@ -75,9 +75,12 @@ class RayCluster:
         address = self._on if self._on.startswith(REMOTE) else None
         try:
             if address is None and not _names_cluster():
-                self._ray.init(
-                    address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet
-                )
+                local = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+                try:
+                    self._ray.init(address="local", **local, **quiet)
+                except Exception:  # Ray gives a node 30 s to come up, and no more on a busy machine.
+                    self._ray.shutdown()
+                    self._ray.init(address="local", **local, **quiet)
             else:
                 self._ray.init(address=address, **quiet)
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own.
@@ -177,7 +180,7 @@ class RayCluster:
             resources=seat.resources,
             scheduling_strategy=placed,
             max_restarts=0,
-        ).remote(settings)
+        ).remote(replace(settings, has_own_processors=SLOTS in seat.resources))
 
     def _links_of(self, started: Sequence[tuple[_Seat, Any]], names: Sequence[str]) -> list[RayLink]:
         """Links to those that answer; an actor whose resources are taken does not."""

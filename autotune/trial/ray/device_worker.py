@@ -44,6 +44,7 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.runner.probe import find_devices
 from autotune.trial.runner.runner import LiveTrial
 from autotune.trial.runner.runners import Runners
+from autotune.trial.worker.device_lock import FOLDER_VARIABLE, OFF
 
 MOST_LOG_BYTES = 2**20
 """Of a log that is sent back: its end."""
@@ -59,6 +60,8 @@ class DeviceWorker:
     def __init__(self, settings: WorkerSettings) -> None:
         _forget_added_threads()
         self._settings = settings
+        if settings.has_own_processors:
+            os.environ[FOLDER_VARIABLE] = OFF
         _remove_abandoned_homes()
         self._home = Path(tempfile.mkdtemp(prefix=_HOMES))
         self._lock = (self._home / "lock").open("w")

@@ -20,6 +20,8 @@ class WorkerSettings:
     """Of the frameworks that the study is about."""
     code_sha256: str
     """Of the driver's own sources (`command.code_sha256`)."""
+    has_own_processors: bool = False
+    """On the word of who started its node: no other worker disturbs it, though it may be on the same machine."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.orphans import kill_marked
@@ -76,6 +77,16 @@ def free_bytes(path: Path) -> int:
     """Free space on the disk that holds `path`, which need not exist yet."""
     existing = next(each for each in (path, *path.parents) if each.exists())
     return shutil.disk_usage(existing).free
+
+
+def require_disk(path: Path) -> None:
+    """Raises HarnessError where there is too little free space for a trial."""
+    free = free_bytes(path)
+    if free < MIN_FREE_BYTES:
+        raise HarnessError(
+            f"{path}: {free / 2**20:.0f} MiB free on this disk, a trial needs {MIN_FREE_BYTES / 2**20:.0f} MiB",
+            tip="free some space and run the same command again; nothing recorded is lost",
+        )
 
 
 def num_oom_kills() -> int:

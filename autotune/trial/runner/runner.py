@@ -18,9 +18,10 @@ from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.command import module_command, package_path
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.exit_status import MIN_FREE_BYTES, Ended, free_bytes, num_oom_kills, outcome_of
+from autotune.trial.runner.exit_status import Ended, num_oom_kills, outcome_of, require_disk
 from autotune.trial.runner.supervisor_process import SupervisorProcess
 from autotune.trial.toolchain import ensure_toolchain
+from autotune.trial.worker.stages import QUEUED
 
 StageCallback = Callable[[Stage], None]
 Waits = Literal["free", "gated", "live"]
@@ -77,11 +78,20 @@ class Runner:
     `log`; with None it goes to this process's stderr, and so does the trials' output (`echo`).
 
     Prepared trials compile beside each other and beside the one that is run, and are paused whenever a process is
-    timed.
+    timed. `on_queued` is called whenever one waits for the device, which a trial of another run has.
     """
 
-    def __init__(self, framework: str, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
+    def __init__(
+        self,
+        framework: str,
+        variables: dict[str, str],
+        *,
+        preload: bool,
+        log: Path | None,
+        on_queued: Callable[[], None] = lambda: None,
+    ) -> None:
         self._entry = entry_of(framework)
+        self._on_queued = on_queued
         self._framework = framework
         self._module = (self._entry.preload or "") if preload else ""
         self._variables = {**self._entry.process_variables, **variables}
@@ -190,7 +200,7 @@ class Runner:
             running.refuse(event["error"])
         else:
             try:
-                running.enter(Stage(event["stage"]))
+                self._on_queued() if event["event"] == QUEUED else running.enter(Stage(event["stage"]))
             except BaseException:
                 self.close()
                 raise
@@ -203,7 +213,7 @@ class Runner:
         return self._start(folder, self._with_toolchain(request), fresh=self._entry.holds_fresh, waits="live")
 
     def _start(self, folder: TrialFolder, request: TrialRequest, *, fresh: bool, waits: Waits) -> _Process:
-        _require_disk(folder.path)
+        require_disk(folder.path)
         try:
             folder.write_request(request)
         except OSError as error:
@@ -337,12 +347,3 @@ def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
     }
     settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return " ".join([*settings, shlex.join(module_command("trial.worker.main", str(folder.path)))])
-
-
-def _require_disk(path: Path) -> None:
-    free = free_bytes(path)
-    if free < MIN_FREE_BYTES:
-        raise HarnessError(
-            f"{path}: {free / 2**20:.0f} MiB free on this disk, a trial needs {MIN_FREE_BYTES / 2**20:.0f} MiB",
-            tip="free some space and run the same command again; nothing recorded is lost",
-        )

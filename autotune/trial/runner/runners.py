@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 
@@ -18,11 +19,18 @@ class Runners:
     """Runs trials of any framework, with a `Runner` for each, made at its first trial. A context manager.
 
     Arguments as of `Runner`, but a framework whose live processes are forks is always preloaded; the supervisors share
-    the log.
+    the log, and `on_queued` is called once.
     """
 
-    def __init__(self, variables: dict[str, str], *, preload: bool, log: Path | None) -> None:
-        self._make = partial(Runner, variables=variables, log=log)
+    def __init__(
+        self,
+        variables: dict[str, str],
+        *,
+        preload: bool,
+        log: Path | None,
+        on_queued: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._make = partial(Runner, variables=variables, log=log, on_queued=cache(on_queued))
         self._preload = preload
         self._runners: dict[str, Runner] = {}
         self._stack = ExitStack()

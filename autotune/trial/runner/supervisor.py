@@ -47,7 +47,7 @@ from autotune.trial.runner.reaper import (
     unkillable,
 )
 from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
-from autotune.trial.worker.stages import GATE_FD_VARIABLE, STAGE_FD_VARIABLE, TURN_FD_VARIABLE
+from autotune.trial.worker.stages import GATE_FD_VARIABLE, QUEUED, SERVED, STAGE_FD_VARIABLE, TURN_FD_VARIABLE
 
 _AFTER_KILL_S = 300.0
 """A killed process ends in milliseconds; one that waits in a device driver may never end."""
@@ -77,11 +77,13 @@ class Child:
     paused_at: float | None = None
     paused_s: float = 0.0
     """In all, without a pause that is not over."""
+    queued_at: float | None = None
+    """Since when it waits for the device, which another trial has."""
 
     def seconds_left(self) -> float:
         if self.killed_at is not None:
             return self.killed_at + _AFTER_KILL_S - time.monotonic()
-        if self.stage == Stage.WAIT or self.paused_at is not None:
+        if self.stage == Stage.WAIT or self.paused_at is not None or self.queued_at is not None:
             return _LONGEST_WAIT_S
         in_stage = time.monotonic() - self.stage_started
         return min(self.limits[self.stage] - in_stage, self.limits["total"] - self.busy_s - in_stage)
@@ -94,6 +96,15 @@ class Child:
         self.stage_started = now
         if stage == Stage.WAIT:
             self._signal(signal.SIGSTOP)
+
+    def note_queue(self, word: str) -> None:
+        """It begins to wait for the device, or has it now; the time between counts nowhere."""
+        now = time.monotonic()
+        if word == QUEUED:
+            self.queued_at = now
+        elif self.queued_at is not None:
+            self.stage_started += now - self.queued_at
+            self.queued_at = None
 
     def wake(self) -> None:
         """Let its threads continue."""
@@ -250,9 +261,14 @@ class Supervisor:
     def _forward_stages(self, child: Child) -> bool:
         """Forward the child's stages to the parent. Returns False when the pipe is closed."""
         told = os.read(child.stages, 4096).decode().split()
-        for stage in told:
-            child.enter(stage)
-            self._tell(event="stage", folder=child.folder, stage=stage)
+        for word in told:
+            if word in (QUEUED, SERVED):
+                child.note_queue(word)
+                if word == QUEUED:
+                    self._tell(event=word, folder=child.folder)
+            else:
+                child.enter(word)
+                self._tell(event="stage", folder=child.folder, stage=word)
         return bool(told)
 
     def _reap(self) -> None:

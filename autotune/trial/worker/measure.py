@@ -26,6 +26,7 @@ from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import check
+from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.stages import Progress, Turns
 from autotune.trial.worker.subject import Subject, build_subject
@@ -42,10 +43,12 @@ def measure(
 ) -> Measurement:
     """Build, compile, check and time the workload under the request's config. Raises on any failure.
 
-    A live process takes its samples in `turns`; a prepared one waits at the `gate` before it takes any.
+    A live process takes its samples in `turns`; a prepared one waits at the `gate` before it takes any. On an
+    accelerator everything from the check on has the device for itself, and so has a compiler that times candidates.
     """
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
+    device = DeviceLock.of(request, backend, progress)
     memory = PeakMemory(backend)
     subject = build_subject(request.workload, backend)
     model, inputs = subject.model, subject.inputs
@@ -53,7 +56,7 @@ def measure(
     task = task_for(request.workload, subject, backend)
 
     with task.recording():
-        progress.enter(Stage.COMPILE)
+        device.enter(Stage.COMPILE)
         memory.restart()
         clock = backend.clock if gate is None else progress.without_pauses(backend.clock)
         start = clock()
@@ -72,7 +75,7 @@ def measure(
         first_call_s = clock() - start if replay is None else replay.cold_s[0]
         compile_peak_bytes = memory.peak_bytes()
 
-        progress.enter(Stage.CHECK)
+        device.enter(Stage.CHECK)
         if replay is not None:
             outputs = inputs[0].call(step)
         second = SecondCall(step, backend, clock) if _is_recorded_later(subject, config, backend) else None
@@ -86,9 +89,10 @@ def measure(
         if gate is None or not gate.wait():
             progress.enter(Stage.RUN)
         memory.restart()
-        samples = _take(request, subject, step, backend, turns)
+        samples = _take(request, subject, step, backend, turns, device=device)
         peak_bytes = memory.peak_bytes()
-        device_times = _device_times(subject, step, backend)
+        device_times = _device_times(subject, step, backend, device)
+        device.release()
         task.require_sound(step)
         diagnosis = backend.diagnose(model, config)
         if request.profile_in is not None:
@@ -121,10 +125,13 @@ def _is_recorded_later(subject: Subject, config: Config, backend: Backend) -> bo
     return subject.stream is None and backend.calls_until_compiled(subject.model, config) > 1
 
 
-def _device_times(subject: Subject, step: Callable[..., Any], backend: Backend) -> DeviceTimes | None:
+def _device_times(
+    subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
+) -> DeviceTimes | None:
     """After the samples, so that no event is recorded within a timed call."""
     if backend.instruments is None or subject.stream is not None:
         return None
+    device.take()
     launch = partial(subject.inputs[0].call, step)
     return times_beside(launch, backend.synchronise, backend.instruments, backend.clock, DEVICE_TIMES_S)
 
@@ -166,13 +173,29 @@ def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: 
 
 
 def _take(
-    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, turns: Turns | None
+    request: TrialRequest,
+    subject: Subject,
+    step: Callable[..., Any],
+    backend: Backend,
+    turns: Turns | None,
+    *,
+    device: DeviceLock,
 ) -> Samples:
     plan = _plan(request, backend, subject)
     calls = calls_of_a_pass(subject, step, backend, plan.calls_per_sample)
     if turns is None:
+        device.take()
         return take_samples(calls, plan, backend.clock, backend.instruments)
-    return take_turns(calls, plan, turns.wait, backend.clock, backend.instruments)
+    return take_turns(calls, plan, partial(_next_turn, turns, device), backend.clock, backend.instruments)
+
+
+def _next_turn(turns: Turns, device: DeviceLock) -> bool:
+    """Others of this study and of other ones have the device between two turns."""
+    device.release()
+    if not turns.wait():
+        return False
+    device.take()
+    return True
 
 
 def _plan(request: TrialRequest, backend: Backend, subject: Subject) -> SamplingPlan:

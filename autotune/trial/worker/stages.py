@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -18,6 +19,8 @@ TURN_FD_VARIABLE = "AUTOTUNE_TURN_FD"
 """Number of the pipe that tells a live process when to take samples; unset if it takes them in one go."""
 GATE_FD_VARIABLE = "AUTOTUNE_GATE_FD"
 """Number of the pipe that tells a prepared trial that it may be timed; unset if it need not wait."""
+QUEUED, SERVED = "queued", "served"
+"""What a child writes into the pipe of its stages before and after it waits for the device: no limit counts that."""
 
 
 class Progress:
@@ -35,9 +38,19 @@ class Progress:
         self._note_time()
         self.stage = stage
         self._folder.write_stage(stage)
-        if self._pipe is not None:
-            with suppress(BrokenPipeError):
-                os.write(self._pipe, f"{stage.value}\n".encode())
+        self._tell(stage.value)
+
+    @contextmanager
+    def queued(self) -> Iterator[None]:
+        """Another trial has the device: the time until the end counts as waiting, in whatever stage it is."""
+        stage = self.stage
+        self._note_time()
+        self.stage = Stage.WAIT
+        self._tell(QUEUED)
+        yield
+        self._note_time()
+        self.stage = stage
+        self._tell(SERVED)
 
     def spent_s(self) -> dict[Stage, float]:
         """Seconds in each stage so far; `start` begins when the process begins."""
@@ -47,6 +60,11 @@ class Progress:
     def without_pauses(self, clock: Clock) -> Clock:
         """The clock less the time for which the supervisor has paused this process, while another one was timed."""
         return lambda: clock() - self._folder.read_paused_s()
+
+    def _tell(self, word: str) -> None:
+        if self._pipe is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._pipe, f"{word}\n".encode())
 
     def _running_s(self) -> float:
         return time.monotonic() - self._folder.read_paused_s()

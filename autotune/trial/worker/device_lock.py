@@ -1,0 +1,144 @@
+"""`DeviceLock`: of all trials on a machine, one at a time is timed on a device, whoever started them.
+
+The lock is the kernel's own (flock): it ends with the process that has it, however that one ends. Two files: who wants
+the device waits in the first one's queue, so that a process that takes turn after turn cannot keep the others out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import entry_of
+from autotune.measure.measurement import Stage
+from autotune.trial.request import TrialRequest
+from autotune.trial.worker.stages import Progress
+
+FOLDER_VARIABLE = "AUTOTUNE_DEVICE_LOCKS"
+"""Folder of the lock files; `off`: no locks."""
+OFF = "off"
+FOLDER = Path("/tmp")
+"""Of all users of the machine: `XDG_RUNTIME_DIR` and TMPDIR are another folder for each user or session."""
+_LOOK_S = 0.05
+"""Between two looks at a lock that another process has: a system call each."""
+_VISIBLE_DEVICES = {
+    "gpu": ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    "ascend": ("ASCEND_RT_VISIBLE_DEVICES", "DEVICE_ID"),
+}
+"""Variables whose first number is that of the device, where the framework tells no UUID."""
+
+
+class DeviceLock:
+    """Of one trial, for all its turns. `longest_s` is what it waits at most, in all; after that it goes on without.
+    `stages` are those that it must not enter without the lock."""
+
+    def __init__(
+        self, files: tuple[Path, Path] | None, longest_s: float, progress: Progress, stages: frozenset[Stage]
+    ) -> None:
+        self._files = files
+        self._stages = stages
+        self._left_s = longest_s
+        self._progress = progress
+        self._held = ExitStack()
+        self._has_it = False
+
+    @classmethod
+    def of(cls, request: TrialRequest, backend: Backend, progress: Progress) -> DeviceLock:
+        """For the device that the backend has selected."""
+        folder = os.environ.get(FOLDER_VARIABLE) or str(FOLDER)
+        name = re.sub(r"[^\w.-]", "_", device_key(request, backend))
+        queue, lock = (Path(folder, f"autotune-{name}.{kind}") for kind in ("queue", "lock"))
+        return cls(None if folder == OFF else (queue, lock), request.limits.total, progress, stages_alone(request))
+
+    def enter(self, stage: Stage) -> None:
+        """Tell the stage, and have the device before, if the stage needs it for itself."""
+        if stage in self._stages:
+            self.take()
+        self._progress.enter(stage)
+
+    def take(self) -> None:
+        """Wait until no other trial has the device. Does nothing where this one has it already."""
+        if self._has_it or self._files is None:
+            return
+        try:
+            queue, lock = (self._opened(each) for each in self._files)
+        except OSError as error:
+            print(f"timed without a lock of the device: {error}", file=sys.stderr)
+            self._files = None
+            return
+        self._has_it = True
+        if _is_free(queue) and _is_free(lock):
+            fcntl.flock(queue, fcntl.LOCK_UN)
+            return
+        with self._progress.queued():
+            self._wait_for(queue)
+            self._wait_for(lock)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+
+    def release(self) -> None:
+        """Let others have it."""
+        self._held.close()
+        self._has_it = False
+
+    def _wait_for(self, lock: int) -> None:
+        while not _is_free(lock):
+            if self._left_s <= 0:
+                print("timed beside another trial, which does not let go of the device", file=sys.stderr)
+                return
+            time.sleep(_LOOK_S)
+            self._left_s -= _LOOK_S
+
+    def _opened(self, path: Path) -> int:
+        descriptor = _open(path)
+        # A process that was forked meanwhile has a copy: only unlocking frees it for certain.
+        self._held.callback(os.close, descriptor)
+        self._held.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+        return descriptor
+
+
+def device_key(request: TrialRequest, backend: Backend) -> str:
+    """Names a device among those of the machine; the CPU is one as a whole."""
+    device = request.workload.device
+    if device == "cpu":
+        return device
+    numbers = (os.environ.get(each, "").partition(",")[0] for each in _VISIBLE_DEVICES[device])
+    return backend.device_uuid() or f"{device}-{next(filter(None, numbers), '0')}"
+
+
+def stages_alone(request: TrialRequest) -> frozenset[Stage]:
+    """The stages, besides the timing, that use an accelerator: its check runs there, and the first call of what times
+    candidates. On the CPU they are work that the machine does for others as well."""
+    if request.workload.device == "cpu":
+        return frozenset()
+    entry = entry_of(request.workload.framework)
+    picks = any(request.config.matches(each) for each in (*entry.picks_by_timing, *entry.picks_in_each_process))
+    return frozenset({Stage.CHECK, Stage.COMPILE} if picks else {Stage.CHECK})
+
+
+def _is_free(lock: int) -> bool:
+    """Whether nobody else had it; it is this process's then."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open(path: Path) -> int:
+    """To read: that suffices for a lock, so that a file of another user serves as well. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    # With O_CREAT the kernel refuses a file of another user in /tmp (fs.protected_regular).
+    with suppress(FileNotFoundError):
+        return os.open(path, flags)
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(descriptor, 0o644)  # Whatever the umask.
+    return descriptor

@@ -1,0 +1,239 @@
+"""Trials of several runs on one machine: one at a time is timed on a device."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from autotune.measure.measurement import Measurement, Stage
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
+from autotune.trial.runner.runners import Runners
+from autotune.trial.worker.device_lock import FOLDER_VARIABLE, DeviceLock, device_key, stages_alone
+from autotune.trial.worker.stages import Progress
+
+COMPILED = {"execution": "compile", "latency_ms": 2}
+HOLDER = """
+import fcntl, os, sys, time
+lock = os.open(sys.argv[1], os.O_RDONLY | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("has it", flush=True)
+time.sleep(600)
+"""
+
+
+@dataclass
+class Device:
+    """Of a backend: its UUID, or that the framework tells none."""
+
+    uuid: str | None = None
+
+    def device_uuid(self):
+        return self.uuid
+
+
+@pytest.fixture
+def locks(tmp_path, monkeypatch):
+    """The folder of the locks, this test's own."""
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    return folder
+
+
+@pytest.fixture
+def make_lock(tmp_path, make_request, locks):
+    """The lock of one more trial."""
+
+    def make(total=60.0):
+        request = make_request(COMPILED, limits=Limits(total=total))
+        folder = TrialFolder(tmp_path / "trial")
+        folder.path.mkdir(exist_ok=True)
+        return DeviceLock.of(request, Device(), Progress(folder))
+
+    return make
+
+
+@pytest.fixture
+def holder(locks):
+    """Another process that has the CPU, until it is killed."""
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, locks / "autotune-cpu.lock"], stdout=subprocess.PIPE, text=True
+    )
+    assert held.stdout.readline() == "has it\n"
+    yield held
+    held.kill()
+    held.wait()
+    held.stdout.close()
+
+
+def is_taken(locks: Path) -> bool:
+    """Whether some process has the CPU."""
+    path = locks / "autotune-cpu.lock"
+    if not path.exists():
+        return False
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_one_at_a_time_has_it(make_lock, locks, capsys):
+    """It is there for the next one when it is released. Who has waited for as long as a trial may take goes on without
+    it, and says so in the trial's log."""
+    first, second = make_lock(), make_lock(total=0.1)
+    first.take()
+    first.take()
+    assert is_taken(locks)
+    begun = time.monotonic()
+    second.take()
+    assert time.monotonic() - begun >= 0.1
+    assert "timed beside another trial" in capsys.readouterr().err
+    second.release()
+    assert is_taken(locks), "what waited in vain frees nothing"
+    first.release()
+    assert not is_taken(locks)
+
+
+def test_a_process_that_takes_turn_after_turn_lets_others_in(make_lock):
+    """The other one waits in the queue, which is asked before the lock."""
+    greedy, other, order = make_lock(), make_lock(), []
+    greedy.take()
+    waits = threading.Thread(target=lambda: (other.take(), order.append("other"), other.release()))
+    waits.start()
+    while is_alone(make_lock()):
+        time.sleep(0.01)
+    greedy.release()
+    greedy.take()
+    order.append("greedy")
+    greedy.release()
+    waits.join()
+    assert order == ["other", "greedy"]
+
+
+def is_alone(lock: DeviceLock) -> bool:
+    """Whether nobody waits in the queue."""
+    with lock._files[0].open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_killed_process_frees_it(make_lock, holder):
+    """The kernel does it: nothing has to be cleared."""
+    threading.Timer(0.2, holder.kill).start()
+    lock = make_lock()
+    lock.take()
+    assert lock._left_s > 30
+    lock.release()
+
+
+def test_a_trial_waits_for_it_and_no_limit_counts_that(tmp_path, make_request, locks, holder):
+    """It waits for longer than it may be timed, and is measured; the run is told."""
+    limits = Limits(compile=20, check=20, run=1.0, total=30)
+    told: list[str] = []
+
+    def on_queued():
+        told.append("queued")
+        threading.Timer(1.2, holder.kill).start()
+
+    with Runners({}, preload=True, log=tmp_path / "log", on_queued=on_queued) as runners:
+        outcome = runners.run(TrialFolder(tmp_path / "a"), make_request(limits=limits))
+    assert isinstance(outcome, Measurement), outcome
+    assert told == ["queued"]
+    assert outcome.stage_s[Stage.RUN] < 1.0
+    assert not is_taken(locks)
+
+
+def test_turns_alternate_with_those_of_another_run(tmp_path, make_request, locks):
+    """A live process has the device in its turns alone, so that two blocks can go on beside each other."""
+    with Runners({}, preload=True, log=tmp_path / "log") as runners:
+        assert isinstance(runners.run(TrialFolder(tmp_path / "untuned"), make_request()), Measurement)
+        live = [runners.hold(TrialFolder(tmp_path / name), make_request(COMPILED)) for name in "ab"]
+        for _ in range(2):
+            for each in live:
+                each.turn()
+                assert not is_taken(locks)
+        outcomes = [each.finish() for each in live]
+    assert [len(each.samples.turns) for each in outcomes] == [2, 2]
+
+
+@pytest.mark.parametrize("folder", ["off", "/no/such/folder"])
+def test_without_a_place_for_it_trials_go_on(make_lock, monkeypatch, folder, capsys):
+    """It can be turned off, and where no file can be made that is said in the trial's log."""
+    monkeypatch.setenv(FOLDER_VARIABLE, folder)
+    lock = make_lock()
+    lock.take()
+    lock.release()
+    assert ("without a lock" in capsys.readouterr().err) == (folder != "off")
+
+
+def test_a_file_of_another_user_serves(make_lock, locks):
+    """Whoever comes first makes it, readable for all: locking needs no right to write. A link is not followed."""
+    previous = os.umask(0o077)
+    try:
+        first = make_lock()
+        first.take()
+    finally:
+        os.umask(previous)
+    first.release()
+    assert {each.stat().st_mode & 0o777 for each in locks.iterdir()} == {0o644}
+    for each in locks.iterdir():
+        each.chmod(0o444)
+    lock = make_lock()
+    lock.take()
+    assert is_taken(locks)
+    lock.release()
+
+
+def test_the_key_is_the_device(make_request, monkeypatch):
+    """The CPU as a whole; an accelerator by its UUID, else by its number as the process was given it."""
+    request = make_request(COMPILED)
+
+    def on(device):
+        return request.model_copy(update={"workload": request.workload.model_copy(update={"device": device})})
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
+    assert device_key(on("cpu"), Device("GPU-1")) == "cpu"
+    assert device_key(on("gpu"), Device("GPU-1")) == "GPU-1"
+    assert device_key(on("gpu"), Device()) == "gpu-3"
+    assert device_key(on("ascend"), Device()) == "ascend-0"
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "expected"),
+    [
+        ("gpu", {"execution": "compile", "mode": "max-autotune"}, {Stage.COMPILE, Stage.CHECK}),
+        ("gpu", {"execution": "eager", "cudnn_benchmark": True}, {Stage.COMPILE, Stage.CHECK}),
+        ("gpu", {"execution": "compile", "mode": "default"}, {Stage.CHECK}),
+        ("cpu", {"execution": "compile", "mode": "max-autotune"}, set()),
+    ],
+)
+def test_what_runs_on_an_accelerator_has_it_alone(make_request, device, settings, expected):
+    """The check, and a compile that times candidates; another compile is not locked, and none is on the CPU."""
+    request = make_request(settings)
+    workload = request.workload.model_copy(update={"framework": "torch", "device": device})
+    assert stages_alone(request.model_copy(update={"workload": workload})) == expected
+
+
+def test_a_stage_that_needs_the_device_waits_for_it(tmp_path, make_lock, locks):
+    """No other stage does."""
+    lock = make_lock()
+    lock._stages = frozenset({Stage.CHECK})
+    lock.enter(Stage.COMPILE)
+    assert not is_taken(locks)
+    lock.enter(Stage.CHECK)
+    assert is_taken(locks)
+    lock.release()
