@@ -19,7 +19,7 @@ STEPS = (
     ("planted",), ("aa",), ("under_load",), ("overhead",), ("overlap",), ("classes",),
     ("same_answer", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
     ("warm_start",), ("training",), ("regions",), ("large_study",), ("loader",), ("adaptive",), ("shapes",),
-    ("wall_time",), ("record_table",), ("record_table", "--report"),
+    ("wall_time",), ("jobs",), ("record_table", "--stop-after", "45"), ("record_table", "--report"),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 
