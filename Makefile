@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MINUTES ?= 9
+BUDGET ?= 5m
 DEVICE ?= auto
 EXTRAS ?= torch,mindspore,dashboard,dev
 
 .PHONY: help setup tune test test-slow test-soak test-all lint bench device clean
 
 help:
-	@echo "make tune   set up, then tune a ViT on this machine's CPU (about ten minutes)"
+	@echo "make tune   set up, then tune a ViT on this machine's CPU (at most five minutes; BUDGET=15m)"
 	@echo "make test   set up, then lint, type-check and run the fast tests"
 	@echo "make test-all  the same and the slow tests"
 	@echo "make bench  set up, then run all benchmarks (about three hours; the machine must be idle)"
@@ -24,7 +25,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 tune: setup
-	$(BIN)/python cli.py tune --model vit --device cpu
+	$(BIN)/python cli.py tune --model vit --device cpu --budget $(BUDGET)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,11 +56,12 @@ class Product:
         objective: str | None = None,
         process_settings: bool = False,
         device: str = "cpu",
+        flags: Sequence[str] = (),
     ) -> Document:
         """The study's document; its verdict is None where the model itself failed. Raises ProductError without one.
 
         `process_settings`: threads, allocator and matmul precision are searched too. That is fair against a script that
-        has its process to itself, and sets them as well.
+        has its process to itself, and sets them as well. `flags`: further ones of `tune`, as they are typed.
         """
         options = [] if space is None else ["--space", str(space)]
         options += [] if trials is None else ["--trials", str(trials)]
@@ -72,7 +73,7 @@ class Product:
             options += ["--model-arg", f"{name}={value}"]
         return self._json(
             "tune", "--model", model, "--framework", framework, "--device", device, "--study", study,
-            "--task", task, "--seed", str(seed), *options, "--studies-dir", str(self._studies), "--json",
+            "--task", task, "--seed", str(seed), *options, *flags, "--studies-dir", str(self._studies), "--json",
         )  # fmt: skip
 
     def export(self, study: str, path: Path) -> None:

@@ -3,6 +3,7 @@
     taskset -c 1 python benchmarks/record_table.py                  all that definitions.yaml names and are not there
     taskset -c 1 python benchmarks/record_table.py vit_torch        this one
     taskset -c 1 python benchmarks/record_table.py --sample 4       four configs of each, to estimate how long it takes
+    taskset -c 1 python benchmarks/record_table.py NAME --stop-after 60     an hour of it; the same command goes on
     python benchmarks/record_table.py --report                      what the recorded tables hold, as a section
 
 A killed recording goes on where it was.
@@ -14,6 +15,7 @@ import argparse
 import math
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +111,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", help="tables of definitions.yaml (default: all that are not there yet)")
     parser.add_argument("--output", type=Path, default=TABLES, help="folder of the tables (default: %(default)s)")
     parser.add_argument("--sample", type=int, metavar="N", help="only N configs of each, and how long all would take")
+    parser.add_argument(
+        "--stop-after", type=float, metavar="MINUTES", default=math.inf,
+        help="begin no config after that; the same command goes on",
+    )  # fmt: skip
     parser.add_argument("--report", action="store_true", help="record nothing; write the section about what is there")
 
 
@@ -156,11 +162,16 @@ def main() -> None:
     if given.report or given.report_only:
         BENCHMARK.execute(given, "record_table.py --report")
         return
+    begun = time.monotonic()
     for recording in recordings(given.names, given.output):
         if given.sample:
             _show_estimate(recording, given.sample)
         elif given.names or not recording.table_file.exists():
-            _show(recording.name, record_table(recording))
+            table = record_table(recording, given.stop_after - (time.monotonic() - begun) / 60)
+            if table is None:
+                print(f"{recording.name}: stopped; the same command goes on", flush=True)
+                return
+            _show(recording.name, table)
 
 
 def _speedup(untuned_s: float, latency_s: float | None) -> str:

@@ -8,6 +8,7 @@ one is there.
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import statistics
@@ -108,14 +109,19 @@ class Recording:
         rows = [Row.model_validate_json(line) for line in lines if line.endswith("\n")]
         return {row.config: row for row in rows}
 
-    def record(self, trials: Trials, limit: int | None = None) -> dict[Config, Row]:
-        """Run what is missing, up to `limit` configs. The untuned model runs first where its outputs are not there."""
+    def record(self, trials: Trials, limit: int | None = None, ends: float = math.inf) -> dict[Config, Row]:
+        """Run what is missing, up to `limit` configs, beginning none after `ends` on the monotonic clock.
+
+        The untuned model runs first where its outputs are not there.
+        """
         rows = self.rows()
         self._begin()
         missing = [config for config in self.order if config not in rows]
         if missing and not self._reference.exists() and self.space.untuned() not in missing:
             missing.insert(0, self.space.untuned())
         for number, config in enumerate(islice(missing, limit)):
+            if time.monotonic() > ends:
+                break
             row = self._try(trials, config)
             rows[config] = row
             self._append(row)
@@ -236,12 +242,14 @@ def row_of(config: Config, outcome: Outcome, trial_s: float) -> Row:
     )
 
 
-def record_table(recording: Recording) -> Table:
-    """Record what is missing and write the table."""
+def record_table(recording: Recording, minutes: float = math.inf) -> Table | None:
+    """Record what is missing and write the table; None where the minutes were up before the last config."""
     recording.folder.mkdir(parents=True, exist_ok=True)
     log = recording.folder / f"{recording.name}.log"
     with Runner(recording.definition.framework, {}, preload=True, log=log) as runner:
-        rows = recording.record(runner)
+        rows = recording.record(runner, ends=time.monotonic() + 60 * minutes)
+    if not rows.keys() >= set(recording.order):
+        return None
     log.unlink(missing_ok=True)
     return recording.finish(rows)
 

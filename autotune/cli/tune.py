@@ -141,7 +141,10 @@ def tune(
         typer.Option("--env", help="Environment variable NAME=VALUE for every measured process; repeatable."),
     ] = None,
     compile_timeout: Annotated[
-        float | None, typer.Option("--compile-timeout", min=1, max=1e6, help="Longest compile, in seconds. [300]")
+        float | None,
+        typer.Option(
+            "--compile-timeout", min=1, max=1e6, help="Longest compile, in seconds. [300, and 10 times the others]"
+        ),
     ] = None,
     trial_timeout: Annotated[
         float | None, typer.Option("--trial-timeout", min=1, max=1e6, help="Longest trial, in seconds. [900]")

@@ -43,6 +43,8 @@ class Reason(StrEnum):
     WRONG_RESULT = "wrong_result"
     OUT_OF_MEMORY = "out_of_memory"
     TIMEOUT = "timeout"
+    SLOW_COMPILE = "slow_compile"
+    """Its compile was cut off: it took many times what the other configs' took. It might have worked."""
     CRASH = "crash"
     HARNESS = "harness"
     OUT_OF_TIME = "out_of_time"
@@ -287,6 +289,8 @@ class Failure(Record):
     evidence: str | None = None
     """Path of the full log (the child's stderr or a traceback)."""
     relative_error: float | None = None
+    cut_off_s: NonNegativeFloat | None = None
+    """Seconds after which its compile was cut off: it takes longer than that. None: it was not."""
     first_crash: str | None = None
     """Folder with the files of an earlier process of this trial that crashed; None: none did. A `crash` with an earlier
     one is the second of two."""
@@ -294,6 +298,11 @@ class Failure(Record):
     @property
     def blames_config(self) -> bool:
         return self.reason not in (Reason.HARNESS, Reason.OUT_OF_TIME)
+
+    @property
+    def shows_fault(self) -> bool:
+        """The config does not work, whatever time it is given."""
+        return self.blames_config and self.reason is not Reason.SLOW_COMPILE
 
 
 def structure_sha256(parameters: Sequence[tuple[str, TensorSpec]]) -> str:

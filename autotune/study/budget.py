@@ -37,6 +37,8 @@ class Budget(Record):
     num_jobs: PositiveInt | None = 1
     """Trials that are compiled at the same time, where that changes nothing that is compared. None: as many as fit."""
     limits: Limits = Limits()
+    cuts_slow_compiles: bool = True
+    """A compile that takes many times what the others took is cut off before the limit of its stage."""
     sampling: SamplingPlan = SamplingPlan()
     """Of a trial of the search."""
     noise_floor: BlockPlan = BlockPlan(num_rounds=5, max_sampling_s=6.0, first_look=2, num_looks=1)
@@ -59,7 +61,8 @@ class Budget(Record):
         compile_s: float | None = None,
         total_s: float | None = None,
     ) -> Budget:
-        """The same, except for what is given. With a time and no number of trials, the time alone is the limit."""
+        """The same, except for what is given. With a time and no number of trials, the time alone is the limit; with
+        seconds for a compile, they alone are that of a compile."""
         of_compile = {} if compile_s is None else {"compile": compile_s, "check": compile_s}
         of_trial = {} if total_s is None else {"total": total_s}
         return self.model_copy(
@@ -69,6 +72,7 @@ class Budget(Record):
                 "stop_early": self.stop_early if stop_early is None else stop_early,
                 "num_jobs": num_jobs or self.num_jobs,
                 "limits": self.limits.model_copy(update={**of_compile, **of_trial}),
+                "cuts_slow_compiles": self.cuts_slow_compiles and compile_s is None,
             }
         )
 

@@ -161,8 +161,11 @@ class TrialRecord:
 
     @property
     def child_s(self) -> float | None:
-        """Seconds that it took by its child's own count; None where the child left none."""
-        return sum(self.outcome.stage_s.values()) or None if isinstance(self.outcome, Measurement) else None
+        """Seconds that it took by its child's own count, or those of a compile that was cut off; None where neither is
+        known."""
+        if isinstance(self.outcome, Failure):
+            return self.outcome.cut_off_s
+        return sum(self.outcome.stage_s.values()) or None if self.outcome is not None else None
 
     @cached_property
     def disturbed(self) -> str | None:

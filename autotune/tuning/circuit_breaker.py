@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.measure.measurement import Failure, Measurement
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.study.records import TrialRecord
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.events import ConfigProbed
@@ -32,6 +32,8 @@ class CircuitBreaker:
         streak = same_error_at_the_end(records)
         if not isinstance(last.outcome, Failure) or last not in streak or len(streak) < ERRORS_IN_A_ROW:
             return
+        if last.outcome.reason is Reason.SLOW_COMPILE:
+            return  # Others compiled faster: that is what it was measured by.
         signature = signature_of(last.outcome)
         worked = last_that_worked(records, self._session.study.manifest.space.untuned())
         if worked is None:

@@ -87,7 +87,7 @@ def find_failure_rules(space: SearchSpace, records: Sequence[TrialRecord]) -> li
     innocent += [_settings(each.config) for each in records if isinstance(each.outcome, Measurement)]
     alike: dict[str, list[tuple[TrialRecord, Failure]]] = defaultdict(list)
     for record in records:
-        if isinstance(record.outcome, Failure) and record.outcome.blames_config:
+        if isinstance(record.outcome, Failure) and record.outcome.shows_fault:
             alike[_kind_of(record.outcome)].append((record, record.outcome))
     return [rule for failures in alike.values() for rule in _rules_of(failures, innocent, space)]
 

@@ -312,6 +312,8 @@ class Tuner:
                 # Another trial's caches must not be what a config is blamed for.
                 outcome = attempt(request.from_empty_caches())
             outcome = retry_if_crashed(folder, request, outcome, attempt)
+            if queued.compile_limit is not None:
+                outcome = queued.compile_limit.named(outcome)
         except WorkerLostError as lost:
             self._num_lost[asked.config] += 1
             if self._num_lost[asked.config] == 1:

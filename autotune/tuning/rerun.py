@@ -24,7 +24,8 @@ def rerun_trial(study: Study, number: int, *, profiled: bool = False, log: Path 
         recorded = study.trial_folder(number).read_request()
         # The study may have moved since.
         here = recorded.compared_with(study.reference.resolve()).cached_in(folder.path / "cache", cold=True)
-        request = here.from_empty_caches()
+        # The run's time, or what other configs took to compile, may have shortened the recorded limits.
+        request = here.from_empty_caches().limited_to((study.budget or Budget()).limits)
     except (OSError, ValueError):
         # The evidence was deleted; the study still knows the config.
         request = trial_request(study, number, record.config, folder, Budget())

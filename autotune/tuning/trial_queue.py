@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from autotune.study.study import Asked
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
+from autotune.tuning.compile_limit import CompileLimit, compile_limit
 from autotune.tuning.reuse import with_reuse
 from autotune.tuning.session import Session, trial_request
 
@@ -24,6 +25,8 @@ class Queued:
     request: TrialRequest
     is_ahead: bool = False
     """It was started already."""
+    compile_limit: CompileLimit | None = None
+    """Where it is stricter than the budget's."""
 
 
 class TrialQueue:
@@ -41,6 +44,9 @@ class TrialQueue:
         session = self._session
         folder = session.study.trial_folder(asked.number)
         request = trial_request(session.study, asked.number, asked.config, folder, session.budget)
+        limit = self._compile_limit(asked, longest_s)
+        if limit is not None:
+            request = request.limited_to(limit.applied(request.limits))
         if session.devices is None:  # A cache lies on the host that made it.
             request = with_reuse(request, session.study, session.caches)
         try:
@@ -48,9 +54,16 @@ class TrialQueue:
         except BaseException:  # No worker is left.
             session.study.abandon(asked)
             raise
-        self._queued.append(Queued(asked, folder, request, is_ahead))
+        self._queued.append(Queued(asked, folder, request, is_ahead, limit))
         if is_ahead:
             session.prepare(folder, request, longest_s)
+
+    def _compile_limit(self, asked: Asked, longest_s: float) -> CompileLimit | None:
+        session = self._session
+        if not session.budget.cuts_slow_compiles:
+            return None
+        limits = session.budget.limits
+        return compile_limit(session.study, asked.config, longest_s, min(limits.compile, limits.total))
 
     def pop(self) -> Queued:
         """The next one: on several devices the one that ends first."""

@@ -14,7 +14,7 @@ from autotune.config import Config
 from autotune.measure.statistics import Verdict
 from autotune.space.load import Circumstances, load_space
 from autotune.trial.folder import TrialFolder
-from benchmarks import aa, adaptive, batches, delivered, frame, overhead, planted, regions, under_load
+from benchmarks import aa, adaptive, batches, delivered, frame, jobs, overhead, planted, regions, under_load
 from benchmarks.intervals import rate_is_below, ratio_over_pairs
 from benchmarks.pairs import alternate
 from benchmarks.plain import settings_of
@@ -346,3 +346,29 @@ def test_eight_workers_are_held_against_one():
     each, in_all = batches.judge(kept)
     assert (each.met, each.found) == (False, "1 of 2 tables")
     assert (in_all.met, in_all.found) == (False, "1.53 times")
+
+
+# Compiled side by side, timed alone
+
+
+def side_by_side(round_: int, beside_s: float, again_s: float = 1.0) -> jobs.Times:
+    seconds = {"alone": 1.0, "again": again_s, "beside": beside_s}
+    return jobs.Times("vit", "default", round_, seconds, dict.fromkeys(seconds, 9.0))
+
+
+def test_side_by_side_is_judged_by_the_scatter_of_processes_alone():
+    """The mean ratio may be as far from 1 as the means of so many processes of one config are, and 1 % at least."""
+    scattered = [side_by_side(n, 1.015, 1.0 + 0.03 * (-1) ** n) for n in range(4)]
+    assert jobs.judge(scattered)[0].met
+    assert not jobs.judge([side_by_side(n, 1.015) for n in range(4)])[0].met
+    assert not jobs.judge([side_by_side(n, 0.98) for n in range(4)])[0].met
+    assert "| vit | default | 4 | 1000.00 ms | 1015.00 ms |" in jobs.section(scattered)
+
+
+def test_side_by_side_runs_each_config_in_every_order():
+    """Round by round: a run that is stopped early has seen all configs of all models."""
+    given = jobs.BENCHMARK.parser().parse_args(["--rounds", "3"])
+    cases = jobs.cases(given)
+    assert {each.round for each in cases[: len(cases) // 3]} == {0}
+    assert all(set(order) == {"alone", "again", "beside"} for order in jobs.ORDERS)
+    assert len({order.index("beside") for order in jobs.ORDERS}) == 3

@@ -12,16 +12,17 @@ from pydantic import TypeAdapter
 
 from autotune.tuning.remaining_work import RemainingWork
 from benchmarks import __main__ as all_of_them
-from benchmarks import batches, classes, frame, overhead, regions, time_left, wall_time, workers
+from benchmarks import batches, classes, frame, jobs, regions, time_left, workers
+from benchmarks.loop_model import LoopTrial
 from benchmarks.program_classes import Repeats
+from benchmarks.race import LoopRun, ToolRun
 from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
-from benchmarks.savings import Saving
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
 KEPT = ("aa", "adaptive", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",
         "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
         "warm_start")  # fmt: skip
-MADE_UP = ("batches", "classes", "regions", "time_left", "wall_time", "workers")
+MADE_UP = ("batches", "classes", "jobs", "regions", "time_left", "wall_time", "workers")
 EDITED = {
     "replay": "; on vit_torch alone, with 10 seeds, it found one in 4 and took 148.9 trials on average (20.2 distinct)"
 }
@@ -46,10 +47,6 @@ def test_kept_records_make_the_section_that_is_published(name):
     assert text == SECTIONS[name].replace(EDITED.get(name, "\0"), "")
 
 
-def shares() -> overhead.Shares:
-    return overhead.Shares("m", 2, 20.0, dict.fromkeys(overhead._STAGES, 2.5), told=True)
-
-
 def made_up(name: str) -> list[object]:
     """Small records of a benchmark that has no kept ones."""
     if name == "classes":
@@ -65,9 +62,13 @@ def made_up(name: str) -> list[object]:
         return [batches.Batches("t", 48, number, [10], [60.0]) for number in batches.WORKERS]
     if name == "workers":
         return [workers.Search(1, 8, 2.0, 16.0), workers.Search(2, 8, 2.0, 9.0)]
-    tool = wall_time.Tool("faster", {"execution": "eager"}, 2, 0, 1, 9.0, shares())
-    loop = [wall_time.LoopTrial({"execution": "eager"}, 1.0, 5.0)]
-    return [wall_time.Race("m", tool, 10.0, loop, 60.0, 1.0, [Saving("f", 1.0, "measured")])]
+    if name == "jobs":
+        compiled_s = {"alone": 9.0, "again": 9.0, "beside": 12.0}
+        return [
+            jobs.Times("vit", "default", n, {"alone": 1.0, "again": 1.02, "beside": 1.01}, compiled_s) for n in (0, 1)
+        ]
+    loop = LoopRun("loop", [LoopTrial({"execution": "eager"}, 1.0, 5.0)], 60.0)
+    return [loop, ToolRun("tool", 0, None, 10.0, "faster", {"execution": "eager"}, 2, 9.0, 5.0, 1.0, 2)]
 
 
 @pytest.mark.parametrize("name", MADE_UP)
@@ -94,10 +95,7 @@ def test_every_benchmark_is_run_by_make_bench_and_tested_here():
     # Two replay tables and measure nothing of this machine; the others are for machines with a device or with Ray.
     assert scripts - steps == {"replay", "batches", "device", "workers"}
     assert all((folder / f"{name}.py").exists() for name in steps)
-    tested = {
-        "shapes" if name.startswith("shapes") else name
-        for name in (*KEPT, *MADE_UP)
-    }
+    tested = {"shapes" if name.startswith("shapes") else name for name in (*KEPT, *MADE_UP)}
     assert scripts == tested | {"device"}  # See test_device.py.
 
 

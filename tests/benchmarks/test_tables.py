@@ -88,6 +88,15 @@ def test_a_killed_recording_goes_on_and_runs_nothing_twice(recording, measuremen
     assert len(recording.finish(rows).rows) == NUM_CONFIGS
 
 
+def test_a_recording_stops_when_its_time_is_up_and_goes_on_later(recording, measurement):
+    """No config is begun after that; what is recorded stays, so that a table may take several quiet hours."""
+    trials, ran = counting(measurement)
+    recording.record(trials, limit=2)
+    assert len(recording.record(trials, ends=0.0)) == 2
+    assert len(ran) == 2
+    assert len(recording.record(trials)) == NUM_CONFIGS
+
+
 def test_lost_reference_outputs_are_made_again(recording, measurement):
     """Without the untuned model's outputs nothing can be checked, so it runs first although its row is there."""
     trials, ran = counting(measurement)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import optuna
 import pytest
+from pydantic import TypeAdapter
 
+from autotune.errors import InputError
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
-from benchmarks import plain_loop, wall_time
-from benchmarks.savings import savings_of
-from benchmarks.wall_time import LoopTrial, Race, Tool, config_of, read_loop
+from benchmarks import plain_loop, slots
+from benchmarks.loop_model import LoopTrial, simulated_s
+from benchmarks.pieces import Pieces
+from benchmarks.race import LoopRun, Race, SlotsRun, ToolRun, judge, section
+from benchmarks.wall_time import config_of, oracle_s, read_loop
 
 FAKE_SCRIPT = """
 import json, sys
@@ -33,35 +38,15 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def loop(*latencies_s: float | None) -> list[LoopTrial]:
+def loop(*latencies_s: float | None) -> LoopRun:
     """A trial every ten seconds."""
-    return [LoopTrial({"execution": "eager", "n": n}, s, 10.0 * (n + 1)) for n, s in enumerate(latencies_s)]
+    trials = [LoopTrial({"execution": "eager", "n": n}, s, 10.0 * (n + 1)) for n, s in enumerate(latencies_s)]
+    return LoopRun("loop", trials, 10.0 * len(trials))
 
 
-def measured(**changes: object) -> dict[str, object]:
-    samples = {"warmup_s": [0.5], "latency_s": [0.5] * 4, "ended_by": "precision"}
-    return {"kind": "measurement", "samples": samples, "compile_s": 10.0, "first_call_s": 10.5, **changes}
-
-
-def trial(number: int, **changes: object) -> dict[str, object]:
-    return {
-        "number": number,
-        "state": "measured",
-        "config": {"execution": "eager"},
-        "started": "2026-01-01T00:00:00",
-        "ended": "2026-01-01T00:00:10",
-        "outcome": measured(**changes),
-    }
-
-
-def document(trials: list[dict[str, object]], best: int = 0, confirmation: object = None) -> dict[str, object]:
-    chosen = {"trial": best, "config": {"execution": "eager"}}
-    return {"verdict": "faster", "best": chosen, "speedup": None, "trials": trials, "confirmation": confirmation}
-
-
-def a_race(**changes: object) -> Race:
-    tool = Tool.of("m", document([trial(0), trial(1)], best=1))
-    return replace(Race("m", tool, 100.0, loop(4.0, 3.0, 2.0), 30.0), **changes)
+def study(seconds: float = 100.0, over_loop: float | None = 1.0, **changes: object) -> ToolRun:
+    config = {"execution": "compile"}
+    return replace(ToolRun("tool", 0, None, seconds, "faster", config, 9, 80.0, 60.0, over_loop, 2), **changes)
 
 
 # The plain loop
@@ -135,53 +120,91 @@ def test_a_loop_s_config_in_the_product_s_words():
 # The race
 
 
-def test_the_loop_is_done_with_its_first_trial_near_the_best_known():
-    """Within 2 % of the best that either found: by its own measure, scaled by the comparison side by side."""
-    found = a_race(loop=loop(4.0, None, 2.02, 2.0, 1.99))
-    assert found.loop_found == 2
-    assert found.loop_found_s == 30.0
-    better_tool = replace(found, tool_over_loop=1.03)
-    assert better_tool.loop_found is None
-    assert better_tool.loop_found_s is None
-    assert replace(found, tool_over_loop=1.01).loop_found == 3
+def test_a_loop_is_done_with_its_first_trial_near_the_best_known():
+    """Within 2 % of the best that any run found: by the loops' own measure, scaled by the comparison side by side."""
+    loops = [loop(4.0, None, 2.02, 2.0, 1.99), loop(4.0, 3.0)]
+    assert Race.of([*loops, study()]).loops_found_s() == [30.0, None]
+    assert Race.of([*loops, study(over_loop=1.01)]).loops_found_s() == [40.0, None]
+    assert Race.of([*loops, study(over_loop=1.03)]).loops_found_s() == [None, None]
 
 
-def test_the_tool_s_share_is_judged_only_if_it_found_the_answer():
-    """An answer that is 5 % slower is no answer; a loop that found nothing gives an upper bound of the share."""
-    assert a_race(tool_s=10.0).share == pytest.approx(10 / 30)
-    assert a_race(tool_s=10.0, tool_over_loop=0.95).share is None
-    assert a_race(tool_s=10.0, tool_over_loop=1.5).share == pytest.approx(10 / 30)
-    assert wall_time.judge([a_race(tool_s=10.0)])[0].met
-    assert not wall_time.judge([a_race(tool_s=11.0)])[0].met
-    assert not wall_time.judge([a_race(tool_s=1.0, tool_over_loop=0.95)])[0].met
+def test_simulated_loops_take_what_the_records_say(monkeypatch):
+    """Each config costs what it cost the first time or again; the first one within the target ends it."""
+    monkeypatch.setattr("benchmarks.loop_model.MOST_TRIALS", 20)
+    eager, half = {"execution": "eager", "allocator": None}, {"execution": "eager", "allocator": "keep"}
+    trials = [LoopTrial(eager, 2.0, 7.0), LoopTrial(eager, 2.0, 8.0), LoopTrial(half, 1.0, 20.0)]
+    simulated = simulated_s([trials], 1.1, num_runs=8)
+    assert simulated == sorted(simulated)
+    assert all(each >= 12.0 for each in simulated)
+    assert simulated_s([trials], 0.5, num_runs=1) == [math.inf]
 
 
-def seconds_by_feature(of: dict[str, object], loop: list[LoopTrial], fork_s: float = 0.0) -> dict[str, float]:
-    more_trials = a_race(tool=Tool.of("m", of), loop=loop).more_trials
-    return {each.feature: each.seconds for each in savings_of(of, fork_s, more_trials)}
+def test_the_goals_are_judged_by_medians():
+    """Of the studies' seeds over the simulated loops, and over the oracle; every answer must be a good one."""
+    loops = [loop(1.0)]
+    share, oracle = judge([*loops, study(8.0, oracle_s=5.0), study(9.0, oracle_s=5.0), study(50.0, oracle_s=5.0)])
+    assert share.met
+    assert share.text.startswith("the confirmed answer in at most 0.9")
+    assert oracle.met
+    assert not judge([*loops, study(8.0), study(8.0, over_loop=0.9), study(8.0)])[0].met
+    assert not judge([*loops, study(8.0, num_cores=4)])[0].met
+    assert not judge([*loops, study(8.0, oracle_s=3.0)])[1].met
+    assert judge(loops) == []
 
 
-def test_features_that_did_nothing_saved_nothing():
-    """A study without caches and confirmation, as quick as the loop."""
-    saved = seconds_by_feature(document([trial(0), trial(1)], best=1), loop(1.0))
-    assert set(saved.values()) == {0.0}
+def test_the_oracle_is_computed_from_a_study_s_records():
+    """The untuned trial, the winner's, and two blocks of a start and a turn of each and a warm compile."""
+
+    def trial(number, **stage_s):
+        return {"number": number, "outcome": {"kind": "measurement", "stage_s": stage_s}}
+
+    trials = [trial(0, start=2.0, run=1.0), {"number": 1, "outcome": None}, trial(2, start=2.0, compile=20.0, run=1.0)]
+    told = {"trials": trials, "best": {"trial": 2}, "noise_floor": {"start_s": 3.0}}
+    confirmed = {**told, "confirmation": {"compile_warm_s": 10.0}}
+    assert oracle_s(confirmed) == 3.0 + 23.0 + 2 * (2 * 3.0 + 10.0 + 2 * 1.0)
+    assert oracle_s({**told, "confirmation": None}) is None
+    assert oracle_s({**confirmed, "best": None}) is None
 
 
-def test_what_each_feature_saved_comes_from_the_records():
-    """Forking per trial; the cold compile less the real one; the confirmation's warm compiles; the loop's trials."""
-    trials = [trial(0), trial(1), trial(2, compiled_from=0, first_call_s=3.0), trial(3)]
-    confirmation = {"candidate": 0, "blocks": [[1.0, 1.0]] * 4, "compile_warm_s": 4.0}
-    saved = seconds_by_feature(document(trials, best=0, confirmation=confirmation), loop(3.0, 3.0, 1.0), fork_s=2.0)
-    assert saved["trials are forked"] == 8.0
-    assert saved["a program that is known compiles from a cache"] == pytest.approx(7.0)
-    assert saved["blocks keep their caches"] == pytest.approx(3 * 6.0)
-    assert saved["the sampler"] == pytest.approx(2 * 10.0)
+def test_the_section_says_both_times_features_and_slots():
+    """Whoever reads the section finds each side's times, and what a study takes without a feature."""
+    without = study(130.0, feature="early stop")
+    simulated = [SlotsRun("slots", n, 24, 10.0, 400.0 / n) for n in (1, 8)]
+    text = section([loop(1.0), study(), without, *simulated])
+    assert "| autotune, all seeds | 100 s |" in text
+    assert "| early stop | 130 s | +30 s | 130.0 % |" in text
+    assert "| 8 | 50 s | 8.0 |" in text
 
 
-def test_the_section_says_both_times_and_every_feature():
-    """Whoever reads the section finds the two times, the winners' comparison and a row for each feature."""
-    savings = savings_of(document([trial(0), trial(1)], best=1), 1.0, more_trials=1)
-    text = wall_time.section([a_race(tool_over_loop=1.01, savings=savings)])
-    assert "100 s, confirmed" in text
-    assert "1.010 times" in text
-    assert all(each.feature in text for each in savings)
+# In pieces
+
+
+def test_a_piece_is_run_once(tmp_path):
+    """A second run of the same command takes what is kept; time that is up ends the program before a new piece."""
+    adapter, ran = TypeAdapter(int), []
+
+    def made(number):
+        ran.append(number)
+        return number
+
+    assert Pieces(tmp_path / "p", {}, None).run("one", adapter, lambda: made(1)) == 1
+    again = Pieces(tmp_path / "p", {}, stop_after_min=-1.0)
+    assert again.run("one", adapter, lambda: made(2)) == 1
+    with pytest.raises(SystemExit):
+        again.run("two", adapter, lambda: made(3))
+    assert ran == [1]
+
+
+def test_pieces_of_other_flags_are_refused_not_mixed(tmp_path):
+    """As are those of other code or another machine; a smoke run begins anew."""
+    adapter = TypeAdapter(int)
+    Pieces(tmp_path / "p", {"model": "vit"}, None).run("one", adapter, lambda: 1)
+    with pytest.raises(InputError, match="other flags"):
+        Pieces(tmp_path / "p", {"model": "resnet18"}, None).run("one", adapter, lambda: 2)
+    assert Pieces(tmp_path / "p", {"model": "resnet18"}, None, anew=True).run("one", adapter, lambda: 2) == 2
+
+
+@pytest.mark.slow
+def test_slots_are_worth_their_number(real_clock):
+    """Compilers that sleep: three trials at a time take less than one after the other; both reach a verdict."""
+    assert slots.confirmed_s(3, num_trials=3, compile_s=0.2) > 0

@@ -5,9 +5,9 @@ Each test is a row of the table in docs/in-the-job.md.
 
 from __future__ import annotations
 
-import os
 import copy
 import io
+import os
 import pickle
 import signal
 import threading

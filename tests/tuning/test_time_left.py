@@ -85,7 +85,9 @@ def run(tmp_path, make_study, measurement):
 
         budget: Budget = PLAN.model_copy(update={"wall_s": wall_s, "num_trials": num_trials})
         deadline = Deadline.after(wall_s, clock=clock)
-        Tuner(make_study(name, space=space), budget, TimedTrials(clock, measurement, usual), note, deadline=deadline).run()
+        Tuner(
+            make_study(name, space=space), budget, TimedTrials(clock, measurement, usual), note, deadline=deadline
+        ).run()
         return clock.now, told, events
 
     return run

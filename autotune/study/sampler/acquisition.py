@@ -60,7 +60,7 @@ class Observations:
     running: Array
     """Points of the trials that are still under way."""
     seconds: Array
-    """That each trial took, shape `(num_trials,)`; NaN where that is unknown."""
+    """That each trial took, shape `(num_trials,)`; NaN where that is unknown, as it is of most that failed."""
 
     @property
     def feasible(self) -> npt.NDArray[np.bool_]:
@@ -152,7 +152,7 @@ class Forecaster:
         return _chebyshev_gain(forecasts, known, logs, weights, generator)
 
     def _log_seconds(self, observed: Observations, points: Array) -> Array:
-        known = np.isfinite(observed.seconds) & (observed.seconds > 0) & ~observed.failed
+        known = np.isfinite(observed.seconds) & (observed.seconds > 0)
         if not known.any():
             return np.zeros(len(points))
         logs = np.log(observed.seconds[known])

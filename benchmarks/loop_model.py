@@ -1,0 +1,112 @@
+"""How long the plain loop takes to its first good config, from its own records: the same sampler, many runs.
+
+One run of a loop is luck. Its records tell what each config is worth and costs, the first time and again; Optuna's
+sampler is run on them with the scatter that a repeated config showed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optuna
+
+from benchmarks import plain_loop
+
+SCATTER = 0.018
+"""Of the medians of two processes of one config: what the loop's repeats show (reviewed run of 69 trials)."""
+MOST_TRIALS = 400
+
+
+@dataclass(frozen=True)
+class LoopTrial:
+    """A trial of the plain loop; `latency_s` None: pruned. `ended_s` counts from the loop's start."""
+
+    config: dict[str, Any]
+    latency_s: float | None
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A config as the loop saw it; `latency_s` None: it always failed."""
+
+    config: Mapping[str, Any]
+    latency_s: float | None
+    first_s: float
+    again_s: float
+
+
+def simulated_s(
+    loops: Sequence[Sequence[LoopTrial]], target_s: float, *, num_runs: int = 60, seed: int = 0
+) -> list[float]:
+    """Seconds to the first trial of a config within the target, of so many simulated loops, ascending.
+
+    Infinite where a loop found none in `MOST_TRIALS` trials.
+    """
+    known = _known(loops)
+    half = any(each.config.get("precision") is not None for each in known.values())
+    return sorted(_one_run(known, target_s, half=half, seed=seed + number) for number in range(num_runs))
+
+
+def _one_run(known: Mapping[str, _Known], target_s: float, *, half: bool, seed: int) -> float:
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    generator, seen, clock_s = np.random.default_rng(seed), set[str](), 0.0
+    for _ in range(MOST_TRIALS):
+        trial = study.ask()
+        asked = plain_loop.suggest(trial, half=half)
+        like = _like(known, asked)
+        key = _key(asked)
+        clock_s += like.again_s if key in seen else like.first_s
+        seen.add(key)
+        if like.latency_s is None:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            continue
+        if like.latency_s <= target_s:
+            return clock_s
+        study.tell(trial, like.latency_s * math.exp(generator.normal(0.0, SCATTER)))
+    return math.inf
+
+
+def _known(loops: Sequence[Sequence[LoopTrial]]) -> dict[str, _Known]:
+    seen: dict[str, list[tuple[LoopTrial, float, bool]]] = defaultdict(list)
+    for loop in loops:
+        before_s, configs = 0.0, set[str]()
+        for each in loop:
+            key = _key(each.config)
+            seen[key].append((each, each.ended_s - before_s, key in configs))
+            configs.add(key)
+            before_s = each.ended_s
+    return {key: _as_known(trials) for key, trials in seen.items()}
+
+
+def _as_known(trials: Sequence[tuple[LoopTrial, float, bool]]) -> _Known:
+    latencies_s = [each.latency_s for each, _, _ in trials if each.latency_s is not None]
+    first_s = statistics.median(seconds for _, seconds, is_repeat in trials if not is_repeat)
+    again = [seconds for _, seconds, is_repeat in trials if is_repeat]
+    return _Known(
+        config=trials[0][0].config,
+        latency_s=statistics.median(latencies_s) if latencies_s else None,
+        first_s=first_s,
+        again_s=statistics.median(again) if again else first_s,
+    )
+
+
+def _like(known: Mapping[str, _Known], config: Mapping[str, Any]) -> _Known:
+    """The record of the config, or of the one that differs in the fewest settings."""
+    exact = known.get(_key(config))
+    return exact or min(known.values(), key=lambda each: _num_different(each.config, config))
+
+
+def _num_different(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    return sum(one.get(name) != other.get(name) for name in one.keys() | other.keys())
+
+
+def _key(config: Mapping[str, Any]) -> str:
+    return json.dumps(config, sort_keys=True)

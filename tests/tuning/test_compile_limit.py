@@ -1,0 +1,180 @@
+"""A compile that takes many times what the others took is cut off, and learned as slow. Scripted processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
+from autotune.measure.measurement import Failure, Reason, Samples, Stage
+from autotune.measure.objective import Objective
+from autotune.space.load import Circumstances, load_space
+from autotune.trial.request import Limits
+from autotune.tuning.circuit_breaker import ERRORS_IN_A_ROW
+from autotune.tuning.compile_limit import SHORTEST_S, CompileLimit, compile_limit
+from autotune.tuning.events import ConfigProbed, RuleLearned, TrialEnded
+from autotune.tuning.loop import Tuner
+from tests.tuning.test_time_budget import PLAN, SPACE, UNTUNED, Clock, Deadline, Live, compiled
+
+GENERAL_S = Limits().compile
+SURPRISES = {compiled(number) for number in (4, 5, 6, 7)}
+
+
+def says(config):
+    """Seconds to compile: 10 for most, a hundred for some."""
+    return 0.0 if config == UNTUNED else 200.0 if config in SURPRISES else 10.0
+
+
+@dataclass
+class CompilingTrials:
+    """Processes that compile as long as `says` has it, and are killed at the limit of that stage."""
+
+    clock: Clock
+    measurement: object
+    compile_limits: dict = field(default_factory=dict)
+
+    def run(self, folder, request, **_):
+        compile_s = says(request.config)
+        self.compile_limits[request.config] = request.limits.compile
+        self.clock.now += min(compile_s, request.limits.compile)
+        if compile_s > request.limits.compile:
+            return Failure(reason="timeout", stage="compile", error="stopped: longer than its limit in stage compile")
+        return measured(self.measurement, compile_s)
+
+    def hold(self, folder, request, **_):
+        return Live(self.clock, measured(self.measurement, says(request.config)))
+
+
+def measured(measurement, compile_s, latency_s=0.01):
+    samples = Samples(latency_s=(latency_s,) * 9, steady=True, ended_by="turns", turns=(9,))
+    stage_s = {Stage.START: 1.0, Stage.COMPILE: compile_s}
+    first_s = {"first_call_s": compile_s + latency_s, "compile_s": compile_s}
+    return measurement.model_copy(update={"samples": samples, "stage_s": stage_s, **first_s})
+
+
+@pytest.fixture
+def modes(tmp_path):
+    path = tmp_path / "modes.yaml"
+    path.write_text(SPACE)
+    return load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+
+
+@pytest.fixture
+def tune(make_study, modes, measurement):
+    """Run a new study of all modes with a budget; the trials, the study and its events are returned."""
+
+    def tune(budget=PLAN):
+        clock, study, events = Clock(), make_study(space=modes), []
+        trials = CompilingTrials(clock, measurement)
+        budget = budget.model_copy(update={"num_trials": 11})
+        Tuner(study, budget, trials, events.append, deadline=Deadline.after(None, clock=clock)).run()
+        return trials, study, events
+
+    return tune
+
+
+@pytest.fixture
+def limit_after(make_study, modes, measurement):
+    """The limit of the next trial after trials of these compile seconds; the untuned model was first."""
+
+    def limit_after(*compiled_s, left_s=math.inf, at_most_s=GENERAL_S, **manifest):
+        study = make_study(space=modes, **manifest)
+        with study.writing():
+            for number, seconds in enumerate([0.0, *compiled_s]):
+                config = UNTUNED if number == 0 else compiled(number)
+                study.tell(study.ask_for(config, longest_s=60), measured(measurement, seconds))
+        return compile_limit(study, compiled(9), left_s, at_most_s)
+
+    return limit_after
+
+
+class TestTheLimit:
+    """It follows from what the other configs took, what is left, and what is compared."""
+
+    def test_without_another_compile_there_is_none(self, limit_after):
+        """The first config that compiles shows what is usual, however long that is."""
+        assert limit_after() is None
+
+    @pytest.mark.parametrize(("others_s", "seconds"), [((20.0, 30.0, 25.0), 250.0), ((0.1, 0.2), SHORTEST_S)])
+    def test_ten_times_the_median_and_never_less_than_a_minute(self, limit_after, others_s, seconds):
+        """Under latency alone a slow compile is legitimate, so the limit is generous."""
+        assert limit_after(*others_s).seconds == seconds
+
+    def test_the_general_limit_stands_where_it_comes_first(self, limit_after):
+        """Ten times the others may be more than any compile may take."""
+        assert limit_after(40.0) is None
+
+    @pytest.mark.parametrize(("left_s", "seconds"), [(4000.0, 150.0), (300.0, 75.0), (100.0, 45.0)])
+    def test_a_budget_makes_it_shorter_but_not_shorter_than_three_times_the_median(self, limit_after, left_s, seconds):
+        """One config does not take all the time that others could have."""
+        assert limit_after(15.0, left_s=left_s).seconds == seconds
+
+    def test_what_counts_compiling_is_limited_by_the_best(self, limit_after):
+        """A compile of three times the best job's seconds cannot win."""
+        limit = limit_after(15.0, 30.0, objectives=(Objective.parse("total:1000"),))
+        assert limit.seconds == pytest.approx(3 * 0.01 * 1000)
+        assert limit.why == "the best total:1000 is 10 s"
+
+    def test_with_a_second_objective_only_the_others_count(self, limit_after):
+        """A config that compiles for long may be the fastest of the front."""
+        both = (Objective.parse("compile"), Objective.parse("latency"))
+        assert limit_after(15.0, objectives=both).seconds == 150.0
+
+    def test_far_beyond_a_bound_there_is_nothing_to_be_had(self, limit_after):
+        """Three times the bound."""
+        limit = limit_after(15.0, constraints=("compile <= 10s",))
+        assert (limit.seconds, limit.why) == (30.0, "the bound is compile <= 10s")
+
+
+class TestASlowCompile:
+    """It is cut off, named, not tried again, and not called broken."""
+
+    def test_it_is_recorded_with_the_reason(self, tune):
+        """One sentence says after how long, and what was usual."""
+        trials, study, _ = tune()
+        slow = {each.config: each.outcome for each in study.records() if isinstance(each.outcome, Failure)}
+        assert set(slow) == SURPRISES
+        for outcome in slow.values():
+            assert (outcome.reason, outcome.stage, outcome.cut_off_s) == (Reason.SLOW_COMPILE, Stage.COMPILE, 100.0)
+            assert outcome.error == "compile cut off after 100 s: the median of the others is 10 s"
+        assert {trials.compile_limits[each] for each in SURPRISES} == {100.0}
+
+    def test_no_rule_and_no_alarm_follows_from_it(self, tune):
+        """As many as would make a failure rule or stop the search: it goes on, and tries the rest."""
+        _, study, events = tune()
+        assert len(SURPRISES) >= ERRORS_IN_A_ROW
+        assert study.num_recorded() == 11
+        assert not [each for each in events if isinstance(each, (RuleLearned, ConfigProbed))]
+        tried = [each.record.config for each in events if isinstance(each, TrialEnded)]
+        assert len(tried) == len(set(tried))
+
+    def test_the_users_own_limit_lifts_it(self, tune):
+        """With `--compile-timeout` a compile may take that long."""
+        trials, study, _ = tune(PLAN.but(compile_s=250.0))
+        assert set(trials.compile_limits.values()) == {250.0}
+        assert not [each for each in study.records() if isinstance(each.outcome, Failure)]
+
+    def test_a_budget_file_may_turn_it_off(self, tune):
+        """`cuts_slow_compiles: false`."""
+        _, study, _ = tune(PLAN.model_copy(update={"cuts_slow_compiles": False}))
+        assert not [each for each in study.records() if isinstance(each.outcome, Failure)]
+
+    def test_its_seconds_are_learned_and_those_of_other_failures_are_not(self, make_study, modes, measurement):
+        """A config like it is expected to take long; of a crash nothing is known."""
+        study = make_study(space=modes)
+        slow = Failure(reason="slow_compile", stage="compile", error="cut off", cut_off_s=100.0)
+        crash = Failure(reason="crash", stage="compile", error="killed by SIGSEGV")
+        with study.writing():
+            for config, outcome in ((UNTUNED, measured(measurement, 0.0)), (compiled(1), slow), (compiled(2), crash)):
+                study.tell(study.ask_for(config, longest_s=60), outcome)
+        assert [each.child_s for each in study.records()] == [1.0, 100.0, None]
+
+    @pytest.mark.parametrize("outcome", ["crash", "timeout"])
+    def test_other_ends_keep_their_names(self, measurement, outcome):
+        """A compiler that dies and a model that hangs later on are what they were."""
+        stage = "compile" if outcome == "crash" else "run"
+        failure = Failure(reason=outcome, stage=stage, error="killed")
+        limit = CompileLimit(60.0, "the median of the others is 2.0 s")
+        assert limit.named(failure) is failure
+        assert limit.named(measured(measurement, 1.0)).kind == "measurement"
