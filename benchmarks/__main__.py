@@ -18,8 +18,8 @@ EXPORTS = "build/exports"
 STEPS = (
     ("planted",), ("aa",), ("under_load",), ("overhead",), ("overlap",), ("classes",),
     ("same_answer", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
-    ("warm_start",), ("training",), ("regions",), ("large_study",), ("loader",), ("adaptive",), ("shapes",), ("time_left",),
-    ("wall_time",), ("record_table",), ("record_table", "--report"),
+    ("warm_start",), ("training",), ("regions",), ("large_study",), ("loader",), ("adaptive",), ("shapes",),
+    ("time_left",), ("wall_time",), ("record_table",), ("record_table", "--report"),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 

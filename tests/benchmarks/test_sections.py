@@ -92,10 +92,7 @@ def test_every_benchmark_is_run_by_make_bench_and_tested_here():
     # One replays tables and measures nothing of this machine; the others are for machines with a device or with Ray.
     assert scripts - steps == {"replay", "device", "workers"}
     assert all((folder / f"{name}.py").exists() for name in steps)
-    tested = {
-        "shapes" if name.startswith("shapes") else name
-        for name in (*KEPT, *MADE_UP)
-    }
+    tested = {"shapes" if name.startswith("shapes") else name for name in (*KEPT, *MADE_UP)}
     assert scripts == tested | {"device"}  # See test_device.py.
 
 
