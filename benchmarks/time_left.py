@@ -1,9 +1,9 @@
 """Time left: how far what a run says of its own rest is from what it then takes, confirmation included.
 
 Two kinds of runs. Real studies, run for this; and the recorded tables, on which the real tuner runs on a clock that the
-recorded seconds of each trial and compile advance. After each trial and each block of the confirmation the run says how
-long it will go on; what it knew by then (`RemainingWork`) is kept, so that `--report-only` judges the estimator of today
-by the recorded runs. Between two estimates the last one counts down, as it does on a screen.
+recorded seconds of each trial and compile advance. After each trial and each block of the confirmation the run says
+how long it will go on; what it knew by then (`RemainingWork`) is kept, so that `--report-only` judges the estimator of
+today by the recorded runs. Between two estimates the last one counts down, as it does on a screen.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Case:
 START_S = 2.5
 """Of a fresh process in a replay, importing the framework included."""
 WARM_SHARE = {"torch": 0.17, "mindspore": 1.0}
-"""Of a compile's time in a process that finds the caches of an earlier one, as measured (`expected_time.WARM_SHARE`)."""
+"""Of a compile's time in a process that finds the caches of an earlier one, as measured: see `expected_time`."""
 SEEDS = (0, 1)
 CASES = (
     Case("small MLP, PyTorch", {"build": f"{MODELS}/small_mlp_torch.py:small_mlp", "framework": "torch", "trials": 8}),

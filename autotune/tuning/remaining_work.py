@@ -1,6 +1,6 @@
 """`RemainingWork`: trials up to the rule that ends the search, and the confirmation, in seconds. Pure.
 
-An estimate for people who wait; nothing is decided by it. How good it is: docs/benchmarks.md, "Time left".
+An estimate for people who wait; nothing is decided by it. How good it is: benchmarks/time_left.py.
 """
 
 from __future__ import annotations

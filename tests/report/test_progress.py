@@ -224,7 +224,7 @@ def test_on_a_terminal_of_80_columns_each_line_fits(space, measurement):
     file = io.StringIO()
     console = PlainConsole(file=file, force_terminal=True, width=80, color_system="standard")
     text = re.sub(r"\x1b\[([\d;]*m|\?25[lh])|\r", "", shown(LiveDisplay(console), file, space, measurement))
-    drawn = [line.split("\x1b[2K")[-1].rstrip() for line in text.split("\n")]
+    drawn = [line.rstrip() for line in re.split(r"\n|\x1b\[2K|\x1b\[\d*A", text)]
     assert all(len(line) <= 80 for line in drawn)
     assert any(line.startswith("━") and line.endswith("about 1 h 23 min to go") for line in drawn)
     assert any("trial 3 1.21x (1.12x to 1.30x) after 4 blocks, 0:" in line and line[0] == "━" for line in drawn)

@@ -77,7 +77,7 @@ class TimedTrials:
     """Processes that take the time they are said to, and are killed at their limits as real ones are.
 
     `says` gives by config: ms a call, seconds to compile. From the second block on a live process compiles with caches,
-    in a fifth of the time. `in_blocks` multiplies what a live process takes.
+    in a fifth of the time, or the share `warm` of it. `in_blocks` multiplies what a live process takes.
     """
 
     clock: Clock
@@ -85,6 +85,7 @@ class TimedTrials:
     says: object
     in_blocks: float = 1.0
     hangs: object = lambda name, block: False
+    warm: float = 0.2
     started: list = field(default_factory=list)
     requests: list = field(default_factory=list)
 
@@ -102,7 +103,7 @@ class TimedTrials:
         block = folder.path.parent.name
         self.started.append(f"{folder.path.parent.parent.name}/{block}/{folder.path.name}")
         latency_ms, compile_s = self.says(request.config)
-        share = 1.0 if block == "block-01" else 0.2
+        share = 1.0 if block == "block-01" else self.warm
         took_s = self.in_blocks * (START_S + share * compile_s)
         self.clock.now += min(took_s, request.limits.total)
         if took_s > request.limits.total:
