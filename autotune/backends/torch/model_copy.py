@@ -97,6 +97,7 @@ class ModelCopy:
                 self._drop_unneeded()
                 kept = set(self.model.modules())
                 self._pairs = [self._paired(each, copy) for copy, each in self._originals.items() if copy in kept]
+                self._then.clear()
 
     def _paired(self, original: torch.nn.Module, copy: torch.nn.Module) -> _Pair:
         """From now on parameters and buffers that were not rewritten are held in one dictionary."""
