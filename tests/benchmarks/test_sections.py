@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 
 from benchmarks import __main__ as all_of_them
 from benchmarks import classes, frame, jobs, regions, workers
-from benchmarks.program_classes import Repeats
-from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 from benchmarks.loop_model import LoopTrial
+from benchmarks.program_classes import Repeats
 from benchmarks.race import LoopRun, ToolRun
+from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
 KEPT = ("aa", "adaptive", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",

@@ -12,9 +12,9 @@ import optuna
 import pytest
 from pydantic import TypeAdapter
 
+from autotune.errors import InputError
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
-from autotune.errors import InputError
 from benchmarks import plain_loop, slots
 from benchmarks.loop_model import LoopTrial, simulated_s
 from benchmarks.pieces import Pieces
