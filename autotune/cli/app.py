@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli.team_defaults import use_project
 from autotune.command_line import command
 from autotune.errors import AutotuneError, printable_lines
 
@@ -50,8 +49,6 @@ class Commands(TyperGroup):
             if self._as_json:
                 print_error(mistake.format_message(), None, 2)
             raise
-        except AutotuneError as mistake:  # In a file of flags, which is read before a command begins.
-            raise typer.Exit(say_error(mistake, as_json=self._as_json)) from None
 
 
 app = typer.Typer(
@@ -108,7 +105,6 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _all_commands(
-    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -117,7 +113,6 @@ def _all_commands(
     ] = False,
 ) -> None:
     """Find, confirm and ship the best compile configuration of a deep-learning model."""
-    use_project(context)
 
 
 def plainly(command: Callable[P, int | None]) -> Callable[P, None]:

@@ -18,11 +18,9 @@ from autotune.cli.app import (
     app,
     one_of,
     plainly,
-    print_line,
     require_on,
 )
 from autotune.cli.running import run_study
-from autotune.cli.team_defaults import ConfigFile, sources_line
 from autotune.errors import InputError
 
 EarlyStop = Annotated[
@@ -49,7 +47,6 @@ Quiet = Annotated[
 @app.command()
 @plainly
 def tune(
-    context: typer.Context,
     model: Annotated[
         list[str],
         typer.Option(
@@ -167,7 +164,6 @@ def tune(
         bool, typer.Option("--dry-run", help="Print what the run is expected to cost, at most too, and stop.")
     ] = False,
     budget: BudgetFlag = None,
-    config: ConfigFile = None,  # noqa: ARG001 - read before the others, see there
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
     as_json: AsJson = False,
@@ -227,8 +223,6 @@ def tune(
             wish, deadline, wanted, studies_dir, shared, as_json, begun, sources, profiled=profile, quiet=quiet
         )
     manifest = make_manifest(wish)
-    if dry_run and not as_json and (said := sources_line(context)):
-        print_line(said)
     if say_cost(manifest, wanted, studies_dir, shared, as_json=as_json, dry_run=dry_run, quiet=quiet):
         return 0
     opened = open_or_create(studies_dir, manifest, shared)

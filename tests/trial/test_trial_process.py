@@ -144,25 +144,6 @@ def test_declared_variables_stand_in_the_child_and_are_recorded(tmp_path, make_r
     assert outcome.environment.variables == variables
 
 
-def test_variables_of_a_config_stand_in_the_child(tmp_path, make_request, model_file):
-    """A knob `env.NAME` starts the trial's Python anew with the variable, also in a fork and in a process that waits
-    for its turns; another config of the study does not have it."""
-    model_file.write_text(
-        "import os, numpy as np\ndef tiny():\n    found = os.environ.get('GOMP_SPINCOUNT', 'none')\n"
-        f"    open(os.path.join({str(tmp_path)!r}, found), 'w').close()\n    return (lambda x: x), np.ones((2, 2))\n"
-    )
-    with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
-        config = {"behaviour": "right", "env.GOMP_SPINCOUNT": 7}
-        assert isinstance(runner.run(TrialFolder(tmp_path / "0"), make_request(config)), Measurement)
-        assert (tmp_path / "7").exists()
-        assert not (tmp_path / "none").exists()
-        held = runner.hold(TrialFolder(tmp_path / "1"), make_request(config))
-        held.turn()
-        assert isinstance(held.finish(), Measurement)
-        runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))
-    assert (tmp_path / "none").exists()
-
-
 def test_the_plain_command_repeats_the_trial(tmp_path, make_request):
     """What `repeat_command` prints runs in a shell and leaves the same kind of outcome."""
     folder = TrialFolder(tmp_path / "by hand")
