@@ -20,6 +20,7 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
+from autotune.backends.registry import framework_version  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
 from autotune.measure.measurement import structure_sha256  # noqa: E402
@@ -84,7 +85,7 @@ def answer(tmp_path):
         content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
         content.update(framework="torch", verdict="faster", config=config, untuned=EAGER)
         here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
-        content["environment"] = {**here, "framework_version": str(torch.__version__)}
+        content["environment"] = {**here, "framework_version": framework_version("torch")}
         content["workload"]["signature"].update(
             structure_sha256=structure_sha256(TorchBackend().parameters(Net())),
             inputs=[{"shape": [4, 8], "dtype": "float32"}],
