@@ -60,8 +60,8 @@ def test_a_release_without_set_device_has_the_context(npu):
 def test_each_release_takes_what_the_space_offers_for_it(monkeypatch, version):
     """Each value of the deepest space is handed over in a form that the release knows, and nothing is ignored."""
     circumstances = Circumstances(version=version, device="ascend", preset="exhaustive", num_cores=64)
-    space, chance = load_space(bundled_space("mindspore"), framework="mindspore", circumstances=circumstances), random
-    draw = chance.Random(0)
+    space = load_space(bundled_space("mindspore"), framework="mindspore", circumstances=circumstances)
+    draw = random.Random(0)
     left = {(knob.name, repr(value)) for knob in space.knobs for value in knob.values}
     for _ in range(250):
         config = space.walk(lambda _, values: draw.choice(values))

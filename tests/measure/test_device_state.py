@@ -59,7 +59,8 @@ class Device:
 
     def in_turns(self, num_turns: int, **plan: float) -> Samples:
         turns = iter([True] * num_turns + [False])
-        return take_turns([self.call], SamplingPlan.model_validate(plan), lambda: next(turns), self.clock, self, self.cool)
+        sampling = SamplingPlan.model_validate(plan)
+        return take_turns([self.call], sampling, lambda: next(turns), self.clock, self, self.cool)
 
 
 # Readings

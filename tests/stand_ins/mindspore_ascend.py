@@ -1,4 +1,4 @@
-"""A stand-in for what MindSpore offers for an Ascend NPU: the device, its context, the runtime's launches, CANN's cache.
+"""A stand-in for what MindSpore offers for an Ascend NPU: the device, its context, launches, CANN's cache.
 
 Written from, as of 2026-11:
     https://www.mindspore.cn/docs/en/r2.10.0/api_python/mindspore/mindspore.set_context.html      ascend_config
@@ -29,7 +29,10 @@ ASCEND_CONFIG: dict[str, tuple[Any, ...]] = {
     "conv_allow_hf32": (True, False),
 }  # fmt: skip
 """Of its entries those that the backend sets, with their values."""
-SINCE = {"set_kernel_launch_group": "2.6", "set_kernel_launch_capture": "2.7", "aclnn_cache": "2.7", "set_device": "2.5"}
+SINCE = {
+    "set_device": "2.5", "set_kernel_launch_group": "2.6", "set_kernel_launch_capture": "2.7", "aclnn_cache": "2.7",
+}  # fmt: skip
+"""Function -> the release that brought it."""
 
 
 class StandIn:
@@ -135,6 +138,6 @@ class StandIn:
 def _check_ascend_config(settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         if name not in ASCEND_CONFIG:
-            raise ValueError(f"the key of argument 'ascend_config' must be one of {list(ASCEND_CONFIG)}, but got {name}.")
+            raise ValueError(f"the key of argument 'ascend_config' must be one of {list(ASCEND_CONFIG)}, not {name}.")
         if value not in ASCEND_CONFIG[name]:
             raise ValueError(f"For 'ascend_config', the value of argument {name} must be one of {ASCEND_CONFIG[name]}")
