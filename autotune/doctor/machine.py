@@ -40,8 +40,7 @@ def _examine_framework(framework: str) -> list[MachineFinding]:
         return [MachineFinding(what=framework, ok=False, found=str(error), cure=error.tip, is_framework=True)]
     findings = [MachineFinding(what=framework, ok=True, found=found.version, is_framework=True)]
     for device, name in found.devices.items():
-        said = "; ".join(filter(None, [name, found.shared.get(device)]))
-        findings.append(MachineFinding(what=f"{framework} on {device}", ok=True, found=said))
+        findings.append(MachineFinding(what=f"{framework} on {device}", ok=True, found=name))
     for note in found.notes:
         absent, _, cure = note.partition(":")
         findings.append(
