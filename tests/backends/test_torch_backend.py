@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from autotune.backends.registry import framework_version
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -139,7 +140,7 @@ def test_inductor_compiles_and_agrees(run_torch):
     assert compiled.relative_error < 1e-5
     assert compiled.compile_s > 0
     assert compiled.signature.num_parameters == 72
-    assert compiled.environment.packages["torch"] == torch.__version__
+    assert compiled.environment.packages["torch"] == framework_version("torch")
 
 
 @pytest.mark.slow
@@ -284,7 +285,7 @@ def test_the_exported_config_reaches_torch_compile_in_a_fresh_job(tmp_path, verd
 
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
     content.update(framework="torch", verdict=verdict, config=DEFAULT)
-    content["environment"]["framework_version"] = str(torch.__version__)
+    content["environment"]["framework_version"] = framework_version("torch")
     path = tmp_path / "best.yaml"
     path.write_text(yaml.safe_dump(content))
     child = subprocess.run(

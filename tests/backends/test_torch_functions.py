@@ -12,6 +12,7 @@ import yaml
 
 import autotune
 from autotune import environment
+from autotune.backends.registry import framework_version
 from autotune.measure.measurement import structure_sha256
 from tests.conftest import QUICK_BUDGET, REPOSITORY
 
@@ -111,7 +112,7 @@ def test_a_job_applies_a_config_to_a_function(scoring, tmp_path, caplog):
     config = {"execution": "compile", "backend": "aot_eager"}
     content.update(framework="torch", verdict="faster", config=config, untuned={"execution": "eager"})
     here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
-    content["environment"] = {**here, "framework_version": str(torch.__version__)}
+    content["environment"] = {**here, "framework_version": framework_version("torch")}
     inputs = [{"shape": [2, 4], "dtype": "float32"}, {"shape": [2, 4], "dtype": "bool"}]
     content["workload"]["signature"].update(structure_sha256=structure_sha256([]), inputs=inputs)
     content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}

@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
+from autotune.backends.registry import framework_version
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -297,7 +298,7 @@ def test_a_job_runs_what_the_trial_ran(seen, tmp_path):
     """`autotune.load(...).apply(model)` comes to the trial's program: autocast and frozen code alike."""
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
     content.update(framework="torch", verdict="faster", config=FROZEN_TRIALS["autocast"])
-    content["environment"]["framework_version"] = str(torch.__version__)
+    content["environment"]["framework_version"] = framework_version("torch")
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
     model = TRIALS[TRIALS.index("class Model") : TRIALS.index("def num_mapped")]
     job = subprocess.run(

@@ -13,6 +13,7 @@ import yaml
 
 import autotune
 from autotune import environment
+from autotune.backends.registry import framework_version
 from autotune.errors import InputError
 from tests.conftest import REPOSITORY
 
@@ -50,7 +51,7 @@ def answer(tmp_path):
         content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
         content.update(framework="torch", verdict="faster", config=config, untuned={"execution": "eager"})
         here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
-        content["environment"] = {**here, "framework_version": str(torch.__version__)}
+        content["environment"] = {**here, "framework_version": framework_version("torch")}
         content["workload"]["signature"].update(
             structure_sha256=structure_sha256(TorchBackend().parameters(Small())),
             inputs=[{"shape": [2, 4], "dtype": "float32"}],

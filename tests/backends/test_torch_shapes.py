@@ -11,7 +11,7 @@ import autotune
 from autotune import environment
 from autotune.apply import compile_model
 from autotune.apply.config_parts import ConfigParts
-from autotune.backends.registry import load_backend
+from autotune.backends.registry import framework_version, load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.measurement import Axis, structure_sha256
@@ -156,7 +156,7 @@ def exported(tmp_path):
         config = {"execution": "compile", "backend": "aot_eager", **knobs}
         here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
         content |= {"framework": "torch", "config": config, "shapes": known.model_dump(mode="json")}
-        content["environment"] = {**here, "framework_version": str(torch.__version__)}
+        content["environment"] = {**here, "framework_version": framework_version("torch")}
         content["workload"]["signature"].update(
             structure_sha256=structure_sha256(load_backend("torch").parameters(Rows())),
             inputs=[{"shape": [3, 5, 8], "dtype": "float32"}],

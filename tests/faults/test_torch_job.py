@@ -25,6 +25,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.utils import parametrize, prune  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from autotune.backends.registry import framework_version  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
 from autotune.backends.torch.frozen import FrozenWeights  # noqa: E402
@@ -90,7 +91,7 @@ def answer(tmp_path):
         content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
         content.update(framework="torch", verdict="faster", config=config, untuned=EAGER)
         here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
-        content["environment"] = {**here, "framework_version": str(torch.__version__)}
+        content["environment"] = {**here, "framework_version": framework_version("torch")}
         content["workload"]["signature"].update(
             structure_sha256=structure_sha256(TorchBackend().parameters(Net())),
             inputs=[{"shape": [4, 8], "dtype": "float32"}],

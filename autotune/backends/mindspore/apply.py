@@ -10,6 +10,7 @@ from typing import Any
 
 import mindspore as ms
 
+from autotune.backends.mindspore import ascend
 from autotune.backends.mindspore.compiled_cell import CompiledCell
 from autotune.backends.mindspore.fingerprint import effective_isa, has_queue
 from autotune.backends.mindspore.knob_rows import THREADS
@@ -45,6 +46,7 @@ def prepare(model: ms.nn.Cell, config: Config, task: Task, changes: UndoLog) -> 
         raise InvalidConfigError(f"knob amp_level: the {type(model).__name__} has mixed precision of its author's own")
     _refuse_threads(config)
     cells_of(model, arguments.region)  # Whatever it refuses is refused before anything is set.
+    ascend.refuse_late(arguments.context)
     _set_process(arguments, changes)
     return arguments
 
@@ -82,7 +84,7 @@ def _set_process(arguments: CompileArguments, changes: UndoLog) -> None:
     for name, value in arguments.variables.items():
         _set_variable(name, value, changes)
     for function, settings in arguments.calls.items():
-        _call(function, settings)
+        ascend.call(function, settings)
     if arguments.context.get("pynative_synchronize") and has_queue():
         _log.warning("autotune: launch_blocking comes too late: MindSpore has run operators in this process already")
 
@@ -123,19 +125,6 @@ def _put_variable(name: str, value: str | None) -> None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
-
-
-def _call(function: str, settings: dict[str, Any]) -> None:
-    found: Any = ms
-    for name in function.split("."):
-        found = getattr(found, name)
-    try:
-        found(**settings)
-    except RuntimeError as error:
-        # Some hold for the whole process and are taken once only.
-        if "repeatedly" not in str(error) and "together" not in str(error):
-            raise
-        _log.warning("autotune: mindspore.%s was called before in this process and stays as it was", function)
 
 
 def already_compiled(model: ms.nn.Cell) -> str | None:

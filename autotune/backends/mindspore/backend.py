@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.capabilities import Versions
+from autotune.backends.mindspore import ascend
 from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
 from autotune.backends.mindspore.capabilities import (
     MindSporeCompileCache,
@@ -168,7 +169,8 @@ class MindSporeBackend(Backend):
         """Fusion's kernels go to `akg_kernel_meta` in there, by hash. The graph cache stays off: it is keyed by the
         number of the compilation, and gave stale results for a changed shape or constant (measured). The
         compiler's last graphs are dumped beside it."""
-        return {"MS_COMPILER_CACHE_PATH": folder, **dump_variables(folder, ms.__version__)}
+        own = {"MS_COMPILER_CACHE_PATH": folder, **dump_variables(folder, ms.__version__)}
+        return {**own, **ascend.cache_variables(folder)}
 
     def classify(self, error: BaseException) -> Reason | None:
         # MindSpore raises RuntimeError for all that its C++ side throws; only the text tells that memory ran out.

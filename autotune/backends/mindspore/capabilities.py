@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -13,7 +12,7 @@ import mindspore as ms
 from numpy.typing import NDArray
 
 from autotune.backends.capabilities import VaryingAxis
-from autotune.backends.mindspore import regions, shapes, training
+from autotune.backends.mindspore import ascend, regions, shapes, training
 from autotune.backends.mindspore.cell_copy import CellCopy
 from autotune.backends.mindspore.compile_cache import compile_cache
 from autotune.backends.mindspore.compiled_cell import CompiledCell, compiled_of, one_at_a_time
@@ -101,9 +100,7 @@ class MindSporeCompileCache:
         return compile_cache(folder, key)
 
     def build_tools(self) -> dict[str, str]:
-        """None on a CPU: the compiler is in the wheel."""
-        cann = os.environ.get("ASCEND_TOOLKIT_HOME")
-        return {} if cann is None else {"CANN": str(Path(cann).resolve())}
+        return ascend.build_tools()
 
 
 class MindSporeProxies:

@@ -80,6 +80,10 @@ KNOBS: dict[str, Knob] = {
     ),
     "jit_level": Knob(("O0", "O1", "O2"), Goes.JIT, shows=_GRAPHS),
     "fullgraph": Knob(_SWITCH, Goes.JIT, shows=_GRAPHS),
+    "infer_boost": Knob(
+        _SWITCH, Goes.JIT, plain=False, shows=_GRAPHS, devices=_ON_ASCEND, because="its kernels are for Ascend",
+        since={"2.4": (True,)},
+    ),
     "exec_order": Knob(
         ("bfs", "dfs"), Goes.JIT, plain="bfs", shows=_GRAPHS, devices=_ON_ASCEND,
         because="the order of kernels is chosen on Ascend only", since={"2.6": ("dfs",)},
@@ -171,6 +175,9 @@ REFUSED = (
     ),
     Refused({"jit_level": "O2"}, "O2 compiles whole graphs with CANN's GE", devices=("cpu", "gpu")),
     Refused({"jit_level": "O2"}, "O2 and its backend GE are deprecated since 2.9", versions=">=2.9"),
+    Refused({"infer_boost": True}, "infer_boost is deprecated since 2.10", versions=">=2.10"),
+    Refused({"infer_boost": True, "execution": ["pynative", "jit"]}, "it is a setting of graph mode's JitConfig"),
+    Refused({"infer_boost": True, "jit_level": ["O1", "O2"]}, "it acts at jit_level O0"),
     Refused({"execution": "pynative", "enable_graph_kernel": True}, "without a graph there is nothing to fuse"),
     Refused({"execution": "graph", "launch_blocking": True}, "a graph launches its kernels without PyNative's queue"),
     Refused({"execution": ["pynative", "jit"], "aclnn_global_cache": True}, "it acts in graph mode only"),

@@ -71,7 +71,8 @@ def compile_arguments(config: Config, version: str, device: Device, task: Task =
     if execution == "pynative":
         return CompileArguments(**process)
     if execution == "graph":
-        return CompileArguments(**process, whole_graph=True, jit_config={"jit_level": level})
+        boost = {"infer_boost": "on"} if config.get("infer_boost", False) else {}
+        return CompileArguments(**process, whole_graph=True, jit_config={"jit_level": level, **boost})
     capture, fullgraph = str(config.get("capture", "ast")), config.get("fullgraph", False)
     if _within(version, "<2.6"):
         syntax = {"jit_level": level, "jit_syntax_level": "STRICT" if fullgraph else "LAX"}
