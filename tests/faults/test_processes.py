@@ -267,6 +267,7 @@ PHASES = {
 class TestParent:
     """However the tool itself ends: no process is left, what was finished stays, and a new start goes on."""
 
+    @pytest.mark.fast_cases("trial-SIGINT", "confirmation-SIGKILL", "export-SIGTERM")
     @pytest.mark.parametrize(
         ("phase", "number"),
         [
