@@ -56,7 +56,8 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "aliases of aliases": (aliases_of_aliases, "more than 200,000 keys and values"),
     "merged again and again": (merged_again_and_again, "more than 200,000 keys and values"),
     "it holds itself": (lambda path: path.write_text("a: &a [*a]"), "it holds itself"),
-    "deep": (lambda path: path.write_text("a: " + "[" * 100_000), "not YAML"),
+    # As many as overflow the stack of a parser that recurses in C; at five times as many PyYAML takes seconds.
+    "deep": (lambda path: path.write_text("a: " + "[" * 20_000), "not YAML"),
     "escapes": (lambda path: path.write_text(f'"{ESCAPES}": 1'), "special characters are not allowed"),
     "escapes in a name": (lambda path: path.write_text('? "\\e[2J"\n: 1\n? "\\e[2J"\n: 2\n'), "given twice"),
     "no text": (lambda path: path.write_bytes(os.urandom(5000)), "given.yaml"),
