@@ -123,7 +123,8 @@ def _become_supervisor(connection: socket.socket, asked: dict[str, Any], descrip
 
 def _write_in_fork(folder: TrialFolder) -> int:
     """As `reference.write_in_child`, without a new Python."""
-    print("the untuned model is run for --reference first", file=sys.stderr, flush=True)
+    sys.stderr.write("the untuned model is run for --reference first\n")
+    sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
         code = 1
