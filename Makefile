@@ -6,6 +6,8 @@ MINUTES ?= 9
 BUDGET ?= 5m
 DEVICE ?= auto
 TORCH ?= 2.6.0 2.15.0
+# In the order of the folders: by number of tests, the few that take a minute each would come last.
+IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 EXTRAS ?= torch,mindspore,dashboard,dev
 
 .PHONY: help setup tune test test-slow test-soak test-all test-versions lint bench device clean
@@ -35,10 +37,10 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 -m "not slow and not soak"
+	$(BIN)/pytest $(IN_PARALLEL) -m "not slow and not soak"
 
 test-slow: setup
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 -m "slow and not soak"
+	$(BIN)/pytest $(IN_PARALLEL) -m "slow and not soak"
 
 test-soak: setup
 	$(BIN)/pytest -m soak

@@ -134,6 +134,7 @@ def test_a_stale_graph_is_caught(made, tmp_path):
     assert "the first outputs are wrong" in found["events"][0]
 
 
+@pytest.mark.slow
 def test_a_stale_graph_fails_a_trial(made):
     """The export's own process compares outputs like any trial: an artifact that gives stale ones is never written."""
     folder, request, artifact = made

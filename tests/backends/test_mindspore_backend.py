@@ -47,6 +47,7 @@ TRACE = {"execution": "jit", "capture": "trace", "jit_level": "O0", "enable_grap
 BYTECODE = AST | {"capture": "bytecode"}
 FUSION = {"enable_graph_kernel": True, "graph_kernel_opt_level": 2}
 COMPILED = {"graph": GRAPH, "ast": AST, "ast-fullgraph": WHOLE, "trace": TRACE, "bytecode": BYTECODE}
+QUICK = pytest.mark.fast_cases("graph", "ast-fullgraph")
 
 
 class Mlp(nn.Cell):
@@ -200,6 +201,7 @@ def _run(cell, config, folder):
 
 
 @pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+@QUICK
 def test_every_way_of_compiling_compiles_the_whole_model_and_keeps_its_result(run, config):
     """Each execution and capture gives PyNative's result from one graph without breaks."""
     said = run("Mlp", config)
@@ -219,6 +221,7 @@ def test_every_way_of_compiling_compiles_the_whole_model_and_keeps_its_result(ru
 
 
 @pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+@QUICK
 def test_a_new_shape_is_a_recompile(run, config):
     """The graph for a second shape is counted, whichever counter MindSpore keeps it in."""
     said = run("Mlp", config)
@@ -228,6 +231,7 @@ def test_a_new_shape_is_a_recompile(run, config):
 
 
 @pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+@QUICK
 def test_the_cell_itself_is_not_compiled(run, config):
     """What is compiled stands beside it: same parameters, usable inside another Cell."""
     said = run("Mlp", config)
@@ -237,6 +241,7 @@ def test_the_cell_itself_is_not_compiled(run, config):
 
 
 @pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+@QUICK
 def test_a_cell_can_be_compiled_again(run, config):
     """A second config on the same Cell has graphs of its own."""
     assert run("Mlp", config)["again"] is None
@@ -478,6 +483,7 @@ print(json.dumps({"given": given, "context": wanted.context, "jit": wanted.jit, 
 """
 
 
+@pytest.mark.fast_cases("jit-faster")
 @pytest.mark.parametrize("verdict", ["faster", "tie"])
 @pytest.mark.parametrize(
     "config",

@@ -222,19 +222,33 @@ def test_a_knob_leaves_the_result_right(one, config):
     assert said["dtype"] == "Float32"
 
 
-def test_a_knob_reads_back(one):
-    """Instruction sets, launches and threads are in force as they were asked for."""
+@pytest.mark.fast_cases("blocking", "pipelined")
+@pytest.mark.parametrize(
+    "config",
+    [BLOCKING, HALF_EAGER, PIPELINED, MANY_THREADS],
+    ids=["blocking", "half_eager", "pipelined", "many_threads"],
+)
+def test_a_knob_reads_back(one, config):
+    """Instruction sets and threads are in force as they were asked for."""
     isa = {"SSE41": 0x1, "AVX": 0x3, "AVX2": 0x7, "AVX512_CORE": 0x27}
-    for config in (BLOCKING, HALF_EAGER, PIPELINED, MANY_THREADS):
-        read = one(config)["read"]
-        assert read["onednn_isa"] & ~isa[config["onednn_isa"]] == 0
-        assert read["kernel_threads"] == config["kernel_threads"]
-        assert read["dispatch_threads"] == config.get("dispatch_threads", 0)
+    read = one(config)["read"]
+    assert read["onednn_isa"] & ~isa[config["onednn_isa"]] == 0
+    assert read["kernel_threads"] == config["kernel_threads"]
+    assert read["dispatch_threads"] == config.get("dispatch_threads", 0)
+
+
+def test_launches_and_the_pipeline_read_back(one):
+    """Blocking launches have no queue; a pipeline that was not switched off leaves no trace."""
     assert one(BLOCKING)["read"]["launch_blocking"]
     assert not one(BLOCKING)["read"]["queue"]
+    assert one(PIPELINED)["read"]["pipeline"] is None
+
+
+@pytest.mark.slow
+def test_what_is_off_reads_back(one):
+    """The queue of PyNative stays where launches do not block, and a pipeline is off where it is said so."""
     assert one(PYNATIVE)["read"]["queue"]
     assert one(NO_PIPELINE)["read"]["pipeline"] == "graph_pipeline:false"
-    assert one(PIPELINED)["read"]["pipeline"] is None
 
 
 @pytest.mark.slow

@@ -132,6 +132,7 @@ def test_a_tuned_cell(script, exported, config):
     assert found["after"] == {"same": True, "mode": True, "class": True, "unwrapped": True}
 
 
+@pytest.mark.slow
 def test_half_precision_is_caught(script, exported):
     """Mixed precision leaves a tight tolerance: the first call is answered untuned, with one line."""
     config = {"execution": "pynative", "amp_level": "O3", "amp_dtype": "float16"}

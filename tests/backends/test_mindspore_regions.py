@@ -73,6 +73,7 @@ def in_process(folder, code):
     return done.stdout.partition("done")[0].split()
 
 
+@pytest.mark.fast_cases("ast")
 @pytest.mark.parametrize("capture", ["ast", "bytecode", "trace"])
 def test_each_block_is_compiled(tmp_path, capture):
     """One graph for each block, none of which is a recompile, and the model computes as before."""

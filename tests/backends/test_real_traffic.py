@@ -87,6 +87,7 @@ class TestTorch:
         settings = {"execution": "compile", "backend": "aot_eager", **config}
         return trial_of(tmp_path, "torch", TORCH_MODEL, settings, shapes="seq=3..12", num_calls=20)
 
+    @pytest.mark.slow
     def test_static_shapes_hit_the_limit(self, tmp_path):
         """Ten shapes, one graph each: the ninth is one too many, and from then on new shapes run eagerly, which dynamo
         tells once. Those that were compiled before stay compiled."""
@@ -116,6 +117,7 @@ class TestTorch:
         assert sum(measured.replay.cold_s) > len(measured.replay.stream) * measured.steady_call_s
         assert len(measured.samples.latency_s) % len(measured.replay.stream) == 0
 
+    @pytest.mark.slow
     def test_more_compilations_than_dynamo_keeps_records_of(self, tmp_path):
         """It keeps 64; 66 shapes, each compiled for, are counted to the last one."""
         source = TORCH_MODEL.replace("import torch\n", "import torch\nimport torch._dynamo\n", 1).replace(
@@ -129,6 +131,7 @@ class TestTorch:
         assert measured.diagnosis.num_recompiles == 65
 
 
+@pytest.mark.fast_cases("ast")
 @pytest.mark.mindspore
 @pytest.mark.parametrize(("capture", "given_up"), [("ast", 0), ("bytecode", None)])
 def test_mindspore_compiles_for_each_shape(tmp_path, capture, given_up):

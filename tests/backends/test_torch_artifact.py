@@ -82,6 +82,7 @@ def shared_objects(folder):
     return sorted(path.name for path in folder.rglob("*.so"))
 
 
+@pytest.mark.slow
 def test_everything_is_found_in_the_artifact(made):
     """Graph and kernels: the graph caches hit, and the C++ compiler is not called for a single kernel."""
     folder, request, artifact = made

@@ -106,6 +106,13 @@ COMPILED = [
 ]
 
 
+@pytest.mark.fast_cases(
+    "{'shapes': 'automatic'}",
+    "{'shapes': 'bounded'}",
+    "{'shapes': 'bucketed', 'num_buckets': 2}",
+    "{'shapes': 'chunked', 'chunk_at': 0.5}",
+    "{'shapes': 'eager_rare', 'num_compiled': 5}",
+)
 @pytest.mark.parametrize(("knobs", "padding", "num_graphs"), COMPILED, ids=str)
 def test_what_is_compiled_for_a_stream(streamed, knobs, padding, num_graphs):
     """Odd sizes, size 1 and what is larger than the traffic give the model's outputs, and code is made as often as the
@@ -167,6 +174,7 @@ def exported(tmp_path):
     return export
 
 
+@pytest.mark.fast_cases("{'shapes': 'bucketed', 'num_buckets': 2}")
 @pytest.mark.parametrize(
     ("knobs", "padding"),
     [

@@ -41,7 +41,9 @@ def model():
 """
 
 
-def test_headers_and_probes_are_handed_to_a_trial(tmp_path, monkeypatch):
+@pytest.mark.fast_cases("in_python")
+@pytest.mark.parametrize("cpp_wrapper", [False, True], ids=["in_python", "in_cpp"])
+def test_headers_and_probes_are_handed_to_a_trial(tmp_path, monkeypatch, cpp_wrapper):
     """Inductor finds both headers whole, whether it wraps in Python or C++, builds no further one, and probes
     nothing: what a config costs to compile does not depend on which config came first on this machine."""
     system, seen, model = tmp_path / "system", tmp_path / "seen.json", tmp_path / "model.py"
@@ -53,23 +55,19 @@ def test_headers_and_probes_are_handed_to_a_trial(tmp_path, monkeypatch):
         model=f"{model}:model", reference=f"{model}:model", framework="torch", device="cpu", search_path=str(tmp_path)
     )
     with Runner("torch", {}, preload=True, log=tmp_path / "log") as runner:
-        for number, cpp_wrapper in enumerate((None, False, True)):
-            settings = (
-                {"execution": "eager"} if cpp_wrapper is None else {"execution": "compile", "cpp_wrapper": cpp_wrapper}
-            )
-            folder = TrialFolder(tmp_path / f"{number}")
+        for settings in ({"execution": "eager"}, {"execution": "compile", "cpp_wrapper": cpp_wrapper}):
+            is_untuned = settings["execution"] == "eager"
+            folder = TrialFolder(tmp_path / settings["execution"])
             request = TrialRequest(
-                number=number, workload=workload, config=Config(settings), untuned=cpp_wrapper is None,
+                number=0, workload=workload, config=Config(settings), untuned=is_untuned,
                 tolerance=1e-3, reference=str(tmp_path / "reference.npz"), cache=str(tmp_path / "cache"), cold=True,
                 sampling=SamplingPlan(max_warmup_s=0.2, min_samples=3, max_samples=3), limits=Limits(),
             )  # fmt: skip
             outcome = runner.run(folder, request)
             assert isinstance(outcome, Measurement), outcome
-            if cpp_wrapper is None:
-                continue
-            found = json.loads(seen.read_text())[1].values()
-            assert [is_link for kind, is_link, _ in found if kind == "headers"] == [True, True]
-            probed = [made for kind, _, made in found if kind == "probes"]
-            assert probed
-            assert max(probed) < folder.path.joinpath("request.json").stat().st_mtime
+    found = json.loads(seen.read_text())[1].values()
+    assert [is_link for kind, is_link, _ in found if kind == "headers"] == [True, True]
+    probed = [made for kind, _, made in found if kind == "probes"]
+    assert probed
+    assert max(probed) < folder.path.joinpath("request.json").stat().st_mtime
     assert not list(system.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -66,6 +67,7 @@ for config in ({"freezing": True}, {"freezing": True, "region": "0"}, {"mode": "
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("lightning_fabric") is None, reason="needs Lightning")
 def test_lightning_may_have_replaced_torch_compile():
     """Lightning's torch.compile deep-copies its arguments, with locks of ours in them: configs are applied still."""
@@ -75,7 +77,7 @@ def test_lightning_may_have_replaced_torch_compile():
 
 
 MINDSPORE = """
-import os, sys
+import json, os, sys
 import mindspore as ms, numpy as np
 from autotune.backends.mindspore.apply import apply
 from autotune.backends.undo import UndoLog
@@ -96,12 +98,7 @@ def state():
 ms.set_device("CPU") if hasattr(ms, "set_device") else ms.set_context(device_target="CPU")
 net, x = Net().set_train(False), ms.Tensor(np.random.RandomState(0).randn(4, 8).astype(np.float32))
 before, answer = state(), net(x).asnumpy()
-for config in (
-    {"execution": "graph", "enable_graph_kernel": True, "memory_optimize_level": "O1"},
-    {"execution": "jit", "capture": "ast", "graph_pipeline": False},
-    {"execution": "pynative", "amp_level": "O2"},
-    {"execution": "jit", "capture": "ast", "amp_level": "O3"},
-):
+for config in json.loads(sys.argv[1]):
     changes = UndoLog()
     cell = apply(net, Config(config), changes)
     tuned, under = cell(x).asnumpy(), state()
@@ -113,12 +110,25 @@ print("all back")
 """
 
 
-def test_mindspore_puts_all_back(tmp_path):
+@pytest.mark.fast_cases("one_cell")
+@pytest.mark.parametrize(
+    "configs",
+    [
+        [
+            {"execution": "jit", "capture": "ast", "graph_pipeline": False},
+            {"execution": "pynative", "amp_level": "O2"},
+            {"execution": "jit", "capture": "ast", "amp_level": "O3"},
+        ],
+        [{"execution": "graph", "enable_graph_kernel": True, "memory_optimize_level": "O1"}],
+    ],
+    ids=["one_cell", "whole_process"],
+)
+def test_mindspore_puts_all_back(tmp_path, configs):
     """Context, variables, jit and mixed precision, in a process of its own: the Cell computes as before, to the bit."""
     pytest.importorskip("mindspore")
     script = tmp_path / "undo.py"
     script.write_text(MINDSPORE)
-    command = [sys.executable, str(script)]
+    command = [sys.executable, str(script), json.dumps(configs)]
     variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOG_v": "3"}
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert "all back" in done.stdout, done.stderr[-2000:]

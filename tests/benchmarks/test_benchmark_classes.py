@@ -76,6 +76,7 @@ def test_a_knob_that_the_digest_leaves_out_is_named(content, repeats):
     assert "idle=a over idle=f" in classes.section([found])
 
 
+@pytest.mark.slow
 def test_one_wild_member_makes_a_class_too_wide(content, repeats):
     """And the sentence says in which knobs the two ends differ."""
     wild = {"mode": "b", "idle": "c", "threads": 2}

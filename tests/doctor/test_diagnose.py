@@ -24,6 +24,38 @@ def line_of(code: str) -> str:
     return f"{PLANNER}:{number}"
 
 
+BRANCH = """
+import torch
+
+class Branch(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        if y.sum() > 0:
+            y = y + 1
+        return y
+
+def branch():
+    return Branch().eval(), torch.ones(4, 4)
+"""
+
+
+def test_a_break_is_named_with_its_cost(cli, tmp_path):
+    """A branch on a tensor: its line, kind, source and cure, and what the profiler sees there in each call."""
+    pytest.importorskip("torch")
+    path = tmp_path / "branching.py"
+    path.write_text(BRANCH)
+    told = json.loads(cli("diagnose", "--model", f"{path}:branch", *CAPTURE_ONLY).stdout)
+    (found,) = told["findings"]
+    assert (found["kind"], found["ailment"]) == ("graph_break", "tensor_branch")
+    assert (found["location"], found["source"]) == (f"{path}:7", "if y.sum() > 0:")
+    assert found["cure"]["before"]
+    assert found["cure"]["after"]
+    # Nothing captures a branch: what it costs is what the profiler sees there.
+    assert (found["cost"]["kind"], "profiler" in found["cost"]["how"]) == ("per_call", True)
+    assert told["num_graphs"] > 1
+
+
+@pytest.mark.slow
 def test_every_planted_break_of_the_planner_is_named(cli):
     """The branch, the number and the print: right line, right kind, source and cure; nothing else is called a break."""
     pytest.importorskip("torch")

@@ -27,7 +27,7 @@ from autotune.tuning.loop import Tuner
 from autotune.verification.comparison import measure, paired_run_of_trials
 from autotune.verification.verify import paired_run_of_configs, paired_run_with_untuned, verify
 from autotune.workload.workload import Workload
-from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedLive, ScriptedTrials, with_latency
+from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedLive, ScriptedTrials, own_children, with_latency
 
 pytestmark = pytest.mark.usefixtures("sham_backend")
 
@@ -350,15 +350,15 @@ class TestRunners:
         sham = make_request({"execution": "eager"}, workload=target("sham").workload)
         with Runners({}, preload=True, log=tmp_path / "log") as runners:
             first = runners.hold(TrialFolder(tmp_path / "fake"), fake)
-            assert len(supervisors(psutil.Process())) == 1
+            assert len(supervisors()) == 1
             second = runners.hold(TrialFolder(tmp_path / "sham"), sham)
-            assert len(supervisors(psutil.Process())) == 2
+            assert len(supervisors()) == 2
             assert (first.outcome, second.outcome) == (None, None)
             for live in (first, second, first):
                 live.turn()
             assert [len(each.finish().samples.turns) for each in (first, second)] == [2, 1]
             runners.hold(TrialFolder(tmp_path / "left"), fake)
-        assert not psutil.Process().children(recursive=True)
+        assert not own_children()
 
     def test_nothing_outlives_a_killed_parent(self, tmp_path, make_request, target):
         """Killed with -9 while processes of both frameworks are held, stopped between their turns: all are gone."""
@@ -376,8 +376,8 @@ class TestRunners:
         assert not psutil.wait_procs(family, timeout=20)[1]
 
 
-def supervisors(process):
-    return [each for each in process.children() if any("supervisor.py" in part for part in each.cmdline())]
+def supervisors():
+    return [each for each in own_children(recursive=False) if any("supervisor.py" in part for part in each.cmdline())]
 
 
 _PARENT = """

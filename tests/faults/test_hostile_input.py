@@ -66,7 +66,9 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
 class TestHostileYaml:
     """A file from somebody else, or the wrong one: refused by kind and size, before it is read."""
 
-    @pytest.mark.parametrize("name", HOSTILE)
+    @pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.slow) if name == "deep" else name for name in HOSTILE]
+    )
     def test_it_is_a_sentence(self, tmp_path: Path, name: str) -> None:
         """With the path in it, in one line that acts on nothing."""
         path = tmp_path / "given.yaml"

@@ -533,6 +533,7 @@ print([each.state for each in autotune.stats(model).tiers])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.mindspore
 def test_with_mindspore(tmp_path):
     """The same with Cells, in a process of its own."""

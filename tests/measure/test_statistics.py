@@ -423,7 +423,7 @@ class TestBetween:
 class TestErrorRates:
     """What whole confirmations conclude: three looks, the best of the configs picked after looking."""
 
-    @pytest.mark.fast_cases("0.02")
+    @pytest.mark.fast_cases("drifting and disturbed-0.02")
     @pytest.mark.parametrize("process_sd", [0.01, 0.02, 0.05])
     @pytest.mark.parametrize(
         "noise", [{}, {"drift_sd": 0.02, "share_hit": 0.1}], ids=["quiet", "drifting and disturbed"]

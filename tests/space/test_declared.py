@@ -216,6 +216,7 @@ class TestAsked:
         assert again.variants == {"fake": {"wait": {"usual": None, "short": "net:shorten", "long": "net:longer"}}}
 
 
+@pytest.mark.fast_cases("swiglu-torch", "vit-mindspore")
 @pytest.mark.parametrize("framework", ["torch", "mindspore"])
 @pytest.mark.parametrize("model", ["vit", "swiglu", "resnet18"])
 def test_the_table_of_bundled_models_says_what_they_declare(framework, model):

@@ -232,6 +232,7 @@ def test_an_untuned_model_outside_the_tolerance_of_its_wider_reference(run_untun
     assert outcome.relative_error == 1
 
 
+@pytest.mark.usefixtures("new_python")
 def test_a_crash_while_the_reference_is_made_is_a_crash(run_untuned):
     """It is told as the crash that it is, so that the untuned model gets another process."""
     (outcome,) = run_untuned(

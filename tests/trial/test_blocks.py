@@ -16,7 +16,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.blocks import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockedRun, BlockPlan, Contestant
 from autotune.trial.runner.runner import Runner
-from tests.conftest import ScriptedTrials, with_latency
+from tests.conftest import ScriptedTrials, own_children, with_latency
 
 ONE_LOOK = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
 
@@ -91,7 +91,7 @@ def scripted(measurement, latency_ms, *, plan, **more):
 def live_children(of_folder=""):
     """Trials that are alive, by the file that their output goes to."""
     found = []
-    for each in psutil.Process().children(recursive=True):
+    for each in own_children():
         try:
             output = Path(os.readlink(f"/proc/{each.pid}/fd/1"))
         except OSError:
@@ -438,7 +438,7 @@ class TestSeveralAtOnce:
         """Closed in the middle, all live processes are gone, and each is told as lost and not as a config's fault."""
         held = [hold(name) for name in "abc"]
         held[0].turn()
-        processes = psutil.Process().children(recursive=True)
+        processes = own_children()
         assert len(live_children()) == 3
         runner.close()
         assert not psutil.wait_procs(processes, timeout=20)[1]
@@ -458,8 +458,8 @@ class TestSeveralAtOnce:
     def test_a_lost_supervisor_takes_all_live_ones_along(self, hold):
         """Its death is found at the next turn, and every live process is told as lost."""
         held = [hold(name) for name in "ab"]
-        processes = psutil.Process().children(recursive=True)
-        children = psutil.Process().children()
+        processes = own_children()
+        children = own_children(recursive=False)
         (supervisor,) = (each for each in children if any("supervisor.py" in part for part in each.cmdline()))
         supervisor.kill()
         held[0].turn()

@@ -13,6 +13,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant
 from autotune.trial.runner.runner import Runner
+from tests.conftest import own_children
 
 SLOW_COMPILE = {"execution": "compile", "latency_ms": 2, "compile_ms": 600}
 
@@ -38,7 +39,7 @@ def trial(tmp_path, make_request):
 def states_of(folder: TrialFolder) -> list[str]:
     """Status of every process that works in the trial's folder."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in own_children():
         with suppress(psutil.Error):
             if process.cwd().startswith(str(folder.path)):
                 found.append(process.status())

@@ -17,7 +17,7 @@ from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner, repeat_command
-from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY
+from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY, own_children
 
 ENDINGS = [
     ("wrong", Reason.WRONG_RESULT, Stage.CHECK, "relative error"),
@@ -41,6 +41,7 @@ def test_every_ending_becomes_a_failure(run_trial, behaviour, reason, stage, wor
     assert Path(outcome.evidence).exists()
 
 
+@pytest.mark.usefixtures("new_python")
 def test_a_right_trial_brings_back_a_measurement(run_trial):
     """All samples, compile seconds, memory, error and environment of the child are there, in base units."""
     outcome = run_trial({"execution": "compile", "behaviour": "right", "latency_ms": 3, "compile_ms": 200})
@@ -56,6 +57,7 @@ def test_a_right_trial_brings_back_a_measurement(run_trial):
     assert outcome.environment.device == "fake"
 
 
+@pytest.mark.usefixtures("new_python")
 def test_the_untuned_model_writes_the_reference_and_is_not_compared(tmp_path, make_request):
     """The reference has no error of its own: null, not 0."""
     with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
@@ -81,6 +83,7 @@ def test_the_total_limit_holds_over_all_stages(run_trial):
     assert outcome.reason is Reason.TIMEOUT
 
 
+@pytest.mark.usefixtures("new_python")
 def test_one_failure_does_not_touch_the_next_trial(tmp_path, make_request):
     """After a crash, a hang and a wrong result, the same supervisor runs a right trial."""
     with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
@@ -91,6 +94,7 @@ def test_one_failure_does_not_touch_the_next_trial(tmp_path, make_request):
     assert isinstance(outcome, Measurement)
 
 
+@pytest.mark.usefixtures("new_python")
 def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_request):
     """If the supervisor itself is killed, that trial blames the harness, and the next one runs."""
     with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
@@ -98,7 +102,8 @@ def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_r
 
         def kill_supervisor(stage: Stage) -> None:
             if stage is Stage.COMPILE:
-                next(p for p in psutil.Process().children() if any("supervisor.py" in a for a in p.cmdline())).kill()
+                (supervisor,) = own_children(recursive=False)
+                supervisor.kill()
 
         lost = runner.run(TrialFolder(tmp_path / "1"), make_request({"behaviour": "hang"}), on_stage=kill_supervisor)
         outcome = runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from autotune.config import Config
@@ -55,10 +57,25 @@ def search(measurement):
     return run
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """Where the first test that needs `earlier` leaves it for the others, and the folder that this test had."""
+    return tmp_path_factory.mktemp("searched") / "earlier", []
+
+
 @pytest.fixture
-def earlier(make_study, space, search):
-    """A study of the same model."""
-    return search(make_study("earlier", space=space), 24)
+def earlier(make_study, space, search, searched, studies_dir, tmp_path):
+    """A study of the same model: searched once, and copied, with the paths of this test's model."""
+    kept, made_in = searched
+    if not made_in:
+        search(make_study("earlier", space=space), 24).close()
+        shutil.copytree(studies_dir / "earlier", kept)
+        made_in.append(str(tmp_path))
+    else:
+        shutil.copytree(kept, studies_dir / "earlier")
+        manifest = studies_dir / "earlier" / "manifest.json"
+        manifest.write_text(manifest.read_text().replace(made_in[0], str(tmp_path)))
+    return open_study(studies_dir, "earlier")
 
 
 def give(study, *sources):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import psutil
 import pytest
 
 from autotune.errors import HarnessError
@@ -17,7 +16,7 @@ from autotune.tuning.events import TrialEnded, TrialStarted
 from autotune.tuning.jobs import MOST_JOBS, fitting_jobs, may_compile_ahead
 from autotune.tuning.loop import Tuner
 from autotune.tuning.session import Session
-from tests.conftest import QUICK_BUDGET
+from tests.conftest import QUICK_BUDGET, own_children
 
 SEARCH_ALL = QUICK_BUDGET.model_copy(update={"stop_early": False})
 
@@ -118,7 +117,7 @@ def test_a_search_that_ends_early_leaves_no_process(make_study, tune, runner, mo
         tune(study, notify=look)
     assert runner.did[-1] == ("drop", "")
     runner.close()
-    assert [each for each in psutil.Process().children(recursive=True) if each.status() != "zombie"] == []
+    assert [each for each in own_children() if each.status() != "zombie"] == []
 
 
 @pytest.mark.parametrize(
