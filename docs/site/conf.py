@@ -1,0 +1,38 @@
+"""Sphinx's settings for the documentation site: the Markdown pages of the repository as they are (docs/decisions/0030)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import navigation
+
+project = "autotune"
+author = "the autotune authors"
+_package = (navigation.REPOSITORY / "autotune" / "__init__.py").read_text(encoding="utf-8")
+version = release = re.findall(r'^__version__ = "(.+)"$', _package, re.MULTILINE)[0]
+
+extensions = ["myst_parser"]
+root_doc = navigation.FIRST
+include_patterns = [f"{page}.md" for page in navigation.pages()]
+exclude_patterns = [".*", "build", "studies"]
+html_theme = "furo"
+html_title = f"autotune {release}"
+html_extra_path = ["index.html"]
+html_copy_source = html_show_sourcelink = False
+highlight_language = "none"
+myst_heading_anchors = 4
+"""Headings as deep as this can be linked to, under the names that a forge gives them."""
+
+
+def setup(app: Any) -> None:
+    """Sphinx calls this: each page is read with the list of the pages below it."""
+    app.connect("source-read", _add_pages_below)
+
+
+def _add_pages_below(app: Any, page: str, source: list[str]) -> None:
+    source[0] += navigation.below(page)
