@@ -131,8 +131,9 @@ def of_the_site(name: str) -> Any:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """Once. The navigation is the lists of docs/README.md and docs/decisions/README.md; each entry is a page, and each part
-    has some."""
+    """Once. The navigation is what docs/README.md and docs/decisions/README.md list; no entry is without a page, and no
+    part without an entry.
+    """
     navigation = of_the_site("navigation")
     listed = [f"{each}.md" for each in navigation.pages()]
     assert sorted(set(listed)) == sorted(listed)
@@ -143,13 +144,14 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_the_reference_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands, Python API and knobs stand on their pages as the code has them now; `make reference` writes them anew."""
+    """Commands, Python API and knobs stand on their pages as in the code of now; `make reference` writes them anew."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("COLUMNS", "80")
     outdated = [
         f"{page}: {name}"
         for (page, name), text in of_the_site("reference").sections().items()
-        if f"<!-- {name}: begin -->\n{text.strip()}\n<!-- {name}: end -->" not in (REPOSITORY / "docs" / page).read_text()
+        if f"<!-- {name}: begin -->\n{text.strip()}\n<!-- {name}: end -->\n"
+        not in (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
     ]
     assert not outdated, "run: make reference"
 
@@ -160,8 +162,8 @@ def test_documents_are_described(tmp_path: Path) -> None:
     with_json = [name for name, each in commands().commands.items() if "--json" in options_of(each)]
     assert len(with_json) > 5
     assert not [name for name in with_json if not re.search(rf"`{name}[^`]* --json`", " ".join(page.split()))]
-    shutil.copytree(REPOSITORY / "tests" / "study" / "recorded", tmp_path / "studies")
-    document = autotune.load_study("earlier", studies_dir=tmp_path / "studies").document()
+    shutil.copytree(REPOSITORY / "tests" / "study" / "recorded" / "studies", tmp_path / "recorded")
+    document = autotune.load_study("earlier", studies_dir=tmp_path / "recorded").document()
     keys = {*document, *document["best"], *document["trials"][0], *document["confirmation"], *document["noise_floor"]}
     assert not sorted(key for key in keys if f"`{key}`" not in page)
 
@@ -169,7 +171,7 @@ def test_documents_are_described(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="the extra `docs` brings Sphinx")
 def test_the_site_is_built(tmp_path: Path) -> None:
-    """By the settings of `make docs`, without a warning; every page is there, and nothing on it comes from another host."""
+    """As by `make docs`, without a warning; every page is there, and nothing on it comes from another host."""
     command = ["-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "--conf-dir", "docs/site"]
     built = tmp_path / "site"
     run = subprocess.run(

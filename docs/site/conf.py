@@ -1,4 +1,4 @@
-"""Sphinx's settings for the documentation site: the Markdown pages of the repository as they are (docs/decisions/0030)."""
+"""Sphinx's settings: the site is the repository's Markdown as it is (docs/decisions/0030-docs-site.md)."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def setup(app: Any) -> None:
     app.connect("source-read", _add_pages_below)
 
 
-def _add_pages_below(app: Any, page: str, source: list[str]) -> None:
+def _add_pages_below(_: Any, page: str, source: list[str]) -> None:
     source[0] += navigation.below(page)

@@ -1,7 +1,7 @@
-"""The order of the site's pages, which is that of the links in docs/README.md: the list that a reader sees is the only one.
+"""The site's navigation, which is the list that a reader of docs/README.md sees: there is no other one.
 
-Each heading of that page is a part of the site; the links below it are its pages. docs/decisions/README.md lists the pages
-below itself in the same way.
+Each heading of that page is a part of the site; the links below it are its pages. docs/decisions/README.md lists the
+pages below itself in the same way.
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ def pages() -> list[str]:
 
 
 def below(page: str) -> str:
-    """What the site adds to the text of a page: the pages below it, as hidden lists that the theme shows beside the text."""
-    if page == FIRST:
-        lists = {"": [INDEX], **parts()}
-    else:
-        lists = {"": decisions()} if page == DECISIONS else {}
+    """What the site adds to a page: hidden lists of the pages below it, which the theme shows at the side."""
+    lists = {FIRST: {"": [INDEX], **parts()}, DECISIONS: {"": decisions()}}.get(page, {})
     return "".join(_toctree(title, [each for each in entries if each != FIRST]) for title, entries in lists.items())
 
 
@@ -48,7 +45,7 @@ def _toctree(title: str, entries: list[str]) -> str:
 
 
 def _items(section: str) -> list[str]:
-    """The pages that the section's bullets link: a bullet begins with the link to its page, and may link a second one."""
+    """The pages of the section's bullets: of each bullet the first link to one."""
     return re.findall(r"^\* .*?\]\(([^)#]+\.md)\)", section, re.MULTILINE)
 
 

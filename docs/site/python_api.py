@@ -1,4 +1,4 @@
-"""The public names of `autotune` as Markdown: signatures and docstrings, which are the only place where they are explained."""
+"""The public names of `autotune` as Markdown: their signatures and docstrings, which explain them once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,15 @@ from autotune.verification.verify import Verification
 
 GROUPS: dict[str, list[Any]] = {
     "Tune": [autotune.tune, autotune.resume, autotune.load_study, autotune.TuneResult, Speedup, TrialRecord],
-    "Measure again": [autotune.verify, Verification, autotune.compare, Result, autotune.diagnose, ModelDiagnosis, Finding],
+    "Measure again": [
+        autotune.verify,
+        Verification,
+        autotune.compare,
+        Result,
+        autotune.diagnose,
+        ModelDiagnosis,
+        Finding,
+    ],
     "In a job": [
         autotune.load,
         Loaded,
@@ -59,8 +67,8 @@ def _entry(thing: Any) -> str:
     if not isinstance(thing, type):
         return f"### `{name}`\n\n{_signature(thing)}\n{_prose(thing)}\n"
     attributes = "".join(f"* `{line}`{': ' if doc else ''}{doc}\n" for line, doc in _attributes(thing))
-    methods = "" if issubclass(thing, Exception) else "".join(
-        f"\n#### `{thing.__name__}.{key}`\n\n{_signature(value)}\n{_prose(value)}\n" for key, value in _methods(thing)
+    methods = "".join(
+        f"\n#### `{thing.__name__}.{key}`\n\n{_signature(each)}\n{_prose(each)}\n" for key, each in _methods(thing)
     )
     return f"### `{name}`\n\n{_prose(thing)}\n" + (f"\n{attributes}" if attributes else "") + methods
 
@@ -106,8 +114,9 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _methods(thing: type) -> Iterator[tuple[str, Any]]:
+    """Those that a caller uses; what an error can do is for this package."""
     for key, value in vars(thing).items():
-        if inspect.isfunction(value) and not key.startswith("_"):
+        if inspect.isfunction(value) and not key.startswith("_") and not issubclass(thing, Exception):
             yield key, value
 
 

@@ -2,8 +2,8 @@
 
     python docs/site/reference.py
 
-Each part stands between two markers of a page under docs/, as the sections of the benchmarks do. It is committed, so that a
-page is whole where the site is not built; tests/test_documentation.py compares the pages with the code.
+Each part stands between two markers of a page under docs/, as the sections of the benchmarks do. It is committed, so
+that a page is whole where the site is not built; tests/test_documentation.py compares the pages with the code.
 """
 
 from __future__ import annotations
