@@ -137,7 +137,7 @@ def test_the_workflow_verifies():
     [("0", 0, 1), ("1", 1, 1), ("2", 2, 1), ("3 0", 0, 2), ("3 1", 1, 2), ("3 3", 0, 2)],
 )
 def test_the_plain_recipe_repeats_noise_only(tmp_path, statuses, expected, attempts):
-    """examples/ci-verify.sh returns the status of `verify`; a noisy machine is asked twice and passes with a warning."""
+    """examples/ci-verify.sh returns the status of `verify`; noise is asked twice, and passes with a warning."""
     (tmp_path / "statuses").write_text("\n".join(statuses.split()) + "\n")
     stand_in = tmp_path / "autotune"
     stand_in.write_text(

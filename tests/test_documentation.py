@@ -228,7 +228,8 @@ def problem_of_arguments(arguments: list[str]) -> str | None:
 def problem_of_python(arguments: list[str]) -> str | None:
     if arguments[0] == "-m":
         return None if importlib.util.find_spec(arguments[1]) else f"no module {arguments[1]}"
-    return None if (REPOSITORY / arguments[0]).exists() else f"no file {arguments[0]}"
+    written = any(each.text.startswith(f"# {arguments[0]}\n") for each in blocks())  # By the reader of a page.
+    return None if written or (REPOSITORY / arguments[0]).exists() else f"no file {arguments[0]}"
 
 
 def problem_of_pip(arguments: list[str]) -> str | None:

@@ -53,5 +53,5 @@ def test_the_tutorial_runs(tmp_path):
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
             ran.append((words[0], done.stdout))
     assert [name for name, _ in ran] == ["doctor", "tune", "tune", "show", "explain", "export", "job.py"]
-    assert re.match(r"Net (un)?tuned: [\d.]+ ms a call, 0 fallbacks\n", ran[-1][1])
+    assert re.match(r"Net (un)?tuned, 0 fallbacks\n", ran[-1][1])
     assert (tmp_path / "report.html").stat().st_size > 10_000
