@@ -12,7 +12,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import navigation
 
 project = "autotune"
-author = "the autotune authors"
 _package = (navigation.REPOSITORY / "autotune" / "__init__.py").read_text(encoding="utf-8")
 version = release = re.findall(r'^__version__ = "(.+)"$', _package, re.MULTILINE)[0]
 
@@ -24,6 +23,8 @@ html_theme = "furo"
 html_title = f"autotune {release}"
 html_extra_path = ["index.html"]
 html_copy_source = html_show_sourcelink = False
+html_show_copyright = False
+html_show_search_summary = False  # It fetches pages, which a browser refuses for pages opened from a disk.
 highlight_language = "none"
 myst_heading_anchors = 4
 """Headings as deep as this can be linked to, under the names that a forge gives them."""
