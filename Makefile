@@ -8,27 +8,43 @@ DEVICE ?= auto
 TORCH ?= 2.6.0 2.15.0
 # In the order of the folders: by number of tests, the few that take a minute each would come last.
 IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-EXTRAS ?= torch,mindspore,dashboard,dev
+# What is installed with the package: `make tune` takes PyTorch alone; EXTRAS replaces either list.
+TO_TUNE := torch
+TO_WORK := torch,mindspore,dashboard,dev
 
-.PHONY: help setup tune test test-slow test-soak test-all test-versions lint bench device clean
+.PHONY: help setup tune test test-slow test-soak test-all test-versions lint bench device reference docs docs-links clean
 
 help:
-	@echo "make tune   set up, then tune a ViT on this machine's CPU (at most five minutes; BUDGET=15m)"
+	@echo "make tune   set up PyTorch alone, then tune a ViT on this machine's CPU (at most five minutes; BUDGET=15m)"
 	@echo "make test   set up, then lint, type-check and run the fast tests"
 	@echo "make test-all  the same and the slow tests"
 	@echo "make test-versions  the fast tests of the torch backend under each of TORCH='2.6.0 2.15.0', in a venv of its own"
 	@echo "make bench  set up, then run all benchmarks (about three hours; the machine must be idle)"
 	@echo "make device  set up, then try what a GPU or NPU can do, for MINUTES=9; run it again to go on (DEVICE=auto FLAGS=)"
+	@echo "make docs   set up Sphinx, then build the documentation as build/docs/index.html; docs-links checks links to other sites"
+	@echo "make reference  set up, then write the generated parts of docs/ anew"
 	@echo "make clean  remove the environment and caches; studies stay"
 
 setup: $(VENV)/ready
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+$(VENV)/ready: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[$(or $(EXTRAS),$(TO_WORK))]'
 	@touch $@
 
-tune: setup
+$(VENV)/ready-to-tune: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[$(or $(EXTRAS),$(TO_TUNE))]'
+	@touch $@
+
+$(VENV)/ready-for-docs: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) '.[docs]'
+	@touch $@
+
+tune: $(VENV)/ready-to-tune
 	$(BIN)/python cli.py tune --model vit --device cpu --budget $(BUDGET)
 
 lint: setup
@@ -62,6 +78,17 @@ bench: setup
 
 device: setup
 	$(BIN)/python -m benchmarks device --minutes $(MINUTES) --device $(DEVICE) $(FLAGS)
+
+reference: setup
+	$(BIN)/python docs/site/reference.py
+
+SPHINX = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/doctrees
+
+docs: $(VENV)/ready-for-docs
+	$(SPHINX) . build/docs
+
+docs-links: $(VENV)/ready-for-docs
+	$(SPHINX) --builder linkcheck . build/links
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -32,7 +32,7 @@ from benchmarks.table import TABLES, Table, read_definitions, read_table
 GOAL_TABLES, GOAL_CONFIGS = 4, 48
 ABOUT = (
     "Every config of a part of each framework's space, measured once in a fresh process with cold compile "
-    "caches; the tables are data ([tables/](../benchmarks/tables)), and searches are replayed on them. "
+    "caches; the tables are data ([tables](../benchmarks/README.md)), and searches are replayed on them. "
     "Milliseconds are CPU time of a call on one core, speed-ups are against the untuned model. Configs that "
     "compile to the same program are two measurements of one thing: how far these differ is the table's noise."
 )

@@ -130,3 +130,26 @@ def test_the_workflow_verifies():
     (command,) = re.findall(r"autotune verify [^|]+", script)
     assert problem_of(command) is None
     assert "--max-loss" in command
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected", "attempts"),
+    [("0", 0, 1), ("1", 1, 1), ("2", 2, 1), ("3 0", 0, 2), ("3 1", 1, 2), ("3 3", 0, 2)],
+)
+def test_the_plain_recipe_repeats_noise_only(tmp_path, statuses, expected, attempts):
+    """examples/ci-verify.sh returns the status of `verify`; noise is asked twice, and passes with a warning."""
+    (tmp_path / "statuses").write_text("\n".join(statuses.split()) + "\n")
+    stand_in = tmp_path / "autotune"
+    stand_in.write_text(
+        '#!/bin/sh\necho "autotune $*" >> calls\nstatus=$(head -n 1 statuses)\nsed -i 1d statuses\nexit "$status"\n'
+    )
+    stand_in.chmod(0o755)
+    script = REPOSITORY / "examples" / "ci-verify.sh"
+    ran = subprocess.run(
+        ["sh", str(script), "my.yaml"],
+        cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert (ran.returncode, len(calls)) == (expected, attempts)
+    assert problem_of(calls[0]) is None
+    assert ("too noisy" in ran.stderr) == (statuses == "3 3")

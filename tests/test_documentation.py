@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import textwrap
 import tomllib
@@ -37,7 +39,11 @@ MARKER = re.compile(r"<!-- not executed: (.+) -->\s*$")
 BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)|!\[[^\]]*\]\((?P<image>[^)\s]+)\)")
 SPAN = re.compile(r"`([^`\n]+)`")
-ELSEWHERE = {"docs/python-api.md": "tests/api/test_page.py runs them one after the other"}
+ELSEWHERE = {
+    "docs/python-api.md": "tests/api/test_page.py runs them one after the other",
+    "docs/python-reference.md": "signatures",
+    "docs/tutorial.md": "tests/end_to_end/test_tutorial.py runs the page",
+}
 
 
 @dataclass(frozen=True)
@@ -111,12 +117,74 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-def test_every_page_is_listed() -> None:
-    """docs/README.md links each page, and docs/decisions/README.md each decision."""
-    for folder in (REPOSITORY / "docs", REPOSITORY / "docs" / "decisions"):
-        listed = (folder / "README.md").read_text(encoding="utf-8")
-        missing = [each.name for each in folder.glob("*.md") if each.name != "README.md" and each.name not in listed]
-        assert not missing
+# The site and its reference
+
+
+def of_the_site(name: str) -> Any:
+    """A module of docs/site/, which is no package: Sphinx and `make reference` run these files."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "docs" / "site" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """Once. The navigation is what docs/README.md and docs/decisions/README.md list; no entry is without a page, and no
+    part without an entry.
+    """
+    navigation = of_the_site("navigation")
+    listed = [f"{each}.md" for each in navigation.pages()]
+    assert sorted(set(listed)) == sorted(listed)
+    assert not [each for each in listed if not (REPOSITORY / each).is_file()]
+    assert {name_of(each) for each in PAGES} <= set(listed)
+    assert list(navigation.parts()) == ["Tutorial", "Guides", "Reference", "Evidence", "The code"]
+    assert all(navigation.parts().values())
+
+
+def test_the_reference_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands, Python API and knobs stand on their pages as in the code of now; `make reference` writes them anew."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "80")
+    outdated = [
+        f"{page}: {name}"
+        for (page, name), text in of_the_site("reference").sections().items()
+        if f"<!-- {name}: begin -->\n{text.strip()}\n<!-- {name}: end -->\n"
+        not in (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    ]
+    assert not outdated, "run: make reference"
+
+
+def test_documents_are_described(tmp_path: Path) -> None:
+    """docs/json.md names every command that has `--json`, and every key of a study's document and of its trials."""
+    page = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
+    with_json = [name for name, each in commands().commands.items() if "--json" in options_of(each)]
+    assert len(with_json) > 5
+    assert not [name for name in with_json if not re.search(rf"`{name}[^`]* --json`", " ".join(page.split()))]
+    shutil.copytree(REPOSITORY / "tests" / "study" / "recorded" / "studies", tmp_path / "recorded")
+    document = autotune.load_study("earlier", studies_dir=tmp_path / "recorded").document()
+    keys = {*document, *document["best"], *document["trials"][0], *document["confirmation"], *document["noise_floor"]}
+    assert not sorted(key for key in keys if f"`{key}`" not in page)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="the extra `docs` brings Sphinx")
+def test_the_site_is_built(tmp_path: Path) -> None:
+    """As by `make docs`, without a warning; every page is there, and nothing on it comes from another host."""
+    command = ["-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "--conf-dir", "docs/site"]
+    built = tmp_path / "site"
+    run = subprocess.run(
+        [sys.executable, *command, "--doctree-dir", str(tmp_path / "trees"), ".", str(built)],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stderr) == (0, "")
+    for page in (*of_the_site("navigation").pages(), "index"):
+        text = (built / f"{page}.html").read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"", text)
+        assert not [each for each in loaded if re.match(r"(?:\w+:)?//", each)]
+    styles = "".join(each.read_text(encoding="utf-8") for each in built.rglob("*.css"))
+    assert not re.findall(r"(?:@import|url\()[\s\"'(]*(?:https?:)?//", styles)
 
 
 # Commands
@@ -160,7 +228,8 @@ def problem_of_arguments(arguments: list[str]) -> str | None:
 def problem_of_python(arguments: list[str]) -> str | None:
     if arguments[0] == "-m":
         return None if importlib.util.find_spec(arguments[1]) else f"no module {arguments[1]}"
-    return None if (REPOSITORY / arguments[0]).exists() else f"no file {arguments[0]}"
+    written = any(each.text.startswith(f"# {arguments[0]}\n") for each in blocks())  # By the reader of a page.
+    return None if written or (REPOSITORY / arguments[0]).exists() else f"no file {arguments[0]}"
 
 
 def problem_of_pip(arguments: list[str]) -> str | None:

@@ -109,7 +109,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _all_commands(
     context: typer.Context,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback prints it
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the release, and those of the frameworks."

@@ -49,26 +49,22 @@ def test_kept_records_make_the_section_that_is_published(name):
 
 def made_up(name: str) -> list[object]:
     """Small records of a benchmark that has no kept ones."""
-    if name == "classes":
-        repeats = Repeats("any", (1.0, 1.1))
-        return [classes.Findings("t", 3, 2, 0.01, repeats, (), ())]
-    if name == "regions":
-        times = regions.Times([1.0], [0.1], 1, 0.0)
-        return [regions.Seen("vit", True, times, times, times)]
-    if name == "time_left":
-        work = RemainingWork((10.0,), 1, 4, None, 4, 3, 20.0, 10.0)
-        return [time_left.Run("any", 100.0, 40.0, 4, 4, (time_left.Estimate(10.0, work),))]
-    if name == "batches":
-        return [batches.Batches("t", 48, number, [10], [60.0]) for number in batches.WORKERS]
-    if name == "workers":
-        return [workers.Search(1, 8, 2.0, 16.0), workers.Search(2, 8, 2.0, 9.0)]
-    if name == "jobs":
-        compiled_s = {"alone": 9.0, "again": 9.0, "beside": 12.0}
-        return [
-            jobs.Times("vit", "default", n, {"alone": 1.0, "again": 1.02, "beside": 1.01}, compiled_s) for n in (0, 1)
-        ]
-    loop = LoopRun("loop", [LoopTrial({"execution": "eager"}, 1.0, 5.0)], 60.0)
-    return [loop, ToolRun("tool", 0, None, 10.0, "faster", {"execution": "eager"}, 2, 9.0, 5.0, 1.0, 2)]
+    times = regions.Times([1.0], [0.1], 1, 0.0)
+    work = RemainingWork((10.0,), 1, 4, None, 4, 3, 20.0, 10.0)
+    seconds, compiled_s = {"alone": 1.0, "again": 1.02, "beside": 1.01}, {"alone": 9.0, "again": 9.0, "beside": 12.0}
+    records: dict[str, list[object]] = {
+        "batches": [batches.Batches("t", 48, number, [10], [60.0]) for number in batches.WORKERS],
+        "classes": [classes.Findings("t", 3, 2, 0.01, Repeats("any", (1.0, 1.1)), (), ())],
+        "jobs": [jobs.Times("vit", "default", number, seconds, compiled_s) for number in (0, 1)],
+        "regions": [regions.Seen("vit", True, times, times, times)],
+        "time_left": [time_left.Run("any", 100.0, 40.0, 4, 4, (time_left.Estimate(10.0, work),))],
+        "wall_time": [
+            LoopRun("loop", [LoopTrial({"execution": "eager"}, 1.0, 5.0)], 60.0),
+            ToolRun("tool", 0, None, 10.0, "faster", {"execution": "eager"}, 2, 9.0, 5.0, 1.0, 2),
+        ],
+        "workers": [workers.Search(1, 8, 2.0, 16.0), workers.Search(2, 8, 2.0, 9.0)],
+    }
+    return records[name]
 
 
 @pytest.mark.parametrize("name", MADE_UP)

@@ -1,0 +1,148 @@
+"""Writes the generated parts of the reference: all commands, the Python API, the knobs of the bundled spaces.
+
+    python docs/site/reference.py
+
+Each part stands between two markers of a page under docs/, as the sections of the benchmarks do. It is committed, so
+that a page is whole where the site is not built; tests/test_documentation.py compares the pages with the code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
+
+import python_api
+import typer
+
+from autotune.cli import app
+from autotune.config import Scalar
+from autotune.space.load import read_space_file
+from autotune.space.schema import Conditions, KnobEntry, ValueEntry
+from benchmarks.record import table, with_section
+
+DOCS = REPOSITORY / "docs"
+
+
+# Commands
+
+
+def commands() -> str:
+    """Every command with its arguments and options, as `-h` prints them."""
+    return "\n".join(f"## `autotune {name}`\n\n{text}" for name, text in _commands_of(typer.main.get_command(app), ""))
+
+
+def _commands_of(group: Any, before: str) -> Iterator[tuple[str, str]]:
+    for name, command in group.commands.items():
+        whole = f"{before}{name}"
+        yield whole, _command(command)
+        if hasattr(command, "commands"):
+            yield from _commands_of(command, f"{whole} ")
+
+
+def _command(command: Any) -> str:
+    context = command.make_context(command.name, ["-"], resilient_parsing=True)
+    records = (each.get_help_record(context) for each in command.get_params(context))
+    rows = [[_code(option), _cell(text)] for option, text in filter(None, records) if not option.endswith("--help")]
+    about = _cell(" ".join((command.help or "").split()))
+    return f"{about}\n" + (f"\n{table(['option or argument', 'meaning'], rows)}\n" if rows else "")
+
+
+def _cell(text: str) -> str:
+    """Plain text that Markdown leaves as it is."""
+    return python_api.linked(" ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*"))
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+# Knobs
+
+_EVERYWHERE = ["cpu", "gpu", "ascend"]
+
+
+def knobs(framework: str) -> str:
+    """A row for each knob and, below it, one for each group of values that is offered under the same conditions."""
+    space = read_space_file(REPOSITORY / "search_spaces" / f"{framework}.yaml")
+    rows = [row for name, entry in space.knobs.items() for row in _rows(name, entry)]
+    return f"{table(['knob', 'values', 'what it does', 'from preset', 'offered'], rows)}\n"
+
+
+def _rows(name: str, entry: KnobEntry) -> Iterator[list[str]]:
+    about = [_cell(entry.about), *([f"With {_pattern(entry)}."] if entry.when else [])]
+    first, meaning = f"[`{name}`]({entry.doc})", ". ".join(each.rstrip(".") for each in about if each)
+    for (preset, offered), values in groupby(entry.entries(), key=lambda value: _offered(entry, value)):
+        several = list(values)
+        because = _cell("; ".join(dict.fromkeys(each.because for each in several if each.because)))
+        shown = ", ".join(_value(each.value, entry) for each in several)
+        yield [first, shown, ". ".join(filter(None, (meaning, because))), preset, offered]
+        first, meaning = "", ""
+
+
+def _value(value: Scalar, entry: KnobEntry) -> str:
+    is_default = value == entry.default and type(value) is type(entry.default)
+    return f"`{_word(value)}`{' (default)' if is_default else ''}"
+
+
+def _word(value: Scalar) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _pattern(entry: KnobEntry) -> str:
+    wanted = {knob: value if isinstance(value, list) else [value] for knob, value in entry.when.items()}
+    return ", ".join(f"`{knob}={' or '.join(map(_word, values))}`" for knob, values in wanted.items())
+
+
+def _offered(knob: Conditions, value: ValueEntry) -> tuple[str, str]:
+    """The preset that begins to try it, and under which conditions it is tried; those of the knob and of the value."""
+    presets = ["quick", "standard", "exhaustive"]
+    preset = max(knob.preset, value.preset, key=presets.index)
+    return preset, "; ".join(_conditions(knob, value)) or "always"
+
+
+def _conditions(*both: Conditions) -> Iterator[str]:
+    devices = [each for each in _EVERYWHERE if all(each in one.devices for one in both)]
+    if devices != _EVERYWHERE:
+        yield " or ".join(devices)
+    for tasks, words in ((["infer"], "inference only"), (["train"], "training only")):
+        if any(each.tasks == tasks for each in both):
+            yield words
+    yield from dict.fromkeys(f"releases {each.versions}" for each in both if each.versions)
+    yield from dict.fromkeys(f"Python {each.python}" for each in both if each.python)
+    yield from dict.fromkeys(f"package {name}" for each in both for name in each.packages)
+    if (error := max(each.error for each in both)) > 0:
+        yield f"tolerance {error:g} or more"
+    yield from dict.fromkeys(need for each in both for need in each.needs)
+    if any(each.process for each in both):
+        yield "`--process-settings`"
+
+
+# Pages
+
+
+def sections() -> dict[tuple[str, str], str]:
+    """(page, name of the section) -> what has to stand there."""
+    return {
+        ("commands.md", "commands"): commands(),
+        ("python-reference.md", "python"): python_api.text(),
+        ("knobs.md", "space-torch"): knobs("torch"),
+        ("knobs.md", "space-mindspore"): knobs("mindspore"),
+    }
+
+
+def main() -> None:
+    """Write every section into its page."""
+    for (page, name), text in sections().items():
+        file = DOCS / page
+        file.write_text(with_section(file.read_text(encoding="utf-8"), name, f"{text.strip()}\n"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
