@@ -142,7 +142,7 @@ def _named(parameters: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _flag_of(parameter: Any) -> str:
-    return max(parameter.opts, key=len).lstrip("-")
+    return str(max(parameter.opts, key=len)).lstrip("-")
 
 
 def _flag(key: object) -> str:

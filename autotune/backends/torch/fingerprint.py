@@ -29,7 +29,7 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
     code = emitted_code() if settings.compiles_anything else []
     if code is None:
         return None
-    content = {
+    content: dict[str, Any] = {
         "code": code,
         "capture": _capture() if settings.compiles_anything else None,
         "region": [compiled_paths(rewritten(model)), left_paths(rewritten(model))],
