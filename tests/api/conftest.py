@@ -58,7 +58,7 @@ def scripted(monkeypatch, measurement):
 
     def script(override=lambda config: None):
         trials = ScriptedTrials(partial(outcome, override=override))
-        monkeypatch.setattr(running, "runners_of", lambda study: nullcontext(trials))
+        monkeypatch.setattr(running, "runners_of", lambda *_: nullcontext(trials))
 
     script()
     return script
