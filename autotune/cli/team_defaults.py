@@ -128,7 +128,7 @@ def _value(context: typer.Context, place: str, parameter: Any, value: Any) -> An
     texts = several if is_flag else [str(each) for each in several]
     given = texts if parameter.multiple else texts[0]
     try:
-        parameter.type_cast_value(context, given)
+        parameter.process_value(context, given)
     except typer.BadParameter as mistake:
         raise InputError(f"{place}: {mistake.message}") from None
     return given

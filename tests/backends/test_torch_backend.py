@@ -14,6 +14,7 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from tests.conftest import REPOSITORY
 
@@ -112,6 +113,7 @@ def run_torch(tmp_path, make_request, workload):
     path.write_text(MODEL_FILE)
 
     def run(function, settings, *, preload=True, **overrides):
+        overrides = {"limits": Limits(), **overrides}
         model = workload.model_copy(update={"framework": "torch", "reference": f"{path}:{function}", "model": function})
         with Runner("torch", {}, preload=preload, log=tmp_path / "log") as runner:
             untuned = make_request(None, workload=model, config=Config({"execution": "eager"}), **overrides)

@@ -39,15 +39,20 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
     torch_compile: Callable[..., Any] = inspect.unwrap(torch.compile)
     if not entries:
         return lambda target: torch_compile(target, **arguments)
-    # The one place where dynamo calls the compiler, be it for the first call, another shape or the rest of a broken
-    # graph. Patching around each call instead would cost it some 40 microseconds (2.13).
-    context = getattr(torch_compile(torch.nn.Identity(), **arguments), "dynamo_ctx", None)
-    if not callable(getattr(context, "callback", None)):
-        raise InvalidConfigError(f"torch {torch.__version__} cannot keep compiler settings to one model")
-    assert context is not None
-    context.callback = _under(entries, context.callback)
-    compile_: Compile = context
-    return compile_
+
+    def context() -> Any:
+        """The one place where dynamo calls the compiler, be it for the first call, another shape or the rest of a broken
+        graph. Patching around each call instead would cost it some 40 microseconds (2.13)."""
+        made = getattr(torch_compile(torch.nn.Identity(), **arguments), "dynamo_ctx", None)
+        if not callable(getattr(made, "callback", None)):
+            raise InvalidConfigError(f"torch {torch.__version__} cannot keep compiler settings to one model")
+        assert made is not None
+        made.callback = _under(entries, made.callback)
+        return made
+
+    context()
+    # One for each target, as torch.compile has it: `isolate_recompiles` keeps contexts apart.
+    return lambda target: context()(target)
 
 
 class ConstantsSeen:
