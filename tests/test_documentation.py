@@ -203,7 +203,9 @@ def options_of(command: Any) -> set[str]:
 def problem_of(line: str) -> str | None:
     """Why a command line would be refused, by the parser that a user meets; for other programs, what is missing."""
     words = shlex.split(line, comments=True)
-    while words and (words[0] in ("taskset", "-c", "nohup") or words[0].isdigit() or re.match(r"\w+=", words[0])):
+    while words and (
+        words[0] in ("taskset", "-c", "nohup") or re.fullmatch(r"[\d,]+", words[0]) or re.match(r"\w+=", words[0])
+    ):
         words.pop(0)
     program, *rest = words
     if program in ("python", ".venv/bin/python") and rest[:1] == ["cli.py"]:

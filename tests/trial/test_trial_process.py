@@ -157,6 +157,8 @@ def test_variables_of_a_config_stand_in_the_child(tmp_path, make_request, model_
         f"    open(os.path.join({str(tmp_path)!r}, found), 'w').close()\n    return (lambda x: x), np.ones((2, 2))\n"
     )
     with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
+        runner.run(TrialFolder(tmp_path / "untuned"), make_request())
+        (tmp_path / "none").unlink()
         config = {"behaviour": "right", "env.GOMP_SPINCOUNT": 7}
         assert isinstance(runner.run(TrialFolder(tmp_path / "0"), make_request(config)), Measurement)
         assert (tmp_path / "7").exists()

@@ -41,8 +41,8 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
         return lambda target: torch_compile(target, **arguments)
 
     def context() -> Any:
-        """The one place where dynamo calls the compiler, be it for the first call, another shape or the rest of a broken
-        graph. Patching around each call instead would cost it some 40 microseconds (2.13)."""
+        """With the one place where dynamo calls the compiler, be it for the first call, another shape or the rest of a
+        broken graph. Patching around each call instead would cost it some 40 microseconds (2.13)."""
         made = getattr(torch_compile(torch.nn.Identity(), **arguments), "dynamo_ctx", None)
         if not callable(getattr(made, "callback", None)):
             raise InvalidConfigError(f"torch {torch.__version__} cannot keep compiler settings to one model")
@@ -50,9 +50,12 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
         made.callback = _under(entries, made.callback)
         return made
 
+    def compile_(target: Any) -> Any:
+        # A context for each target, as torch.compile has it: `isolate_recompiles` keeps contexts apart.
+        return context()(target)
+
     context()
-    # One for each target, as torch.compile has it: `isolate_recompiles` keeps contexts apart.
-    return lambda target: context()(target)
+    return compile_
 
 
 class ConstantsSeen:
