@@ -50,11 +50,12 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
         made.callback = _under(entries, made.callback)
         return made
 
+    made_ahead = iter([context()])  # A release that cannot is refused before anything is compiled.
+
     def compile_(target: Any) -> Any:
         # A context for each target, as torch.compile has it: `isolate_recompiles` keeps contexts apart.
-        return context()(target)
+        return (next(made_ahead, None) or context())(target)
 
-    context()
     return compile_
 
 
