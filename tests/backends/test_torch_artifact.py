@@ -21,7 +21,7 @@ from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]  # Four processes with empty caches: two minutes.
 
 CONFIG = {"execution": "compile"}
 MODEL = """
@@ -82,7 +82,6 @@ def shared_objects(folder):
     return sorted(path.name for path in folder.rglob("*.so"))
 
 
-@pytest.mark.slow
 def test_everything_is_found_in_the_artifact(made):
     """Graph and kernels: the graph caches hit, and the C++ compiler is not called for a single kernel."""
     folder, request, artifact = made
