@@ -126,9 +126,7 @@ class TimeLeft:
         if not may_stop_early(study, self._session.budget) or len(study.manifest.objectives) > 1:
             return None
         counted = [each for each in records if each.counts]
-        is_feasible = (each.state == "measured" for each in counted)
         idle = count_idle(
-            self._session.value(each.measurement) if ok else math.inf
-            for each, ok in zip(counted, is_feasible, strict=True)
+            self._session.value(each.measurement) if each.state == "measured" else math.inf for each in counted
         )
         return max(FEWEST_TRIALS, len(counted) + FEWEST_IDLE - idle)
