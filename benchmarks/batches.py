@@ -21,6 +21,7 @@ import optuna
 
 from autotune.study.open import create_study
 from autotune.study.study import Asked, Study
+from autotune.tuning.jobs import num_at_once
 from benchmarks.frame import Benchmark
 from benchmarks.record import Goal, table
 from benchmarks.replay import MOST_TRIALS, tables_in
@@ -55,7 +56,9 @@ class Batches:
     num_configs: int
     num_workers: int
     compilations: list[int]
-    """Begun until a config within 2 % of the best one was measured, those that were running then included."""
+    """That ended until a config within 2 % of the best one was measured, its own included."""
+    begun: list[int]
+    """The same, with those that were running then."""
     search_s: list[float]
     """By the simulated clock."""
 
@@ -81,12 +84,12 @@ def run(case: Case) -> Batches:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     question = Question(tables_in(case.tables)[case.table])
     searches = [_search(question, seed, case.num_workers) for seed in range(case.num_seeds)]
-    compilations, search_s = zip(*searches, strict=True)
-    return Batches(case.table, len(question.table.rows), case.num_workers, list(compilations), list(search_s))
+    compilations, begun, search_s = map(list, zip(*searches, strict=True))
+    return Batches(case.table, len(question.table.rows), case.num_workers, compilations, begun, search_s)
 
 
-def _search(question: Question, seed: int, num_workers: int) -> tuple[int, float]:
-    """Compilations begun, and seconds."""
+def _search(question: Question, seed: int, num_workers: int) -> tuple[int, int, float]:
+    """Compilations, those begun, and seconds."""
     replay = Replay(question, MOST_TRIALS)
     with tempfile.TemporaryDirectory(prefix="autotune-batches-") as folder:
         study = create_study(Path(folder), manifest_of(question.table.space, seed))
@@ -96,24 +99,24 @@ def _search(question: Question, seed: int, num_workers: int) -> tuple[int, float
             study.close()
 
 
-def _run(replay: Replay, study: Study, num_workers: int) -> tuple[int, float]:
+def _run(replay: Replay, study: Study, num_workers: int) -> tuple[int, int, float]:
     by_config = replay.question.table.by_config
     running: list[tuple[float, int, Asked]] = []
     now = 0.0
     while True:
         # As `tune` does it: the untuned model runs alone, since it leaves the reference.
-        while len(running) < (num_workers if replay.rows else 1):
+        while len(running) < (num_at_once(num_workers, study.num_recorded()) if replay.rows else 1):
             asked = study.ask(longest_s=60)
             if asked is None:
                 break
             heapq.heappush(running, (now + by_config[asked.config].trial_s, asked.number, asked))
         if not running:
-            return len(replay.rows), now
+            return len(replay.rows), len(replay.rows), now
         now, _, asked = heapq.heappop(running)
         try:
             study.tell(asked, replay.run(asked.config))
         except Enough:
-            return len(replay.rows) + len(running), now
+            return len(replay.rows), len(replay.rows) + len(running), now
 
 
 def growths(records: Sequence[Batches]) -> dict[str, float]:
@@ -138,15 +141,16 @@ def section(records: Sequence[Batches]) -> str:
     """A row for each table and number of workers."""
     about = (
         "The tool's own search on the recorded tables (`benchmarks/tables/`), with simulated workers: a trial takes as "
-        "long as when the table was recorded, and a worker that is free asks at once. *Compilations*: begun until a "
-        "config within 2 % of the best one was measured, those included that were still running then. *Minutes*: by "
-        "the simulated clock, every worker a machine of its own."
+        "long as when the table was recorded. A worker that is free asks at once, but no more of them run at a time "
+        "than there are trials on record (three from the start). *Compilations*: until a config within 2 % of the best one "
+        "was measured; *begun*: with those that were still running then. *Minutes*: by the simulated clock, every "
+        "worker a machine of its own."
     )
-    header = ["table", "configs", "workers", "compilations", "at most", "minutes"]
+    header = ["table", "configs", "workers", "compilations", "at most", "begun", "minutes"]
     rows = [
         [
             each.table, str(each.num_configs), str(each.num_workers), f"{each.mean:.1f}", str(max(each.compilations)),
-            f"{statistics.fmean(each.search_s) / 60:.1f}",
+            f"{statistics.fmean(each.begun):.1f}", f"{statistics.fmean(each.search_s) / 60:.1f}",
         ]
         for each in records
     ]  # fmt: skip

@@ -13,6 +13,8 @@ SPARE_BYTES = 2**30
 """A compiler's own memory, and what the system needs, for each trial."""
 MEMORY_FACTOR = 2
 """A process that compiles holds the model and what it makes of it: times the largest peak of a trial so far."""
+FEWEST_AT_ONCE = 3
+"""Trials that a search may begin with, side by side: with the untuned model as many as make a first forecast."""
 _OF_COMPILING = ("compile", "total")
 
 
@@ -21,6 +23,14 @@ def num_jobs_in(study: Study, wanted: int | None) -> int:
     if study.untuned_record() is None or not may_compile_ahead(study):
         return 1
     return fitting_jobs(_peak_bytes(study)) if wanted is None else wanted
+
+
+def num_at_once(num_places: int, num_recorded: int) -> int:
+    """Trials to run side by side in a search that may end early: at first fewer than there are places for them.
+
+    What is recorded chooses what comes next. Figures: docs/decisions/0028-ray.md.
+    """
+    return min(num_places, max(FEWEST_AT_ONCE, num_recorded))
 
 
 def fitting_jobs(peak_bytes: int | None) -> int:

@@ -41,6 +41,7 @@ from autotune.tuning.events import (
 )
 from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
+from autotune.tuning.jobs import num_at_once
 from autotune.tuning.lost_workers import until_no_worker_is_lost
 from autotune.tuning.noise_floor import check_drift, measure_noise_floor, note_drift
 from autotune.tuning.reuse import shelve
@@ -199,7 +200,7 @@ class Tuner:
 
     def _ask_ahead(self, longest_s: float) -> StopReason | None:
         """Ask for as many trials as may run at the same time. Returns why there are fewer, if so."""
-        while len(self._queue) < self._session.num_jobs:
+        while len(self._queue) < self._num_at_once():
             if not self._wants_more():
                 return StopReason.TRIALS
             if self._gain_is_negligible():
@@ -209,6 +210,10 @@ class Tuner:
                 return StopReason.EXHAUSTED
             self._queue.add(asked, longest_s)
         return None
+
+    def _num_at_once(self) -> int:
+        places = self._session.num_jobs
+        return num_at_once(places, self._study.num_recorded()) if may_stop_early(self._study, self._budget) else places
 
     def _prune(self) -> None:
         """Measure the winner without settings that may have no effect, unless a trial shows it already."""

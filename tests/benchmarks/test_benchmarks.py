@@ -339,7 +339,9 @@ def test_eight_workers_are_held_against_one():
     """Compilations of eight as a multiple of one's, table by table and in all."""
 
     def of(name, num_workers, *compilations):
-        return batches.Batches(name, 48, num_workers, list(compilations), [60.0] * len(compilations))
+        return batches.Batches(
+            name, 48, num_workers, list(compilations), list(compilations), [60.0] * len(compilations)
+        )
 
     kept = [of("a", 1, 10, 10), of("a", 8, 13, 15), of("b", 1, 20), of("b", 8, 32)]
     assert batches.growths(kept) == {"a": 1.4, "b": 1.6}

@@ -53,7 +53,7 @@ def made_up(name: str) -> list[object]:
     work = RemainingWork((10.0,), 1, 4, None, 4, 3, 20.0, 10.0)
     seconds, compiled_s = {"alone": 1.0, "again": 1.02, "beside": 1.01}, {"alone": 9.0, "again": 9.0, "beside": 12.0}
     records: dict[str, list[object]] = {
-        "batches": [batches.Batches("t", 48, number, [10], [60.0]) for number in batches.WORKERS],
+        "batches": [batches.Batches("t", 48, number, [10], [9], [60.0]) for number in batches.WORKERS],
         "classes": [classes.Findings("t", 3, 2, 0.01, Repeats("any", (1.0, 1.1)), (), ())],
         "jobs": [jobs.Times("vit", "default", number, seconds, compiled_s) for number in (0, 1)],
         "regions": [regions.Seen("vit", True, times, times, times)],

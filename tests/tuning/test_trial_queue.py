@@ -72,6 +72,16 @@ def test_the_next_trial_is_started_before_one_is_timed(make_study, tune, runner)
             assert search.index(("prepare", following)) < search.index(("run", name))
 
 
+def test_a_search_that_may_end_early_begins_with_few(make_study, tune, runner):
+    """No more trials run at a time than there are on record, and three from the start; all others start at once."""
+    for name, stops_early, most_at_first in (("early", True, 3), ("all", False, 6)):
+        runner.did.clear()
+        tune(make_study(name), num_jobs=6, budget=SEARCH_ALL.but(num_trials=8, stop_early=stops_early))
+        search = [what for what, folder in runner.did if folder.isdecimal()]
+        assert search[0] == "run"
+        assert search.index("run", 1) - 1 == most_at_first
+
+
 def test_the_answer_and_the_records_are_those_of_one_at_a_time(make_study, tune):
     """Every trial of the budget is recorded, in order, none twice, and the fastest config wins."""
     study = make_study()
