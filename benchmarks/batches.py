@@ -142,9 +142,9 @@ def section(records: Sequence[Batches]) -> str:
     about = (
         "The tool's own search on the recorded tables (`benchmarks/tables/`), with simulated workers: a trial takes as "
         "long as when the table was recorded. A worker that is free asks at once, but no more of them run at a time "
-        "than there are trials on record (three from the start). *Compilations*: until a config within 2 % of the best one "
-        "was measured; *begun*: with those that were still running then. *Minutes*: by the simulated clock, every "
-        "worker a machine of its own."
+        "than there are trials on record (three from the start). *Compilations*: until a config within 2 % of the "
+        "best one was measured; *begun*: with those that were still running then. *Minutes*: by the simulated clock, "
+        "every worker a machine of its own."
     )
     header = ["table", "configs", "workers", "compilations", "at most", "begun", "minutes"]
     rows = [
