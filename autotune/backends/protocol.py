@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +52,8 @@ class DeviceReport:
     compilers: dict[str, str]
     """Compilers and runtimes that the framework's backends need -> version or where found."""
     notes: tuple[str, ...] = ()
+    shared: dict[Device, str] = field(default_factory=dict)
+    """Device -> what else computes on it, in words."""
 
 
 class Backend(Protocol):

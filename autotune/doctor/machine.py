@@ -40,7 +40,8 @@ def _examine_framework(framework: str) -> list[MachineFinding]:
         return [MachineFinding(what=framework, ok=False, found=str(error), cure=error.tip, is_framework=True)]
     findings = [MachineFinding(what=framework, ok=True, found=found.version, is_framework=True)]
     for device, name in found.devices.items():
-        findings.append(MachineFinding(what=f"{framework} on {device}", ok=True, found=name))
+        said = "; ".join(filter(None, [name, found.shared.get(device)]))
+        findings.append(MachineFinding(what=f"{framework} on {device}", ok=True, found=said))
     for note in found.notes:
         absent, _, cure = note.partition(":")
         findings.append(

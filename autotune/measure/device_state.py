@@ -19,6 +19,10 @@ HARD = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "
 """Reasons of a slowdown that is none of the model's: such samples are dropped. A power cap is none of them, since a big
 GPU under load runs at its cap for good."""
 POWER_CAP = "sw_power_cap"
+MOST_REPEATED = 4
+"""Turns that a process repeats: a device that does not cool down in these is throttled for good."""
+COOLING_S = 0.5
+"""Wait before a turn is repeated, with nothing on the device but what others run."""
 
 
 class DeviceReading(Record):
@@ -28,6 +32,8 @@ class DeviceReading(Record):
     memory_clock_mhz: NonNegativeInt | None = None
     power_w: NonNegativeFloat | None = None
     temperature_c: int | None = None
+    num_processes: NonNegativeInt | None = None
+    """That compute on it, this one among them; in blocks also the other contestants."""
     reasons: tuple[str, ...] = ()
     """Why its clocks are not higher, in NVML's words: https://docs.nvidia.com/deploy/nvml-api/"""
 
@@ -45,6 +51,8 @@ class DeviceState(Record):
     """In pairs, in the order of the stretches, those included whose samples were dropped."""
     num_dropped: NonNegativeInt = 0
     """Samples that were taken while the device was throttled, and are not among the rest."""
+    num_repeated: NonNegativeInt = 0
+    """Turns that were taken again because the device was throttled in them."""
     always_throttled: bool = False
     """No sample was taken without, so that none was dropped."""
 
@@ -89,6 +97,7 @@ class DeviceWatch:
     _throttled: list[range] = field(default_factory=list)
     _begun_at: int = 0
     _before: DeviceReading | None = None
+    _num_repeated: int = 0
 
     def begin(self, num_samples: int) -> None:
         """A stretch begins; so many samples were taken before it."""
@@ -104,6 +113,14 @@ class DeviceWatch:
         if self._before.is_throttled or after.is_throttled:
             self._throttled.append(range(self._begun_at, num_samples))
 
+    def repeats(self, turn: range) -> bool:
+        """Whether a turn is taken again: all of it was throttled, and the process has repeats left."""
+        lost = {number for stretch in self._throttled for number in stretch}
+        if self._num_repeated == MOST_REPEATED or not turn or not lost.issuperset(turn):
+            return False
+        self._num_repeated += 1
+        return True
+
     def dropped(self, num_samples: int) -> frozenset[int]:
         """Numbers of the samples that do not count; none where that would be all."""
         found = frozenset(number for stretch in self._throttled for number in stretch)
@@ -118,6 +135,7 @@ class DeviceWatch:
             identity=self.instruments.identity(),
             readings=tuple(self._readings),
             num_dropped=num_dropped,
+            num_repeated=self._num_repeated,
             always_throttled=bool(self._throttled) and num_dropped == 0,
         )
 

@@ -20,7 +20,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from autotune.measure.device_state import DeviceWatch, Instruments, without
+from autotune.measure.device_state import COOLING_S, DeviceWatch, Instruments, without
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.machine_load import LoadMeter
 from autotune.measure.measurement import Samples, Usage
@@ -109,8 +109,12 @@ def take_turns(
     next_turn: Callable[[], bool],
     clock: Clock = time.perf_counter,
     instruments: Instruments | None = None,
+    *,
+    wait: Callable[[float], object] = time.sleep,
 ) -> Samples:
     """Warm up, then take one burst of passes each time that `next_turn` (which waits) returns True.
+
+    A turn in which the device was throttled is taken again after a wait, a few times in a process.
 
     Each turn begins with a call that is not counted, because other processes used the processor's caches between turns.
     Raises RuntimeError if there was no turn at all.
@@ -120,18 +124,26 @@ def take_turns(
     turns = []
     while next_turn():
         begun = clock()
-        calls[-1]()
-        num_before = len(log.latency_s)
-        end = clock() + plan.turn_s
-        with log.watched():
-            while clock() < end or len(log.latency_s) - num_before < plan.fewest_in_turn:
-                log.time_pass(calls, clock)
-                if _is_out_of_time(log, calls, plan, clock() - begun):
-                    break
-        turns.append(range(num_before, len(log.latency_s)))
+        turns.append(_take_turn(calls, plan, clock, log, begun))
+        while not _is_out_of_time(log, calls, plan, clock() - begun) and log.device.repeats(turns[-1]):
+            wait(COOLING_S)
+            turns.append(_take_turn(calls, plan, clock, log, begun))
     if not turns:
         raise RuntimeError("ended before its first turn")
     return log.samples(warmup, steady, "turns", tuple(turns))
+
+
+def _take_turn(calls: Calls, plan: SamplingPlan, clock: Clock, log: SampleLog, begun: float) -> range:
+    """A burst of passes. Returns the numbers of its samples."""
+    calls[-1]()
+    num_before = len(log.latency_s)
+    end = clock() + plan.turn_s
+    with log.watched():
+        while clock() < end or len(log.latency_s) - num_before < plan.fewest_in_turn:
+            log.time_pass(calls, clock)
+            if _is_out_of_time(log, calls, plan, clock() - begun):
+                break
+    return range(num_before, len(log.latency_s))
 
 
 def take_cold_pass(

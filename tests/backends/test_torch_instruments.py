@@ -7,16 +7,19 @@ binding: https://pypi.org/project/nvidia-ml-py/, events: https://docs.pytorch.or
 from __future__ import annotations
 
 import importlib.machinery
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from autotune.backends.protocol import DeviceReport
+from autotune.doctor import machine
 from autotune.measure.device_state import HARD, POWER_CAP
 
 torch = pytest.importorskip("torch")
 from autotune.backends.torch import instruments  # noqa: E402
-from autotune.backends.torch.instruments import CudaInstruments  # noqa: E402
+from autotune.backends.torch.instruments import CudaInstruments, others_on_gpu  # noqa: E402
 from autotune.backends.torch.nvml import REASONS, Nvml  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -39,6 +42,7 @@ class FakeNvml(ModuleType):
         self._has_driver, self._num_gpus = has_driver, num_gpus
         self._reasons, self._unsupported = reasons, unsupported
         self._is_ready = False
+        self.processes: list[SimpleNamespace] = []
         self.asked: list[str] = []
 
     def nvmlInit(self) -> None:  # noqa: N802
@@ -79,6 +83,7 @@ ANSWERS = {
     "nvmlDeviceGetPersistenceMode": lambda nvml, handle: 1,
     "nvmlDeviceGetComputeMode": lambda nvml, handle: 3,
     "nvmlDeviceGetMigMode": lambda nvml, handle: [0, 0],
+    "nvmlDeviceGetComputeRunningProcesses": lambda nvml, handle: nvml.processes,
     "nvmlSystemGetDriverVersion": lambda nvml: b"580.159.04",
 }
 
@@ -170,6 +175,23 @@ def test_a_device_is_more_than_its_name(nvml):
     assert said["compute mode"] == "exclusive process"
     assert (said["persistence"], said["MIG"], said["driver"]) == ("on", "off", "580.159.04")
     assert (said["compute capability"], said["multiprocessors"], said["memory"]) == ("9.0", "132", "139 GiB")
+
+
+def test_other_processes_on_the_gpu_are_said(nvml):
+    """How many there are, and what memory they hold, as far as the driver tells; this process is none of them."""
+    fake, cuda = nvml(), FakeCuda()
+    fake.processes = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=2**30)]
+    assert others_on_gpu(cuda) is None
+    fake.processes.append(SimpleNamespace(pid=0, usedGpuMemory=3 * 2**29))
+    assert others_on_gpu(cuda) == "1 other process on it, with 1.5 GiB"
+    fake.processes.append(SimpleNamespace(pid=0, usedGpuMemory=None))
+    assert others_on_gpu(cuda) == "2 other processes on it, with 1.5 GiB"
+    reading = CudaInstruments(cuda).read()
+    assert reading is not None
+    assert reading.num_processes == 3
+    nvml(unsupported=("nvmlDeviceGetComputeRunningProcesses",))
+    assert others_on_gpu(cuda) is None
+    assert CudaInstruments(cuda).read().num_processes is None
 
 
 def test_nothing_on_the_device_is_set(nvml):
@@ -267,3 +289,12 @@ def test_only_a_cuda_graph_takes_two_calls():
     assert captures_graphs(on_device, Settings(compiled=True, backend="cudagraphs"))
     assert not captures_graphs(on_device, Settings(compiled=True, mode="max-autotune-no-cudagraphs"))
     assert not captures_graphs(on_device, Settings(compiled=False))
+
+
+def test_doctor_says_what_else_computes_on_a_gpu(monkeypatch, tmp_path):
+    """Beside the name of the device, before any study: a shared GPU gives no figures."""
+    report = DeviceReport("2.13.0", {"cpu": "cpu", "gpu": "H200"}, {}, (), {"gpu": "1 other process on it"})
+    monkeypatch.setattr(machine, "framework_names", lambda: ("torch",))
+    monkeypatch.setattr(machine, "find_devices", lambda framework: report)
+    found = {each.what: each.found for each in machine.examine(tmp_path)}
+    assert (found["torch on cpu"], found["torch on gpu"]) == ("cpu", "H200; 1 other process on it")

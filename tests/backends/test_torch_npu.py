@@ -61,8 +61,9 @@ def test_without_torch_npu_there_is_no_npu():
 
 
 def test_the_device_is_there_once_torch_npu_is_imported(installed):
-    """The import comes before the first question to the device; its name is torch_npu's."""
+    """The import comes before the first question to the device; its name is torch_npu's. Others are torch's own."""
     stand_in = installed()
+    assert torch.get_device_module("cpu") is torch.cpu
     assert npu.device_label() == "Ascend910B0"
     assert stand_in.calls == [("import", "torch_npu")]
     assert TorchBackend().find().devices["ascend"] == "Ascend910B0"

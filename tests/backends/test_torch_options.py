@@ -50,7 +50,7 @@ class TestWhatIsTaken:
             ("inductor.max_fusion_size", 128),
             ("inductor.cpp.simdlen", 256),
             ("inductor.aggressive_fusion", True),
-            ("inductor.partitioned_scatter_memory_budget", 0.5),
+            ("inductor.cpu_gpu_bw", 0.5),
             ("inductor.triton.max_tiles", None),
             ("dynamo.specialize_float", True),
         ],
@@ -82,7 +82,7 @@ class TestWhatIsTaken:
             ("inductor.max_fusion_siz", 128, "has no setting"),
             ("inductor.max_fusion_size", True, "true is not an integer"),
             ("inductor.max_fusion_size", "128", '"128" is not an integer'),
-            ("inductor.partitioned_scatter_memory_budget", 1, "1 is not a number with a point"),
+            ("inductor.cpu_gpu_bw", 1, "1 is not a number with a point"),
         ],
     )
     def test_all_else_is_refused(self, knob, value, words):

@@ -40,6 +40,7 @@ NEEDS = {
     "mindspore_training": ("mindspore",),
     "serving": ("torch", "fastapi", "uvicorn"),
     "deadlines": ("torch",),
+    "quantized": ("torch", "torchao"),
 }
 """Example -> what it imports; its framework first."""
 
@@ -71,7 +72,7 @@ def example(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
-TRAINING = [example(name) for name in NEEDS if name not in ("serving", "deadlines")]
+TRAINING = [example(name) for name in NEEDS if name not in ("serving", "deadlines", "quantized")]
 SERVING = [example("serving")]
 
 
@@ -102,7 +103,8 @@ def command(name: str, *arguments: str) -> list[str]:
 
 def surroundings() -> dict[str, str]:
     # As a user of a checkout has them, from any folder; one thread is enough for models of this size.
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "GLOG_v": "3"}
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "GLOG_v": "3"}
 
 
 def run(name: str, folder: Path, tuned: str, flag: str = "--tuned") -> str:
@@ -271,6 +273,34 @@ def test_deadlines_before_anything_was_tuned(tmp_path, name):
     said = run(name, tmp_path, "nowhere.yaml", "--tiers")
     assert number(r"graphs: (\d+)", said) == 0
     assert number(r"(\d+) ticks", said) == 200
+    assert len([line for line in said.splitlines() if "nowhere.yaml" in line]) == 1
+
+
+# Quantised layers
+
+
+@pytest.mark.parametrize("value", ["int8_weights", "int8_both"])
+@pytest.mark.parametrize("name", [example("quantized")])
+@pytest.mark.slow
+def test_a_quantised_variant(tmp_path, name, value):
+    """What runs on a CPU runs in a job, and differs from the plain model by no more than the tolerance that the example
+    names: the same comparison as in a study."""
+    tuned = write_tuned(name, tmp_path / "best.yaml")
+    content = yaml.safe_load(tuned.read_text())
+    content["config"]["variant.linear"] = value
+    tuned.write_text(yaml.safe_dump({**content, "variants": {"linear": f"quantized:{value}"}}))
+    said = run(name, tmp_path, str(tuned))
+    assert "untuned" not in said
+    tolerance = number(r"--tolerance (\S+)", (EXAMPLES / f"{name}.py").read_text())
+    assert 0 < number(r"largest difference: (\S+)", said) < tolerance
+
+
+@pytest.mark.parametrize("name", [example("quantized")])
+@pytest.mark.slow
+def test_a_quantised_job_before_anything_was_tuned(tmp_path, name):
+    """Nothing is quantised without the file, and the log says so once."""
+    said = run(name, tmp_path, "nowhere.yaml")
+    assert number(r"largest difference: (\S+)", said) == 0
     assert len([line for line in said.splitlines() if "nowhere.yaml" in line]) == 1
 
 

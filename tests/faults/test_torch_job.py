@@ -426,6 +426,18 @@ class TestThreads:
         assert autotune.stats(tuned).num_fallbacks == 1  # So it was frozen.
 
 
+def rounded_in_place(model):
+    """As quantisation does: another weight in the same layer."""
+    layer = model.blocks[0].linear
+    layer.weight = torch.nn.Parameter(layer.weight.detach().round(decimals=1), requires_grad=False)
+
+
+def rounded_layer(model):
+    """The same with another layer."""
+    model.blocks[0].linear = torch.nn.Linear(8, 8)
+    rounded_in_place(model)
+
+
 class TestRewrittenModules:
     """Regions and variants work on a copy of the modules that they change."""
 
@@ -488,6 +500,23 @@ class TestRewrittenModules:
             assert torch.allclose(tuned(X), plain(model), atol=1e-5)
         assert autotune.stats(tuned).state != "untuned"
         assert type(model.blocks[1]) is Block
+
+    @pytest.mark.parametrize("variant", [rounded_in_place, rounded_layer], ids=["weight", "layer"])
+    def test_weights_of_a_variant_are_not_older_than_the_jobs(self, answer, caplog, variant):
+        """A variant that made other weights of the job's holds until these change, and takes no gradient to them."""
+        model = made()
+        asked = {**EAGER, "variant.weights": "rounded"}
+        tuned = answer(asked, variants={"weights": None}).apply(model, variants={"weights": {"rounded": variant}})
+        with torch.no_grad():
+            assert not torch.equal(tuned(X), plain(model)), "the variant is what runs"
+        assert tuned(X).requires_grad
+        assert any("records gradients" in each for each in warned(caplog))
+        with torch.no_grad():
+            assert not torch.equal(tuned(X), plain(model))
+            model.load_state_dict({name: each + 1 for name, each in model.state_dict().items()})
+            for _ in range(2):
+                assert torch.equal(tuned(X), plain(model))
+        assert sum("weights changed after a variant" in each for each in warned(caplog)) == 1
 
 
 class Doubled(torch.nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.measure.device_state import DeviceReading, DeviceState, DeviceWatch, times_beside
+from autotune.measure.device_state import MOST_REPEATED, DeviceReading, DeviceState, DeviceWatch, times_beside
 from autotune.measure.measurement import Samples
 from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
 
@@ -46,6 +46,10 @@ class Device:
     def synchronise(self) -> None:
         self.events.append("wait")
 
+    def cool(self, seconds: float) -> None:
+        self.events.append("cool")
+        self.now += seconds
+
     def clock(self) -> float:
         self.events.append("clock")
         return self.now
@@ -55,7 +59,8 @@ class Device:
 
     def in_turns(self, num_turns: int, **plan: float) -> Samples:
         turns = iter([True] * num_turns + [False])
-        return take_turns([self.call], SamplingPlan.model_validate(plan), lambda: next(turns), self.clock, self)
+        sampling = SamplingPlan.model_validate(plan)
+        return take_turns([self.call], sampling, lambda: next(turns), self.clock, self, wait=self.cool)
 
 
 # Readings
@@ -112,23 +117,44 @@ def test_a_driver_that_does_not_tell_leaves_no_state() -> None:
 # Dropping
 
 
-def test_a_throttled_turn_is_dropped_and_counted() -> None:
-    """Its samples are about the cooling; the turns that are left keep their counts and their counters."""
-    samples = Device(COOL, COOL, COOL, HOT, COOL).in_turns(3, turn_s=2.0)
+def test_a_throttled_turn_is_dropped_counted_and_repeated() -> None:
+    """Its samples are about the cooling; it is taken again after a wait, so that no turn is missing."""
+    device = Device(COOL, COOL, COOL, HOT, COOL)
+    samples = device.in_turns(3, turn_s=2.0)
     assert samples.device is not None
-    assert samples.device.num_dropped == 2
-    assert samples.turns == (2, 2)
-    assert len(samples.latency_s) == 4
-    assert samples.usage is None or len(samples.usage.cpu_s) == 4
+    assert (samples.device.num_dropped, samples.device.num_repeated) == (2, 1)
+    assert device.events.count("cool") == 1
+    assert samples.turns == (2, 2, 2)
+    assert len(samples.latency_s) == 6
+    assert samples.usage is None or len(samples.usage.cpu_s) == 6
+
+
+def test_turns_are_repeated_a_few_times_only() -> None:
+    """A device that does not cool down is throttled for good; after that its turns are dropped, not repeated."""
+    device = Device(COOL, COOL, *([HOT] * 12))
+    samples = device.in_turns(3, turn_s=2.0)
+    assert samples.device is not None
+    assert samples.device.num_repeated == device.events.count("cool") == MOST_REPEATED
+    assert samples.turns == (2,)
+    assert samples.device.num_dropped == 2 * (2 + MOST_REPEATED)
+
+
+def test_no_turn_is_repeated_past_the_limit_of_the_process() -> None:
+    """A repeat that would be too long is not begun."""
+    device = Device(HOT, call_s=3.0)
+    samples = device.in_turns(1, turn_s=2.0, longest_s=8.0)
+    assert samples.device is not None
+    assert samples.device.num_repeated == 0
 
 
 def test_a_device_that_is_always_throttled_is_said_so() -> None:
     """No sample at all would be no answer: they are kept, and marked."""
     samples = Device(HOT).in_turns(2, turn_s=2.0)
     assert samples.device == DeviceState(
-        identity={"power limit": "700 W"}, readings=(HOT,) * 4, num_dropped=0, always_throttled=True
-    )
-    assert len(samples.latency_s) == 4
+        identity={"power limit": "700 W"}, readings=(HOT,) * (2 * (2 + MOST_REPEATED)), num_dropped=0,
+        num_repeated=MOST_REPEATED, always_throttled=True,
+    )  # fmt: skip
+    assert len(samples.latency_s) == 2 * (2 + MOST_REPEATED)
 
 
 def test_a_power_cap_drops_nothing() -> None:

@@ -33,7 +33,7 @@ from autotune.backends.torch.capabilities import (
 )
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
-from autotune.backends.torch.instruments import CudaInstruments, cuda_uuid
+from autotune.backends.torch.instruments import CudaInstruments, cuda_uuid, others_on_gpu
 from autotune.backends.torch.knobs import process_knobs, settings_of
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
@@ -72,9 +72,12 @@ class TorchBackend(Backend):
 
     def find(self) -> DeviceReport:
         devices: dict[Device, str] = {"cpu": "cpu"}
+        shared: dict[Device, str] = {}
         notes = []
         if torch.cuda.is_available():
             devices["gpu"] = torch.cuda.get_device_name(0)
+            others = others_on_gpu(torch.cuda)
+            shared = {} if others is None else {"gpu": others}
         elif torch.version.cuda is None and torch.version.hip is None:
             notes.append(f"gpu: this torch is a CPU build; install one for your GPU: {_INSTALL}")
         else:
@@ -84,7 +87,7 @@ class TorchBackend(Backend):
             devices["ascend"] = label
         else:
             notes.append(f"ascend: torch needs torch_npu and a card for it; see {npu.INSTALL}")
-        return DeviceReport(version=str(torch.__version__), devices=devices, compilers=_compilers(), notes=tuple(notes))
+        return DeviceReport(str(torch.__version__), devices, _compilers(), tuple(notes), shared)
 
     def prepare(self, device: Device, seed: int) -> None:
         name = _TORCH_DEVICE[device]

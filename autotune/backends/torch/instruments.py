@@ -59,6 +59,12 @@ class CudaInstruments:
         return float(begin.elapsed_time(end)) / 1e3
 
 
+def others_on_gpu(cuda: Any) -> str | None:
+    """Other processes on the GPU that this one would use, in words; asked before anything is computed there."""
+    nvml = Nvml.of(cuda_uuid(cuda))
+    return None if nvml is None else nvml.others()
+
+
 def _cudnn() -> str | None:
     version = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return None if version is None else str(version)

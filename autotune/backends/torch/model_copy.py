@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import is_
 from types import MethodType
@@ -60,6 +60,46 @@ class _Held:
         return cls(dict(held), {name: dict(held[name]) for name in _PARTS})
 
 
+@dataclass(frozen=True)
+class _Weight:
+    """A parameter or buffer of the job's model when the copy was made."""
+
+    holder: dict[str, Any]
+    name: str
+    tensor: torch.Tensor
+    writes: tuple[int, int] | None
+
+    def has_changed(self) -> bool:
+        return self.holder.get(self.name) is not self.tensor or _writes(self.tensor) != self.writes
+
+
+class _Replaced:
+    """Weights of the job in place of which a variant put others, as quantisation does: what it made of them holds for
+    as long as they are what they were, and takes no gradient to them."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._weights = list(_weights(model))
+
+    def settle(self, copy: torch.nn.Module) -> None:
+        """The variants have run: the weights that the copy still holds are none of them."""
+        held = {id(each.tensor) for each in _weights(copy)}
+        self._weights = [each for each in self._weights if id(each.tensor) not in held]
+
+    def require_unchanged(self) -> None:
+        """Raises UnsuitableCallError."""
+        if any(each.has_changed() for each in self._weights):
+            raise UnsuitableCallError(
+                "the model's weights changed after a variant of the config had made others of them",
+                tip="apply the config again once the weights are final",
+                lasting=True,
+            )
+        if torch.is_grad_enabled() and any(each.tensor.requires_grad for each in self._weights):
+            raise UnsuitableCallError(
+                "the call records gradients, and a variant of the config replaced some of the model's weights",
+                tip="call the model under torch.no_grad() or torch.inference_mode()",
+            )
+
+
 class ModelCopy:
     """See `ModelCopy`."""
 
@@ -75,6 +115,7 @@ class ModelCopy:
         self._begun = {copy: _content(copy) for copy in self._originals}
         # The job may change its model before the first call.
         self._then = {original: _Held.by(original) for original in self._copies}
+        self._replaced = _Replaced(model)
         self.model: torch.nn.Module = self._copies[model]
         self._pairs: list[_Pair] | None = None
         _NEWEST[model] = self.model
@@ -94,6 +135,7 @@ class ModelCopy:
     def _settle(self) -> None:
         with self._lock:
             if self._pairs is None:
+                self._replaced.settle(self.model)
                 self._drop_unneeded()
                 kept = set(self.model.modules())
                 self._pairs = [self._paired(each, copy) for copy, each in self._originals.items() if copy in kept]
@@ -122,6 +164,7 @@ class ModelCopy:
                 held[name] = _replaced(value, plain)
 
     def _bring_along(self) -> None:
+        self._replaced.require_unchanged()
         for pair in self._pairs or ():
             if pair.is_other_model():
                 raise UnsuitableCallError(
@@ -144,6 +187,21 @@ def _content(module: torch.nn.Module) -> dict[Any, Any]:
     held = vars(module)
     parts = {(name, key): value for name in _PARTS for key, value in held[name].items()}
     return {name: value for name, value in held.items() if name not in _PARTS} | parts
+
+
+def _weights(model: torch.nn.Module) -> Iterator[_Weight]:
+    for module in model.modules():
+        for holder in (module._parameters, module._buffers):
+            for name, each in holder.items():
+                if each is not None:
+                    yield _Weight(holder, name, each, _writes(each))
+
+
+def _writes(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """PyTorch's count of writes, and where the tensor lies (`.data = ...`); None: it cannot be told."""
+    if tensor.is_inference() or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    return tensor._version, tensor.data_ptr()
 
 
 _NEWEST: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()

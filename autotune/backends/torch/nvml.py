@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -66,6 +67,7 @@ class Nvml:
             memory_clock_mhz=ask(library.nvmlDeviceGetClockInfo, library.NVML_CLOCK_MEM),
             power_w=None if milliwatts is None else milliwatts / 1e3,
             temperature_c=ask(library.nvmlDeviceGetTemperature, library.NVML_TEMPERATURE_GPU),
+            num_processes=self._num_processes(),
             reasons=self._reasons(),
         )
 
@@ -84,6 +86,26 @@ class Nvml:
             "MIG": None if mig is None else _ON_OFF.get(mig[0]),
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
+
+    def others(self) -> str | None:
+        """The other processes that compute on it, in words; None where there are none, or the driver does not tell.
+
+        In a container the driver's process numbers are the host's, so that this process may be among them; it is not
+        while it has computed nothing.
+        """
+        found = [each for each in self._processes() or () if each.pid != os.getpid()]
+        if not found:
+            return None
+        used = sum(each.usedGpuMemory or 0 for each in found) / 2**30
+        return f"{len(found)} other process{'es' if len(found) > 1 else ''} on it, with {used:.1f} GiB"
+
+    def _num_processes(self) -> int | None:
+        found = self._processes()
+        return None if found is None else len(found)
+
+    def _processes(self) -> Any:
+        # https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html: of compute, not of graphics.
+        return self._ask(self._library.nvmlDeviceGetComputeRunningProcesses)
 
     def _reasons(self) -> tuple[str, ...]:
         # Renamed in driver 535; older bindings have the old name alone.
