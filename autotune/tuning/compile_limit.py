@@ -6,7 +6,6 @@ again. Figures and reasons: docs/decisions/0033-compile-cost.md.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,10 +18,8 @@ from autotune.trial.request import Limits
 
 TIMES_MEDIAN, SHORTEST_S = 10.0, 60.0
 """A compile is a surprise beyond so many times the median of the others, and never within so many seconds."""
-TIMES_MEDIAN_IN_TIME, SHARE_OF_TIME, SHORTEST_IN_TIME_S = 3.0, 0.25, 20.0
-"""With a time budget it may take this share of what is left for trials, and always so many times the median."""
-TIMES_BEST = 3.0
-"""Where what compiling costs is compared or bounded: times the best value, or the bound."""
+TIMES_BEST, SHORTEST_BEST_S = 3.0, 20.0
+"""Where what compiling costs is compared or bounded: times the best value, or the bound, and the same."""
 _OF_COMPILING = ("compile", "total")
 
 
@@ -40,22 +37,18 @@ class CompileLimit:
         """The outcome of a trial under this limit: one that it ended is slow, which its timeout does not say."""
         if isinstance(outcome, Measurement) or (outcome.reason, outcome.stage) != (Reason.TIMEOUT, Stage.COMPILE):
             return outcome
-        error = f"compile cut off after {_in_words(self.seconds)}: {self.why}"
+        error = f"compile cut off after {self.seconds:.0f} s: {self.why}"
         return outcome.model_copy(update={"reason": Reason.SLOW_COMPILE, "error": error, "cut_off_s": self.seconds})
 
 
-def compile_limit(study: Study, config: Config, longest_s: float, at_most_s: float) -> CompileLimit | None:
-    """The limit of a new trial; None where the general one of `at_most_s` comes first, or nothing is known yet.
-
-    `longest_s`: what is left for it and all further trials, infinite without a time budget.
-    """
+def compile_limit(study: Study, config: Config, at_most_s: float) -> CompileLimit | None:
+    """The limit of a new trial; None where the general one of `at_most_s` comes first, or nothing is known yet."""
     untuned = study.manifest.space.untuned()
     others = [_compile_s(each, config) for each in study.records() if each.config != untuned]
     others_s = [seconds for seconds in others if seconds is not None]
     if not others_s or config == untuned:
         return None
-    limits = [_beyond_others(statistics.median(others_s), longest_s), *_beyond_hope(study)]
-    limit = min(limits, key=lambda each: each.seconds)
+    limit = min([_beyond_others(statistics.median(others_s)), *_beyond_hope(study)], key=lambda each: each.seconds)
     return limit if limit.seconds < at_most_s else None
 
 
@@ -69,15 +62,8 @@ def _compile_s(record: TrialRecord, config: Config) -> float | None:
     return outcome.stage_s.get(Stage.COMPILE)
 
 
-def _beyond_others(median_s: float, left_s: float) -> CompileLimit:
-    others = f"the median of the others is {_in_words(median_s)}"
-    usual_s = max(TIMES_MEDIAN * median_s, SHORTEST_S)
-    if math.isinf(left_s):
-        return CompileLimit(usual_s, others)
-    short_s = max(TIMES_MEDIAN_IN_TIME * median_s, SHARE_OF_TIME * left_s, SHORTEST_IN_TIME_S)
-    if short_s >= usual_s:
-        return CompileLimit(usual_s, others)
-    return CompileLimit(short_s, f"{others}, and {_in_words(left_s)} were left for trials")
+def _beyond_others(median_s: float) -> CompileLimit:
+    return CompileLimit(max(TIMES_MEDIAN * median_s, SHORTEST_S), f"the median of the others is {median_s:.3g} s")
 
 
 def _beyond_hope(study: Study) -> Iterator[CompileLimit]:
@@ -93,12 +79,8 @@ def _beyond_hope(study: Study) -> Iterator[CompileLimit]:
         best = fastest(study.records(), manifest.objective.value)
         if best is not None:
             best_s = manifest.objective.value(best.measurement)
-            yield _times_best(best_s, f"the best {manifest.objective.name} is {_in_words(best_s)}")
+            yield _times_best(best_s, f"the best {manifest.objective.name} is {best_s:.4g} s")
 
 
 def _times_best(seconds: float, why: str) -> CompileLimit:
-    return CompileLimit(max(TIMES_BEST * seconds, SHORTEST_IN_TIME_S), why)
-
-
-def _in_words(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return CompileLimit(max(TIMES_BEST * seconds, SHORTEST_BEST_S), why)

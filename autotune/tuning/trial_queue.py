@@ -44,7 +44,7 @@ class TrialQueue:
         session = self._session
         folder = session.study.trial_folder(asked.number)
         request = trial_request(session.study, asked.number, asked.config, folder, session.budget)
-        limit = self._compile_limit(asked, longest_s)
+        limit = self._compile_limit(asked)
         if limit is not None:
             request = request.limited_to(limit.applied(request.limits))
         if session.devices is None:  # A cache lies on the host that made it.
@@ -58,12 +58,12 @@ class TrialQueue:
         if is_ahead:
             session.prepare(folder, request, longest_s)
 
-    def _compile_limit(self, asked: Asked, longest_s: float) -> CompileLimit | None:
+    def _compile_limit(self, asked: Asked) -> CompileLimit | None:
         session = self._session
         if not session.budget.cuts_slow_compiles:
             return None
         limits = session.budget.limits
-        return compile_limit(session.study, asked.config, longest_s, min(limits.compile, limits.total))
+        return compile_limit(session.study, asked.config, min(limits.compile, limits.total))
 
     def pop(self) -> Queued:
         """The next one: on several devices the one that ends first."""

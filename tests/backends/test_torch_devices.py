@@ -80,6 +80,19 @@ def test_a_model_may_set_fp32_precision():
     assert child.returncode == 0, child.stderr
 
 
+@pytest.mark.skipif(float32_precision.getter() is None, reason="PyTorch has this API since 2.9")
+@pytest.mark.parametrize(("precision", "is_the_same"), [("highest", True), ("high", False)])
+def test_a_precision_that_is_the_usual_one_makes_no_other_program(precision, is_the_same):
+    """PyTorch reads `none` back where nothing was set, and computes as it does under `highest`."""
+    changes = UndoLog()
+    changes.make(lambda: torch._C._set_fp32_precision_setter("cuda", "matmul", "none"), lambda: None)
+    before = float32_precision.in_force()
+    float32_precision.set_matmul_precision(precision, changes)
+    assert (float32_precision.in_force() == before) is is_the_same
+    changes.undo()
+    assert float32_precision.in_force() == before
+
+
 def test_the_old_api_is_read_where_there_is_no_other(monkeypatch):
     """Before 2.9 the three getters of that time say what is in force, and the old value is put back."""
     monkeypatch.delattr(torch._C, "_get_fp32_precision_getter", raising=False)

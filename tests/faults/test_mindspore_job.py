@@ -150,6 +150,29 @@ changed("cell", another)
 changed("hook", hooked)
 
 
+def doubled_construct(self, x):
+    return ops.tanh(self.norm(self.fc(x)) * self.mask) * self.size * 2
+
+
+def class_changed():
+    class Own(Net):
+        pass
+
+    net, tuned = applied(Own().set_train(False))
+    before = error(net, tuned)
+    Own.construct = doubled_construct
+    return [before, error(net, tuned)]
+case(class_changed)
+
+
+def construct_changed():
+    net, tuned = applied()
+    before = error(net, tuned)
+    net.fc.construct = lambda x: ops.dense(x, net.fc.weight) * 2
+    return [before, error(net, tuned)]
+case(construct_changed)
+
+
 def reloaded_often():
     net, tuned = applied()
     worst = 0.0
@@ -505,6 +528,12 @@ def test_what_a_job_changes_is_seen(found, change):
     assert after < 1e-5
     assert is_tuned
     assert found[change]["lines"] == [] or change == "hook"
+
+
+@pytest.mark.parametrize("change", ["class_changed", "construct_changed"])
+def test_a_construct_that_is_replaced_is_called(found, change):
+    """In a class, as libraries patch models, or in one Cell."""
+    assert max(found[change]["said"]) < 1e-5
 
 
 def test_a_model_that_never_stays_the_same_goes_untuned(found):

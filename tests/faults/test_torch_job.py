@@ -28,7 +28,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from autotune.backends.registry import framework_version  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
-from autotune.backends.torch.frozen import FrozenWeights  # noqa: E402
+from autotune.backends.torch.frozen import FrozenStep, FrozenWeights  # noqa: E402
+from autotune.errors import InvalidConfigError, UnsuitableCallError  # noqa: E402
 from autotune.measure.measurement import structure_sha256  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -86,7 +87,10 @@ def made(kind=Stateless):
 @pytest.fixture
 def answer(tmp_path):
     """An export for `Net` with inputs of 4 by 8, measured on this machine: `answer(config)` is it, loaded."""
+    return answer_in(tmp_path)
 
+
+def answer_in(folder):
     def answer(config, **changes):
         content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
         content.update(framework="torch", verdict="faster", config=config, untuned=EAGER)
@@ -97,10 +101,19 @@ def answer(tmp_path):
             inputs=[{"shape": [4, 8], "dtype": "float32"}],
         )
         content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
-        (tmp_path / "best.yaml").write_text(yaml.safe_dump(content | changes))
-        return autotune.load(tmp_path / "best.yaml")
+        (folder / "best.yaml").write_text(yaml.safe_dump(content | changes))
+        return autotune.load(folder / "best.yaml")
 
     return answer
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory):
+    """A model, and what the job holds of it under a frozen config, after a first call."""
+    model = made().requires_grad_(False)
+    tuned = answer_in(tmp_path_factory.mktemp("frozen"))(FROZEN).apply(model)
+    tuned(X)
+    return model, tuned
 
 
 def plain(model, x=X):
@@ -280,13 +293,62 @@ class TestFrozenWeights:
         head(features).sum().backward()
         assert head.weight.grad is not None
 
-    def test_without_gradients_to_record_it_is_used_with_gradients_on(self, answer):
+    def test_without_gradients_to_record_it_is_used_with_gradients_on(self, frozen):
         """A model whose weights want no gradients needs no `no_grad` around its calls."""
-        model = made().requires_grad_(False)
-        tuned = answer(FROZEN).apply(model)
+        model, tuned = frozen
         assert torch.allclose(tuned(X), plain(model), atol=1e-5)
         assert autotune.stats(tuned).num_compiles >= 1
-        assert not autotune.stats(tuned).events
+
+    @pytest.mark.parametrize("number", [float("nan"), float("inf")])
+    def test_what_is_no_number_comes_out_as_from_the_model(self, frozen, number):
+        """Fused operators make numbers of NaN, also of one that comes of an infinite input."""
+        model, tuned = frozen
+        x = X.clone()
+        x[1, 2] = number
+        assert plain(model, x)[1].isnan().any()
+        assert torch.allclose(tuned(x), plain(model, x), atol=1e-5, equal_nan=True)
+        assert ["NaN or inf" in each.message for each in autotune.stats(tuned).events].count(True) == 1
+        assert autotune.stats(tuned).state != "untuned"
+
+    @pytest.mark.parametrize("kind", [torch.long, torch.half, torch.double])
+    def test_an_input_of_a_type_that_the_model_refuses_is_the_jobs_error(self, frozen, kind):
+        """Fused operators take some of them, and give numbers."""
+        model, tuned = frozen
+        with pytest.raises(RuntimeError) as expected:
+            plain(model, X.to(kind))
+        with pytest.raises(RuntimeError) as found:
+            tuned(X.to(kind))
+        assert str(found.value) == str(expected.value)
+        assert autotune.stats(tuned).state != "untuned"
+
+    @pytest.mark.parametrize(
+        ("inputs", "is_served"),
+        [
+            ([X, None, "text"], True),
+            ([X.new_full((4,), 3e38)], True),  # The sum is infinite.
+            ([torch.full((4096,), 100.0).half(), torch.zeros(0), torch.ones(2, dtype=torch.long)], True),
+            ([torch.ones(2, dtype=torch.complex64), torch.ones(4).bfloat16()], True),
+            ([X, {"mask": [X.new_tensor([0.0, float("-inf")])]}], False),
+            ([torch.tensor([1.0, float("nan")]).half()], False),
+            ([torch.tensor([1j, complex("nan")])], False),
+        ],
+        ids=range(7),
+    )
+    def test_which_inputs_are_served(self, inputs, is_served):
+        """Finite ones, wherever they stand in the call."""
+        step = FrozenStep(made().requires_grad_(False), lambda *_args, **_kwargs: "served", FrozenWeights())
+        if is_served:
+            assert step(*inputs, again=inputs) == "served"
+        else:
+            with pytest.raises(UnsuitableCallError, match="NaN or inf"):
+                step(again=inputs)
+
+    def test_a_weight_that_is_no_number_is_no_constant(self):
+        """Masks hold minus infinity, which is right; NaN is what a job wants to see come out."""
+        weights = FrozenWeights()
+        weights.add([torch.tensor([0.0, float("-inf")])])
+        with pytest.raises(InvalidConfigError, match="a weight holds NaN"):
+            weights.add([torch.tensor([0.0, float("nan")])])
 
 
 KINDS = {
@@ -765,7 +827,7 @@ class TestAFileIsNotCode:
         assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
         assert "process_settings=True" in warned(caplog)[0]
         with answer({**EAGER, **knob}).applied(model, process_settings=True) as tuned:
-            assert autotune.stats(tuned).state == "settling"
+            assert autotune.stats(tuned).state != "untuned"
         assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 
     def test_options_without_a_knob_need_the_jobs_word(self, answer, caplog):

@@ -9,7 +9,7 @@ it sees.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import mindspore as ms
@@ -26,6 +26,7 @@ _HOOKS = (
     "_lazy_backward_pre_hook",
     "_lazy_backward_hook",
 )
+_construct = attrgetter("construct")
 REGISTERS = ("_cells", "_params", "_buffers")
 """Dictionaries in which a Cell keeps what it is made of."""
 _TELLING = ("training", *REGISTERS, "mixed_precision_type", "_amp_level", "_recompute_cell")
@@ -59,6 +60,8 @@ class Snapshot:
             tuple(_copied(held[name]) for name in names) for held, names in zip(self._held, self._names, strict=True)
         ]
         self._hooks = self._hooks_now()
+        self._classes = list(dict.fromkeys(map(type, cells.values())))
+        self._constructs = self._constructs_now()
         self.has_hooks = any(held.get(name) for held in self._held for name in _HOOKS)
         tensors = {id(each): each for held in self._held for each in _tensors(held)}
         self._tensors = list(tensors.values())
@@ -74,7 +77,7 @@ class Snapshot:
         """Their parts, attributes, modes and hooks are; nothing is said about what is in a tensor."""
         try:
             now = [ask(held) for ask, held in zip(self._asks, self._held, strict=True)]
-            return now == self._seen and self._hooks_now() == self._hooks
+            return now == self._seen and self._hooks_now() == self._hooks and self._constructs_now() == self._constructs
         except (KeyError, ValueError, TypeError, RuntimeError):
             return False  # Two tensors cannot be compared, so they are not one.
 
@@ -100,9 +103,13 @@ class Snapshot:
     def has_attributes_of(self, other: Snapshot) -> bool:
         """Hooks apart, since those of other Cells count as well, and one with hooks is not compiled."""
         try:
-            return self._seen == other._seen
+            return self._seen == other._seen and self._constructs == other._constructs
         except (ValueError, TypeError, RuntimeError):
             return False
+
+    def _constructs_now(self) -> list[object]:
+        """Methods of classes, as libraries replace them, and what Cells have in their place."""
+        return [*map(_construct, self._classes), *(held["construct"] for held in self._held if "construct" in held)]
 
     def _hooks_now(self) -> object:
         if _hook_version is not None:

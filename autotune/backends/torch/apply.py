@@ -53,7 +53,7 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog) -> Any:
     setup = prepare(model, settings, changes)
     step: Any = adapted(model, settings)
     if setup.compile is not None:
-        step = CompiledStep(model, regions.compile_region(model, step, settings.region, setup.compile))
+        step = regions.compile_region(model, step, settings.region, setup.compile)
     return setup.wrap(step)
 
 
@@ -82,6 +82,8 @@ def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one
     def wrap(step: Any) -> Any:
         if weights is not None:
             step = FrozenStep(model, step, weights)
+        if compile_ is not None:
+            step = CompiledStep(model, step)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step
 
     return ModelSetup(compile_, wrap)

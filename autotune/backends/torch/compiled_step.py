@@ -8,8 +8,7 @@ of its forward pass by an exception, which looks like a failure of the compiled 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -44,7 +43,7 @@ class CompiledStep:
         if all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks:
             raise UnsuitableCallError("hooks for all modules are registered, and compiled code would not call them")
         if torch.is_grad_enabled():
-            if any(map(requires_grad, itertools.chain(args, kwargs.values()))):
+            if any(each.requires_grad for each in tensors_in((*args, *kwargs.values()))):
                 raise UnsuitableCallError("the call's inputs require gradients, and the config was measured without")
             if _saved_tensor_hooks(True) is not None:
                 raise UnsuitableCallError("what the call saves for gradients goes through hooks, as in a checkpoint")
@@ -55,10 +54,14 @@ def _is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__")
 
 
-def requires_grad(value: Any) -> bool:
-    """Whether a call's input, or a tensor in it, does."""
-    if isinstance(value, torch.Tensor):
-        return value.requires_grad
-    if isinstance(value, dict):
-        return any(map(requires_grad, value.values()))
-    return isinstance(value, (tuple, list)) and any(map(requires_grad, value))
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """A call's inputs that are tensors, those in tuples, lists and dicts too."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, dict):
+            found += tensors_in(value.values())
+        elif isinstance(value, (tuple, list)):
+            found += tensors_in(value)
+    return found

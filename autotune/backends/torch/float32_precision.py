@@ -18,14 +18,17 @@ from autotune.backends.undo import UndoLog
 _OPERATORS = ("matmul", "conv", "rnn")
 _BACKENDS = ("cuda", "mkldnn")
 _INHERITED = "none"
-"""Takes the value of the whole backend (`all`), which may take the generic one."""
+"""Takes the value of the whole backend (`all`), which may take the generic one. Read back, it says that none of the
+three is set: then operators compute in float32, as under `_PLAIN`."""
+_PLAIN = "ieee"
 
 
 def in_force() -> dict[str, Any]:
     """What each kind of operator may be computed in, for comparison only: the names are those of the release's API."""
     read = getter()
     if read is not None:
-        return {f"{backend}.{each}": read(backend, each) for backend in _BACKENDS for each in _OPERATORS}
+        named = {f"{backend}.{each}": read(backend, each) for backend in _BACKENDS for each in _OPERATORS}
+        return {name: _PLAIN if value == _INHERITED else value for name, value in named.items()}
     return {
         "matmul": torch.get_float32_matmul_precision(),
         "cuda.matmul": torch.backends.cuda.matmul.allow_tf32,

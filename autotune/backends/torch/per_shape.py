@@ -17,7 +17,6 @@ import torch
 
 from autotune.backends.torch import device_memory
 from autotune.backends.torch.apply import ModelSetup, adapted, device_of, prepare
-from autotune.backends.torch.compiled_step import CompiledStep
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -70,7 +69,7 @@ class TorchVersions:
 
     def new(self) -> Callable[..., Any]:
         function = _function_of_its_own(self._step)
-        version: Callable[..., Any] = self._wrap(CompiledStep(self._model, self._compile(function)))
+        version: Callable[..., Any] = self._wrap(self._compile(function))
         self._codes[version] = function.__code__
         return version
 
