@@ -271,7 +271,7 @@ class ReplayedTrials:
         share = next((share for settings, share in shares if request.config.matches(settings)), 1.0)
         return share * compile_s if is_warm else compile_s
 
-    def hold(self, folder: TrialFolder, request: TrialRequest, **_: Any) -> ReplayedProcess:
+    def hold(self, _folder: TrialFolder, request: TrialRequest, **_: Any) -> ReplayedProcess:
         row = self.question.table.by_config[request.config]
         self.now += START_S + self._compile_s(request)
         latency_s = self.question.latency_s(row)

@@ -97,7 +97,7 @@ BACKENDS: dict[str, BackendEntry] = {
             {"coordinate_descent_tuning": True},
         ),
         picks_in_each_process=({"cudnn_benchmark": True},),
-        # A ViT on CPU (docs/benchmarks.md, "First call from an artifact"): 10.7 of 16.8 s, 7.3 of 15.2 s, 3.7 of 18.6 s.
+        # A ViT on CPU: 10.7 of 16.8, 7.3 of 15.2, 3.7 of 18.6 s ("First call from an artifact" in docs/benchmarks.md).
         warm_shares=(
             ({"execution": "compile", "cpp_wrapper": True}, 0.64),
             ({"execution": "compile", "freezing": True}, 0.48),
@@ -123,7 +123,9 @@ BACKENDS: dict[str, BackendEntry] = {
         # Graph mode is the process's: it compiles whatever is called.
         compiled={"execution": "jit"},
         shares_compilations=False,
-        warm_shares=(({"enable_graph_kernel": True}, 0.32),),  # Measured there as well: 1.4 of 4.5 s; without, all of it.
+        warm_shares=(
+            ({"enable_graph_kernel": True}, 0.32),
+        ),  # There too: 1.4 of 4.5 s; without it, all.
         reports="autotune.backends.mindspore.break_kinds",
     ),
     "fake": BackendEntry(

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autotune.measure.measurement import Measurement, Reason
+from autotune.measure.measurement import Reason
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study.equivalence import program_of, simplicity
@@ -67,7 +67,8 @@ def likely_contestants(session: Session) -> list[TrialRecord]:
     candidates = candidates_among(feasible, untuned, session.study.manifest.space)
     if not candidates:
         return [untuned] * 2
-    contestants = _Contestants(session, untuned, candidates)
+    likely = without_idle_settings(candidates, session.study.manifest, EQUALLY_FAST)
+    contestants = _Contestants(session, untuned, likely)
     part_s = CONFIRMATION_SHARE * (session.budget.wall_s or math.inf)
     chosen = contestants.that_fit(contestants.by_importance(), part_s) or contestants.by_importance()[:1]
     return [untuned, *chosen]

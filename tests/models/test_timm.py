@@ -32,7 +32,7 @@ def test_without_timm_it_is_said_how_to_install_it(monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "framework", "words"),
-    [("timm:", "torch", "timm:: names no model"), ("timm:resnet50", "mindspore", "models of timm are written in torch")],
+    [("timm:", "torch", "timm:: names no model"), ("timm:vgg11", "mindspore", "models of timm are written in torch")],
 )
 def test_what_cannot_be_meant_is_refused_before_a_trial(model, framework, words):
     """An empty name and another framework are mistakes of the command, found without a child."""

@@ -64,7 +64,7 @@ def test_the_seed_and_the_trials_determine_the_choice(make_study, measurement):
 
 
 def test_a_stored_study_goes_on_with_its_sampler(make_study, measurement, tmp_path):
-    """The name is in the manifest; another sampler is another question. A sampler of another package is made by name."""
+    """The name is in the manifest; another sampler is another question. One of another package is made by name."""
     name = f"{__name__}:Stubborn"
     Stubborn.told.clear()
     with make_study(sampler=name).exclusive() as _:
@@ -78,7 +78,7 @@ def test_a_stored_study_goes_on_with_its_sampler(make_study, measurement, tmp_pa
     assert state is optuna.trial.TrialState.COMPLETE
     assert values
     assert "ok" in constraints
-    with pytest.raises(StoreError, match="sampler: .* -> None"):
+    with pytest.raises(StoreError, match=r"sampler: .* -> None"):
         study.manifest.require_same(study.manifest.model_copy(update={"sampler": None}))
 
 

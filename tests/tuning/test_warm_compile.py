@@ -1,4 +1,4 @@
-"""What a process that finds caches pays again of its compile: as seen in the study, else as measured for such configs."""
+"""What a process that finds caches pays of its compile: as seen in the study, else as measured for such configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of timm (PyTorch Image Models): from a name to a model and the image to call it with. Checked against 1.0.31."""
+"""Models of timm, PyTorch Image Models: from a name to a model and the image to call it with. Checked with 1.0.31."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _NAMES = {
 
 
 def sampler_name(given: str) -> str:
-    """The stored name of a sampler, `TPESampler` for `tpe`. Raises InputError if there is none, or it cannot be made."""
+    """The stored name of a sampler, `TPESampler` for `tpe`. Raises InputError if there is none or it cannot be made."""
     name = _NAMES.get(given.removesuffix("Sampler").lower(), given)
     with _explained(name):
         _make(name, seed=0)
