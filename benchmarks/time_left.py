@@ -271,7 +271,7 @@ class ReplayedTrials:
         share = next((share for settings, share in shares if request.config.matches(settings)), 1.0)
         return share * compile_s if is_warm else compile_s
 
-    def hold(self, _folder: TrialFolder, request: TrialRequest, **_: Any) -> ReplayedProcess:
+    def hold(self, folder: TrialFolder, request: TrialRequest, **_: Any) -> ReplayedProcess:  # noqa: ARG002
         row = self.question.table.by_config[request.config]
         self.now += START_S + self._compile_s(request)
         latency_s = self.question.latency_s(row)
@@ -314,8 +314,9 @@ def section(records: Sequence[Run]) -> str:
         "How long a run will go on, as it says itself after each trial and each block of the confirmation, against "
         "what it took. The error is the mean of the absolute one from a third of the run on, in seconds and as a share "
         "of the mean time left; the last three columns are what was said / what was true at a third, a half and three "
-        "quarters of the run. The runs were recorded on a machine that others used as well, which makes trials longer "
-        "and shorter at random: an idle machine is easier to foretell."
+        "quarters of the run. A replayed run is the real tuner on a recorded table: its clock is advanced by the "
+        "recorded seconds of trials and compiles, and by the measured share of a compile where caches are found, which "
+        "the estimate knows as well. Its constants were chosen on these replays. The other runs are real."
     )
     header = ("study", "trials", "blocks", "whole run", "confirmation", "error", "share", "at 1/3", "at 1/2", "at 3/4")
     rows = [

@@ -123,9 +123,7 @@ BACKENDS: dict[str, BackendEntry] = {
         # Graph mode is the process's: it compiles whatever is called.
         compiled={"execution": "jit"},
         shares_compilations=False,
-        warm_shares=(
-            ({"enable_graph_kernel": True}, 0.32),
-        ),  # There too: 1.4 of 4.5 s; without it, all.
+        warm_shares=(({"enable_graph_kernel": True}, 0.32),),  # There too: 1.4 of 4.5 s; without it, all.
         reports="autotune.backends.mindspore.break_kinds",
     ),
     "fake": BackendEntry(

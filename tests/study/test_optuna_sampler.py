@@ -8,10 +8,17 @@ import pytest
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Failure
 from autotune.study.open import open_study
+from autotune.study.sampler import optuna_sampler
 from autotune.study.sampler.optuna_sampler import sampler_name
 from tests.conftest import with_latency
 
 FAILURE = Failure(reason="compile_error", stage="compile", error="no")
+
+
+@pytest.fixture(autouse=True)
+def _few_proposals(monkeypatch):
+    """A small space is nearly used up soon; what is rarely proposed then is left to the tool's own sampler."""
+    monkeypatch.setattr(optuna_sampler, "MOST_PROPOSALS", 10)
 
 
 class Stubborn(optuna.samplers.RandomSampler):
@@ -39,7 +46,7 @@ def ask_all(study, outcome_of, most=100):
     return asked
 
 
-@pytest.mark.parametrize("name", ["RandomSampler", "TPESampler", "NSGAIISampler"])
+@pytest.mark.parametrize("name", ["RandomSampler", "TPESampler"])
 def test_each_config_is_tried_once_after_the_planned_ones(make_study, measurement, name):
     """Untuned and default come first, nothing is repeated although the sampler repeats, and the space is exhausted."""
     study = make_study(sampler=name)

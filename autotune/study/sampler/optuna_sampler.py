@@ -12,6 +12,7 @@ import inspect
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -22,7 +23,7 @@ from autotune.errors import InputError, did_you_mean, quoted
 from autotune.space.space import SearchSpace
 from autotune.study.sampler.sampler import TAKEN, Excluded
 
-MOST_PROPOSALS = 200
+MOST_PROPOSALS = 100
 """After so many in a row that cannot be run, `EnumSampler` chooses: few configs may be left."""
 _NAMES = {
     name.removesuffix("Sampler").lower(): name
@@ -46,12 +47,13 @@ def _make(name: str, seed: int) -> BaseSampler:
             f"--sampler {name}: unknown",
             tip=f"{did_you_mean(name.lower(), _NAMES)}take one of {', '.join(_NAMES)}, or PACKAGE.MODULE:CLASS",
         )
-    found = getattr(importlib.import_module(module), class_name) if colon else getattr(optuna.samplers, name)
+    found: Any = getattr(importlib.import_module(module), class_name) if colon else getattr(optuna.samplers, name)
     if not (inspect.isclass(found) and issubclass(found, BaseSampler)):
         raise InputError(f"--sampler {name}: is no class that derives from optuna.samplers.BaseSampler")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return found(seed=seed)
+        sampler: BaseSampler = found(seed=seed)
+        return sampler
 
 
 @contextmanager
