@@ -52,7 +52,8 @@ def _make(name: str, seed: int) -> BaseSampler:
         raise InputError(f"--sampler {name}: is no class that derives from optuna.samplers.BaseSampler")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler: BaseSampler = found(seed=seed)
+        factory: Any = found
+        sampler: BaseSampler = factory(seed=seed)
         return sampler
 
 
