@@ -1,7 +1,8 @@
 """Time left: how far what a run says of its own rest is from what it then takes, confirmation included.
 
 Two kinds of runs. Real studies, run for this; and the recorded tables, on which the real tuner runs on a clock that the
-recorded seconds of each trial and compile advance. After each trial and each block of the confirmation the run says
+recorded seconds of each trial and compile advance; a process that finds caches pays the share of its compile that was
+measured for such configs (`BackendEntry.warm_shares`). After each trial and each block of the confirmation the run says
 how long it will go on; what it knew by then (`RemainingWork`) is kept, so that `--report-only` judges the estimator of
 today by the recorded runs. Between two estimates the last one counts down, as it does on a screen.
 """
@@ -9,6 +10,7 @@ today by the recorded runs. Between two estimates the last one counts down, as i
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -21,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import autotune
 from autotune.api.events import Event
+from autotune.backends.registry import entry_of
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Outcome, Stage
 from autotune.study.budget import Budget
@@ -105,8 +108,6 @@ class Case:
 
 START_S = 2.5
 """Of a fresh process in a replay, importing the framework included."""
-WARM_SHARE = {"torch": 0.17, "mindspore": 1.0}
-"""Of a compile's time in a process that finds the caches of an earlier one, as measured: see `expected_time`."""
 SEEDS = (0, 1)
 CASES = (
     Case("small MLP, PyTorch", {"build": f"{MODELS}/small_mlp_torch.py:small_mlp", "framework": "torch", "trials": 8}),
@@ -244,19 +245,35 @@ class ReplayedTrials:
 
     def run(self, folder: TrialFolder, request: TrialRequest, **_: Any) -> Outcome:
         row = self.question.table.by_config[request.config]
-        is_trial = folder.path.parent.name == "trials"
-        self.now += row.trial_s if is_trial else START_S
+        if folder.path.parent.name != "trials":
+            self.now += START_S
+            return self.question.outcome(request.config)
+        compile_s, other_s = self._compile_s(request), max(row.trial_s - max(row.compile_s or 0.0, 0.0), 0.0)
+        self.now += compile_s + other_s
         outcome = self.question.outcome(request.config)
         if isinstance(outcome, Failure):
             return outcome
-        compile_s = max(row.compile_s or 0.0, 0.0)
-        stages = {Stage.COMPILE: compile_s, Stage.RUN: max(row.trial_s - compile_s, 0.0)}
-        return outcome.model_copy(update={"stage_s": stages})
+        before = request.compiled_before
+        stages = {Stage.COMPILE: compile_s, Stage.RUN: other_s}
+        return outcome.model_copy(update={"stage_s": stages, "compiled_from": before and before.trial})
 
-    def hold(self, folder: TrialFolder, request: TrialRequest, **_: Any) -> ReplayedProcess:
+    def _compile_s(self, request: TrialRequest) -> float:
+        """What is paid again where the request's folder holds caches, as measured for such configs; else all of it.
+        Leaves a cache there."""
+        compile_s = max(self.question.table.by_config[request.config].compile_s or 0.0, 0.0)
+        cache = Path(request.cache)
+        if request.cold:
+            shutil.rmtree(cache, ignore_errors=True)
+        is_warm = cache.exists()
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / "compiled").touch()
+        shares = entry_of(self.question.table.framework).warm_shares
+        share = next((share for settings, share in shares if request.config.matches(settings)), 1.0)
+        return share * compile_s if is_warm else compile_s
+
+    def hold(self, folder: TrialFolder, request: TrialRequest, **_: Any) -> ReplayedProcess:  # noqa: ARG002
         row = self.question.table.by_config[request.config]
-        share = 1.0 if folder.path.parent.name == "block-01" else WARM_SHARE[self.question.table.framework]
-        self.now += START_S + share * max(row.compile_s or 0.0, 0.0)
+        self.now += START_S + self._compile_s(request)
         latency_s = self.question.latency_s(row)
         process = SimulatedProcess(self.machine, latency_s, None, self.machine.draw_bias())
         turn_s = max(request.sampling.turn_s, request.sampling.fewest_in_turn * latency_s) + latency_s
@@ -270,9 +287,11 @@ class ReplayedTrials:
 def replayed(name: str, table: str, seed: int) -> Run:
     """A study on a recorded table, as `tune` runs it by itself: at most 24 trials, which may stop early."""
     trials = ReplayedTrials(Question(read_table(TABLES / f"{table}.json")), Machine(Noise(), seed))
+    manifest = manifest_of(trials.question.table.space, seed)
+    workload = manifest.workload.model_copy(update={"framework": trials.question.table.framework})
     listener = Listener(trials.clock)
     with tempfile.TemporaryDirectory() as folder:
-        study = create_study(Path(folder), manifest_of(trials.question.table.space, seed))
+        study = create_study(Path(folder), manifest.model_copy(update={"workload": workload}))
         try:
             deadline = Deadline.after(None, clock=trials.clock)
             Tuner(study, Budget(), trials, listener, deadline=deadline).run()
@@ -295,8 +314,9 @@ def section(records: Sequence[Run]) -> str:
         "How long a run will go on, as it says itself after each trial and each block of the confirmation, against "
         "what it took. The error is the mean of the absolute one from a third of the run on, in seconds and as a share "
         "of the mean time left; the last three columns are what was said / what was true at a third, a half and three "
-        "quarters of the run. The runs were recorded on a machine that others used as well, which makes trials longer "
-        "and shorter at random: an idle machine is easier to foretell."
+        "quarters of the run. A replayed run is the real tuner on a recorded table: its clock is advanced by the "
+        "recorded seconds of trials and compiles, and by the measured share of a compile where caches are found, which "
+        "the estimate knows as well. Its constants were chosen on these replays. The other runs are real."
     )
     header = ("study", "trials", "blocks", "whole run", "confirmation", "error", "share", "at 1/3", "at 1/2", "at 3/4")
     rows = [

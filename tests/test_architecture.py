@@ -43,6 +43,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torchair": ("backends/torch/npu.py",),
     "transformers": ("models/torch/",),
     "huggingface_hub": ("models/torch/",),
+    "timm": ("models/torch/",),
     "triton": ("backends/torch/backend.py",),
     "pynvml": ("backends/torch/nvml.py",),
     "mindspore": ("backends/mindspore/", "models/mindspore/"),

@@ -35,6 +35,7 @@ def make_request(
     preset: str = "standard",
     fixed_precision: bool = False,
     process_settings: bool = False,
+    sampler: str | None = None,
     seed: int = 0,
     env: Mapping[str, str] | None = None,
 ) -> TuneRequest:
@@ -60,6 +61,7 @@ def make_request(
         "preset": preset,
         "fixed_precision": fixed_precision,
         "process_settings": process_settings,
+        "sampler": sampler,
         "seed": seed,
         "variables": tuple(f"{name}={value}" for name, value in (env or {}).items()),
     }

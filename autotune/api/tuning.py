@@ -59,6 +59,7 @@ def tune(
     fixed_precision: bool = False,
     process_settings: bool = False,
     prior: Texts = (),
+    sampler: str | None = None,
     seed: int = 0,
     env: Mapping[str, str] | None = None,
     early_stop: bool | None = None,
@@ -96,8 +97,8 @@ def tune(
     * `objective`: `"latency"` (None), `"p90"`, `"p99"`, `"throughput"`, `"memory"`, `"compile"` or `"total:CALLS"`; of
       several the verdict is about the first. `constraints`: texts such as `"peak_memory <= 2GiB"`.
     * `tolerance`: largest relative error of an output; None: by precision. `reference`: `"model"`, `"float32"` or
-      `"float64"`. `space`, `preset`, `fixed_precision`, `process_settings`, `prior`, `seed`, `env`, `profile`: as the
-      options of the same names of `tune`.
+      `"float64"`. `space`, `preset`, `fixed_precision`, `process_settings`, `prior`, `sampler`, `seed`, `env` and
+      `profile`: as the options of the same names of `tune`.
 
     The study: `study` names it; None: a name made of the model, framework and device. An existing study of that name
     with the same settings goes on where it stopped. It lies in the folder `studies_dir`/`study`. `storage`: URL of a
@@ -137,6 +138,7 @@ def tune(
         preset=preset,
         fixed_precision=fixed_precision,
         process_settings=process_settings,
+        sampler=sampler,
         seed=seed,
         env=env,
     )

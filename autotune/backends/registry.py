@@ -54,6 +54,9 @@ class BackendEntry:
     """
     picks_in_each_process: tuple[dict[str, Scalar], ...] = ()
     """The same, but nothing of it is kept for the next process."""
+    warm_shares: tuple[tuple[dict[str, Scalar], float], ...] = ()
+    """Settings, and the share of a compile that is paid again where its caches are found; the first that matches holds.
+    Nothing matches: all of it."""
     reports: str | None = None
     """Module that reads what the framework writes about graph breaks; it does not import the framework."""
     capturable: tuple[BreakKind, ...] = ()
@@ -94,6 +97,12 @@ BACKENDS: dict[str, BackendEntry] = {
             {"coordinate_descent_tuning": True},
         ),
         picks_in_each_process=({"cudnn_benchmark": True},),
+        # A ViT on CPU: 10.7 of 16.8, 7.3 of 15.2, 3.7 of 18.6 s ("First call from an artifact" in docs/benchmarks.md).
+        warm_shares=(
+            ({"execution": "compile", "cpp_wrapper": True}, 0.64),
+            ({"execution": "compile", "freezing": True}, 0.48),
+            ({"execution": "compile"}, 0.20),
+        ),
         reports="autotune.backends.torch.break_kinds",
         capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
         saved_models="autotune.backends.torch.saved_model",
@@ -114,6 +123,7 @@ BACKENDS: dict[str, BackendEntry] = {
         # Graph mode is the process's: it compiles whatever is called.
         compiled={"execution": "jit"},
         shares_compilations=False,
+        warm_shares=(({"enable_graph_kernel": True}, 0.32),),  # There too: 1.4 of 4.5 s; without it, all.
         reports="autotune.backends.mindspore.break_kinds",
     ),
     "fake": BackendEntry(

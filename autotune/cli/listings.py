@@ -25,7 +25,7 @@ from autotune.cli.app import (
 def models(as_json: AsJson = False) -> None:
     """List the bundled models."""
     from autotune.models import BUNDLED
-    from autotune.models.hub import EXAMPLES
+    from autotune.models.hub import EXAMPLES, TIMM_EXAMPLES
 
     if as_json:
         print_line(
@@ -35,6 +35,7 @@ def models(as_json: AsJson = False) -> None:
     for name, bundled in BUNDLED.items():
         print_line(f"{name:<12} {', '.join(bundled.frameworks):<18} {bundled.description}")
     print_line(f"{'hf:TYPE':<12} {'torch':<18} any model type of Hugging Face transformers: {', '.join(EXAMPLES)}, ...")
+    print_line(f"{'timm:NAME':<12} {'torch':<18} any model of timm: {', '.join(TIMM_EXAMPLES)}, ...")
     print_line("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 

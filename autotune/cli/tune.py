@@ -136,6 +136,13 @@ def tune(
         list[str] | None,
         typer.Option("--prior", help="STUDY or exported YAML whose best configs are tried first; repeatable."),
     ] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            "--sampler",
+            help="An Optuna sampler in place of the tool's own: tpe, random, gp, ... or PACKAGE.MODULE:CLASS.",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option("--env", help="Environment variable NAME=VALUE for every measured process; repeatable."),
@@ -206,6 +213,7 @@ def tune(
         constraints=tuple(constraint or ()),
         tolerance=tolerance,
         reference_precision=one_of("--reference", reference, "model", "float32", "float64"),
+        sampler=sampler,
         seed=seed,
         variables=tuple(env or ()),
         preset=one_of("--preset", preset, *PRESETS),

@@ -1,14 +1,17 @@
-"""Models of Hugging Face transformers by name, `hf:NAME`: what is imported for one.
+"""Models of other packages by name: what is imported for one. `hf:NAME` is of Hugging Face transformers, `timm:NAME` of
+PyTorch Image Models.
 
-A name without a slash is a model type (`hf:llama`), built from its configuration with random weights. One with a slash
-is a model of the Hub (`hf:google/vit-base-patch16-224`) or a folder (`hf:./my_model`), with its own weights.
+`hf:` without a slash is a model type (`hf:llama`), built from its configuration with random weights. One with a slash
+is a model of the Hub (`hf:google/vit-base-patch16-224`) or a folder (`hf:./my_model`), with its own weights. What
+`timm:` names has random weights.
 
-Importing this file imports neither transformers nor a framework.
+Importing this file imports neither these packages nor a framework.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.environment import package_version
@@ -16,32 +19,64 @@ from autotune.errors import InputError, MissingFrameworkError
 
 SCHEME = "hf:"
 EXAMPLES = ("hf:vit", "hf:bert", "hf:gpt2", "hf:llama")
+TIMM = "timm:"
+TIMM_EXAMPLES = ("timm:resnet50", "timm:vit_tiny_patch16_224", "timm:convnext_atto")
+
+
+@dataclass(frozen=True)
+class _Hub:
+    """A package of models."""
+
+    whose: str
+    package: str
+    """The distribution; the extra that installs it has the name of the scheme."""
+    builder: str
+    """Module of `autotune.models.torch` with a function `build(name, ...)`."""
+    examples: tuple[str, ...]
+
+
+_HUBS = {
+    SCHEME: _Hub("Hugging Face", "transformers", "hugging_face", EXAMPLES),
+    TIMM: _Hub("timm", "timm", "timm_models", TIMM_EXAMPLES),
+}
+
+
+def is_hub(model: str) -> bool:
+    """Whether the text names a model of one of these packages."""
+    return model.startswith(tuple(_HUBS))
 
 
 def reference(model: str, framework: str) -> tuple[str, str]:
-    """The import reference of the builder, and a digest of what holds the model's code: builder and transformers.
+    """The import reference of the builder, and a digest of what holds the model's code: builder and package.
 
-    Raises InputError for an empty name or another framework than torch, MissingFrameworkError without transformers.
+    Raises InputError for an empty name or another framework than torch, MissingFrameworkError without the package.
     """
-    if model == SCHEME:
-        raise InputError(f"--model {model}: names no model", tip=f"for example: {', '.join(EXAMPLES)}")
+    scheme = _scheme_of(model)
+    hub = _HUBS[scheme]
+    if model == scheme:
+        raise InputError(f"--model {model}: names no model", tip=f"for example: {', '.join(hub.examples)}")
     if framework != "torch":
         raise InputError(
-            f"--model {model}: the models of Hugging Face are written in torch, and this is a study of {framework}",
+            f"--model {model}: the models of {hub.whose} are written in torch, and this is a study of {framework}",
             tip="use --framework torch",
         )
-    release = package_version("transformers")
+    release = package_version(hub.package)
     if release is None:
         raise MissingFrameworkError(
-            f"--model {model}: the package transformers is not installed in this Python environment",
-            tip="run: pip install 'autotune-compile[hf]'",
+            f"--model {model}: the package {hub.package} is not installed in this Python environment",
+            tip=f"run: pip install 'autotune-compile[{scheme.rstrip(':')}]'",
         )
-    builder = (Path(__file__).parent / "torch" / "hugging_face.py").read_bytes()
-    return "autotune.models.torch.hugging_face:build", hashlib.sha256(builder + release.encode()).hexdigest()
+    builder = (Path(__file__).parent / "torch" / f"{hub.builder}.py").read_bytes()
+    return f"autotune.models.torch.{hub.builder}:build", hashlib.sha256(builder + release.encode()).hexdigest()
 
 
 def name_of(model: str, search_path: Path) -> str:
-    """The NAME of `hf:NAME`; that of a folder, which is seen from `search_path`, as an absolute path."""
-    name = model.removeprefix(SCHEME)
+    """The NAME behind the scheme; that of a folder, which is seen from `search_path`, as an absolute path."""
+    scheme = _scheme_of(model)
+    name = model.removeprefix(scheme)
     folder = search_path / Path(name).expanduser()
-    return str(folder.resolve()) if "/" in name and folder.is_dir() else name
+    return str(folder.resolve()) if scheme == SCHEME and "/" in name and folder.is_dir() else name
+
+
+def _scheme_of(model: str) -> str:
+    return next(scheme for scheme in _HUBS if model.startswith(scheme))

@@ -23,6 +23,7 @@ from autotune.planning.targets import choose_targets
 from autotune.space.combined import join_spaces
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest, Target
+from autotune.study.sampler.optuna_sampler import sampler_name
 from autotune.trial.runner.probe import read_declaration
 from autotune.workload.tiers import TierSpec
 from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
@@ -42,6 +43,7 @@ def make_manifest(request: TuneRequest) -> Manifest:
     traffic = _parse_traffic(request)
     objectives = parse_objectives(request.objectives or (() if traffic is None else (UNDER_TRAFFIC,)))
     constraints = tuple(Constraint.parse(text) for text in request.constraints)
+    sampler = None if request.sampler is None else sampler_name(request.sampler)
     _check_quantities(traffic, objectives, constraints)
     base, *others = _make_targets(request, frameworks, device, traffic, stream_calls(objectives))
     variables = parse_pairs("--env", request.variables)
@@ -65,6 +67,7 @@ def make_manifest(request: TuneRequest) -> Manifest:
         reference_precision=request.reference_precision,
         variables=variables,
         variants={name: said.variants for name, said in zip(frameworks, declared, strict=True) if said.variants},
+        sampler=sampler,
     )
 
 

@@ -62,7 +62,7 @@ def make_workload(
     replayed in a trial. Raises InputError for a model that is not there."""
     search_path = search_path or Path.cwd()
     reference, digest = resolve_model(model, framework, task, search_path)
-    if model.startswith(hub.SCHEME):
+    if hub.is_hub(model):
         arguments = {**arguments, "name": hub.name_of(model, search_path)}
     return Workload(
         model=model,
@@ -89,13 +89,13 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
             known = ", ".join(models.names(framework, task)) or "none"
             raise InputError(f"--task {task} --model {model}: it has no loss", tip=f"bundled to train: {known}")
         return models.reference(model, framework, task), models.source_sha256(model, framework, task)
-    if model.startswith(hub.SCHEME):
+    if hub.is_hub(model):
         return hub.reference(model, framework)
     if ":" not in model:
         raise InputError(
             f"--model {model}: unknown",
             tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give hf:TYPE, "
-            "FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            "timm:NAME, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )
     place, function = split_reference(model)
     return (

@@ -45,6 +45,8 @@ class TuneRequest(Record):
     """Of a tier, or of a caller in Python: they count more than `model_arguments`."""
     search_path: Path | None = None
     """Folder from which the model's module is importable; None: the current one."""
+    sampler: str | None = None
+    """Of Optuna, by name; None: the tool's own."""
 
 
 def check_text(request: TuneRequest) -> None:

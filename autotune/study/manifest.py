@@ -57,6 +57,8 @@ class Manifest(Record):
     variables: dict[str, str]
     variants: dict[str, dict[str, dict[str, str | None]]] = {}
     """Framework -> variant -> value -> `package.module:function`, or None (see `Declaration`)."""
+    sampler: str | None = None
+    """A class of `optuna.samplers`, or `package.module:Class`, that chooses the configs; None: `EnumSampler`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -128,6 +130,7 @@ class Manifest(Record):
             "tolerance": self.tolerance,
             "reference": self.reference_precision,
             "environment variables": self.variables,
+            "sampler": self.sampler,
         }
 
     def write(self, path: Path) -> None:

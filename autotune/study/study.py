@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from autotune.study.lease import Lease
 from autotune.study.manifest import Manifest
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
+from autotune.study.sampler.optuna_sampler import OptunaSampler
 from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler, Excluded
 from autotune.study.slots import ListSlot, Slot
 from autotune.study.stored_trials import RESULT, StoredTrials, failed_through_harness
@@ -185,7 +187,8 @@ class Study:
     def ask(self, longest_s: float) -> Asked | None:
         """A trial of a config that was not tried before; None if there is none left."""
         with self.database.errors():
-            config = self._sampler.choose(self._survey())
+            trials = self._survey()
+        config = self._choose(trials)
         return None if config is None else self._ask_once(config, longest_s)
 
     def ask_for(self, config: Config, longest_s: float) -> Asked | None:
@@ -292,6 +295,21 @@ class Study:
         given_up = frozenset(each for each, number in fruitless.items() if number >= MAX_HARNESS_FAILURES)
         self._excluded = self._sampler.excluded = replace(self._excluded, given_up=given_up)
         return trials
+
+    def _choose(self, trials: list[FrozenTrial]) -> Config | None:
+        if self._given_sampler is not None:
+            config = self._sampler.next_planned(trials) or self._given_sampler.choose(trials, self._excluded)
+            if config is not None:
+                return config
+        return self._sampler.choose(trials)
+
+    @cached_property
+    def _given_sampler(self) -> OptunaSampler | None:
+        """Made for the first choice: a study whose sampler is not installed here can still be read."""
+        manifest = self.manifest
+        if manifest.sampler is None:
+            return None
+        return OptunaSampler(manifest.sampler, manifest.space, len(manifest.objectives), manifest.workload.seed)
 
     def _ask_once(self, config: Config, longest_s: float) -> Asked:
         self._sampler.next = config

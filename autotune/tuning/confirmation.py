@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autotune.measure.measurement import Measurement, Reason
+from autotune.measure.measurement import Reason
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
 from autotune.study.equivalence import program_of, simplicity
@@ -55,7 +55,7 @@ def confirm(session: Session) -> Confirmation:
     return contestants.without_winner("none is left")
 
 
-def likely_contestants(session: Session) -> list[Measurement]:
+def likely_contestants(session: Session) -> list[TrialRecord]:
     """Who would take part in a confirmation held now, the untuned model first; it stands for another one too where
     there is none yet.
 
@@ -66,20 +66,22 @@ def likely_contestants(session: Session) -> list[Measurement]:
     feasible = [each for each in session.study.records() if each.state == "measured"]
     candidates = candidates_among(feasible, untuned, session.study.manifest.space)
     if not candidates:
-        return [untuned.measurement] * 2
-    contestants = _Contestants(session, untuned, candidates)
+        return [untuned] * 2
+    likely = without_idle_settings(candidates, session.study.manifest, EQUALLY_FAST)
+    contestants = _Contestants(session, untuned, likely)
     part_s = CONFIRMATION_SHARE * (session.budget.wall_s or math.inf)
     chosen = contestants.that_fit(contestants.by_importance(), part_s) or contestants.by_importance()[:1]
-    return [untuned.measurement, *(each.measurement for each in chosen)]
+    return [untuned, *chosen]
 
 
-def expected_s(session: Session, contestants: Sequence[Measurement]) -> float:
+def expected_s(session: Session, contestants: Sequence[TrialRecord]) -> float:
     """Seconds that a confirmation of these is expected to take until its first look, to be on the safe side."""
     untuned = session.study.untuned_record()
     assert untuned is not None, "it is the first trial"
     start_s = process_start_s(untuned, session.study.noise_floor)
     plan, cold = session.budget.confirmation.fit_for(session.objective), session.objective.compiles_cold
-    return SAFETY * blocked_run_s(contestants, plan, session.budget.sampling, start_s, cold=cold)
+    measurements = [each.measurement for each in contestants]
+    return SAFETY * blocked_run_s(measurements, plan, session.budget.sampling, start_s, cold=cold)
 
 
 @dataclass
@@ -111,8 +113,7 @@ class _Contestants:
         fitting: list[TrialRecord] = []
         for each in chosen:
             more = [*fitting, each]
-            measurements = [self.untuned.measurement, *(one.measurement for one in more)]
-            if expected_s(self.session, measurements) <= left_s:
+            if expected_s(self.session, [self.untuned, *more]) <= left_s:
                 fitting = more
         return fitting
 

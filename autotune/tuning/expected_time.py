@@ -14,8 +14,8 @@ from autotune.study.records import NoiseFloor, TrialRecord
 from autotune.trial.runner.blocks import BlockPlan
 
 WARM_SHARE = 0.5
-"""Of the first call's and the check's time in a process that finds the caches of an earlier one. Measured: 0.17 for a
-ResNet-18 in torch.compile; 1 where a framework keeps nothing on disk, MindSpore on CPU, whose compiles are short."""
+"""Of the first call's and the check's time in a process that finds the caches of an earlier one, where a time budget
+rests on it: between 0.2 and 0.6 in torch.compile, by config (`warm_compile`)."""
 
 
 def trial_s(record: TrialRecord) -> float:
@@ -47,17 +47,24 @@ def blocked_run_s(
     contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan, start_s: float, *, cold: bool
 ) -> float:
     """Seconds of a blocked run that ends at its first look. `cold`: every block compiles anew, not the first alone."""
-    first_s, later_s = block_times_s(contestants, plan, sampling, start_s, cold=cold)
+    shares = [(1.0, 1.0 if cold else WARM_SHARE)] * len(contestants)
+    first_s, later_s = block_times_s(contestants, plan, sampling, start_s, shares)
     return first_s + (plan.first_look - 1) * later_s
 
 
 def block_times_s(
-    contestants: Sequence[Measurement], plan: BlockPlan, sampling: SamplingPlan, start_s: float, *, cold: bool
+    contestants: Sequence[Measurement],
+    plan: BlockPlan,
+    sampling: SamplingPlan,
+    start_s: float,
+    shares: Sequence[tuple[float, float]],
 ) -> tuple[float, float]:
-    """Seconds of the first block, and of each later one."""
+    """Seconds of the first block, and of each later one. `shares`: of its compile, what each contestant pays in the
+    first and in a later block."""
     turns_s = sampling_s(contestants, plan, sampling)
-    first_s = sum(live_process_s(each, start_s, 1.0) for each in contestants)
-    later_s = sum(live_process_s(each, start_s, 1.0 if cold else WARM_SHARE) for each in contestants)
+    pairs = list(zip(contestants, shares, strict=True))
+    first_s = sum(live_process_s(each, start_s, first) for each, (first, _) in pairs)
+    later_s = sum(live_process_s(each, start_s, later) for each, (_, later) in pairs)
     return first_s + turns_s, later_s + turns_s
 
 

@@ -10,10 +10,10 @@ import statistics
 from dataclasses import dataclass
 
 LATE_SHARE = 0.25
-"""A search that may stop early is expected to stop after this share of the trials between the first at which it can
-and the last. On recorded tables it stops after 13 to 18 of 24 (docs/decisions/0011-early-stop.md)."""
-MORE_LOOKS = 0.25
-"""How often a confirmation is expected to go on after a look."""
+"""A search that may stop early is expected to stop after this share of the trials between the first at which it still
+can and the last. Half of the replays of recorded tables stopped by this share, half later (benchmarks/time_left.py)."""
+MORE_LOOKS = 0.1
+"""How often a confirmation is expected to go on after a look. None of the replays did; noisy machines do."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RemainingWork:
         expected = most
         if self.num_fewest is not None:
             latest = most if math.isfinite(most) else 2 * self.num_fewest
-            earliest = min(self.num_fewest, latest)
+            earliest = min(max(self.num_fewest, self.num_done), latest)
             expected = earliest + LATE_SHARE * (latest - earliest)
         return max(expected - self.num_done, 0) * statistics.fmean(self.trial_s)
 

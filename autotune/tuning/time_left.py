@@ -25,6 +25,7 @@ from autotune.tuning.events import (
 from autotune.tuning.expected_time import block_times_s, process_start_s, trial_s
 from autotune.tuning.remaining_work import RemainingWork
 from autotune.tuning.session import Session
+from autotune.tuning.warm_compile import block_shares
 
 FEWEST_TO_JUDGE = 2
 """Trials beside the untuned model's before anything is said."""
@@ -102,12 +103,13 @@ class TimeLeft:
         if len(took_s) < FEWEST_TO_JUDGE or untuned is None or not isinstance(untuned.outcome, Measurement):
             return None
         plan = budget.confirmation.fit_for(self._session.objective)
+        contestants = likely_contestants(self._session)
         first_s, later_s = block_times_s(
-            likely_contestants(self._session),
+            [each.measurement for each in contestants],
             plan,
             budget.sampling,
             process_start_s(untuned, study.noise_floor),
-            cold=self._session.objective.compiles_cold,
+            [block_shares(self._session, each) for each in contestants],
         )
         limits = [each for each in (budget.num_trials, study.num_configs()) if each is not None]
         return RemainingWork(

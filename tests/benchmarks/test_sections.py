@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from autotune.tuning.remaining_work import RemainingWork
 from benchmarks import __main__ as all_of_them
-from benchmarks import batches, classes, frame, jobs, regions, time_left, workers
+from benchmarks import batches, classes, frame, jobs, regions, workers
 from benchmarks.loop_model import LoopTrial
 from benchmarks.program_classes import Repeats
 from benchmarks.race import LoopRun, ToolRun
@@ -20,9 +19,9 @@ from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
 KEPT = ("aa", "adaptive", "delivered", "large_study", "loader", "overhead", "overlap", "planted", "record_table",
-        "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "training", "under_load",
-        "warm_start")  # fmt: skip
-MADE_UP = ("batches", "classes", "jobs", "regions", "time_left", "wall_time", "workers")
+        "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "time_left", "training",
+        "under_load", "warm_start")  # fmt: skip
+MADE_UP = ("batches", "classes", "jobs", "regions", "wall_time", "workers")
 EDITED = {
     "replay": "; on vit_torch alone, with 10 seeds, it found one in 4 and took 148.9 trials on average (20.2 distinct)"
 }
@@ -50,14 +49,12 @@ def test_kept_records_make_the_section_that_is_published(name):
 def made_up(name: str) -> list[object]:
     """Small records of a benchmark that has no kept ones."""
     times = regions.Times([1.0], [0.1], 1, 0.0)
-    work = RemainingWork((10.0,), 1, 4, None, 4, 3, 20.0, 10.0)
     seconds, compiled_s = {"alone": 1.0, "again": 1.02, "beside": 1.01}, {"alone": 9.0, "again": 9.0, "beside": 12.0}
     records: dict[str, list[object]] = {
         "batches": [batches.Batches("t", 48, number, [10], [9], [60.0]) for number in batches.WORKERS],
         "classes": [classes.Findings("t", 3, 2, 0.01, Repeats("any", (1.0, 1.1)), (), ())],
         "jobs": [jobs.Times("vit", "default", number, seconds, compiled_s) for number in (0, 1)],
         "regions": [regions.Seen("vit", True, times, times, times)],
-        "time_left": [time_left.Run("any", 100.0, 40.0, 4, 4, (time_left.Estimate(10.0, work),))],
         "wall_time": [
             LoopRun("loop", [LoopTrial({"execution": "eager"}, 1.0, 5.0)], 60.0),
             ToolRun("tool", 0, None, 10.0, "faster", {"execution": "eager"}, 2, 9.0, 5.0, 1.0, 2),

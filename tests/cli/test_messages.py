@@ -63,6 +63,7 @@ def test_a_mistake_with_json_is_a_document(cli, arguments, words, code):
 NEAR = [
     (("tune", "--model", "resnet8", "--device", "cpu"), "did you mean resnet18?"),
     (("tune", "--model", "vit", "--device", "cpu", "--preset", "quik"), "did you mean quick?"),
+    (("tune", "--model", "vit", "--device", "cpu", "--sampler", "tpee"), "did you mean tpe?"),
     (("shwo", "s"), "Did you mean 'show'?"),
 ]
 

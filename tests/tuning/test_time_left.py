@@ -11,7 +11,6 @@ from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.runner.deadline import Deadline
 from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted, TimeLeftEstimated
-from autotune.tuning.expected_time import WARM_SHARE
 from autotune.tuning.loop import Tuner
 from autotune.tuning.remaining_work import LATE_SHARE, MORE_LOOKS, RemainingWork
 from tests.tuning.test_time_budget import PLAN, SPACE, Clock, TimedTrials, usual
@@ -86,7 +85,7 @@ def run(tmp_path, make_study, measurement):
 
         budget: Budget = PLAN.model_copy(update={"wall_s": wall_s, "num_trials": num_trials})
         deadline = Deadline.after(wall_s, clock=clock)
-        trials = TimedTrials(clock, measurement, usual, warm=WARM_SHARE)
+        trials = TimedTrials(clock, measurement, usual, warm=1.0)  # Nothing is known of the fake's caches.
         Tuner(make_study(space=space), budget, trials, note, deadline=deadline).run()
         return clock.now, told, events
 

@@ -134,6 +134,10 @@ class EnumSampler(BaseSampler):
         situation = self._situation(trials)
         return next(self._still_planned(situation), None) or self._most_promising(situation)
 
+    def next_planned(self, trials: Iterable[FrozenTrial]) -> Config | None:
+        """What is to be tried before anything is chosen; None if nothing is left of it."""
+        return next(self._still_planned(self._situation(trials)), None)
+
     def forecast(self, trials: Iterable[FrozenTrial]) -> ExpectedGain | None:
         """What the next trial promises. None where no forecast chooses it: at the start, as long as nothing is feasible
         or something is planned, at the end, and with several objectives, where every config may add to the front.
