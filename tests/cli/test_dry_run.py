@@ -23,6 +23,7 @@ def test_a_dry_run_says_what_is_known_and_leaves_nothing(tune_fake, tmp_path):
     assert not (tmp_path / "studies").exists()
 
 
+@pytest.mark.slow
 def test_an_earlier_study_of_the_model_tells_what_a_trial_takes(tune_fake, cli):
     """Its own trials are not counted twice, and its settings must be the same."""
     said = tune_fake("--trials", "3").stderr
@@ -52,7 +53,7 @@ def test_no_more_is_expected_than_there_is_time_for(wall_s, expected_s):
 
 def test_a_study_that_goes_on_is_opened_once(tune_fake, monkeypatch):
     """For what it costs and for the run."""
-    tune_fake("--trials", "2")
+    tune_fake("--trials", "1")
     opened = []
     init = Study.__init__
 
@@ -61,8 +62,8 @@ def test_a_study_that_goes_on_is_opened_once(tune_fake, monkeypatch):
         init(self, folder, *more)
 
     monkeypatch.setattr(Study, "__init__", note)
-    said = tune_fake("--trials", "2").stderr
+    said = tune_fake("--trials", "1").stderr
     assert "(by study s)" in said
     assert opened == ["s"]
-    tune_fake("--trials", "2", "--dry-run")
+    tune_fake("--trials", "1", "--dry-run")
     assert opened == ["s", "s"]
