@@ -244,9 +244,11 @@ def _own_device_locks(tmp_path_factory):
 
 @pytest.fixture
 def no_toolchain(monkeypatch):
-    """Inductor precompiles no headers: they take a minute on a new machine, and a tiny model has few kernels."""
+    """Inductor precompiles no headers and probes no instruction sets: on a new machine these take a minute, and a tiny
+    model has few kernels."""
     monkeypatch.setitem(registry.BACKENDS, "torch", dataclasses.replace(registry.BACKENDS["torch"], toolchain=None))
     monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_no_more_is_expected_than_there_is_time_for(wall_s, expected_s):
 
 def test_a_study_that_goes_on_is_opened_once(tune_fake, monkeypatch):
     """For what it costs and for the run."""
-    tune_fake("--trials", "1")
+    tune_fake("--trials", "2")
     opened = []
     init = Study.__init__
 
@@ -62,8 +62,8 @@ def test_a_study_that_goes_on_is_opened_once(tune_fake, monkeypatch):
         init(self, folder, *more)
 
     monkeypatch.setattr(Study, "__init__", note)
-    said = tune_fake("--trials", "1").stderr
+    said = tune_fake("--trials", "2").stderr
     assert "(by study s)" in said
     assert opened == ["s"]
-    tune_fake("--trials", "1", "--dry-run")
+    tune_fake("--trials", "2", "--dry-run")
     assert opened == ["s", "s"]

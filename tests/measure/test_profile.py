@@ -126,7 +126,8 @@ def test_names_are_the_same_in_every_process(key, name):
     ],
 )
 @pytest.mark.fast_cases("torch")
-def test_a_trial_under_the_frameworks_profiler(tmp_path, make_request, no_toolchain, framework, untuned, compiled, operator
+def test_a_trial_under_the_frameworks_profiler(
+    tmp_path, make_request, no_toolchain, framework, untuned, compiled, operator
 ):
     """Untuned and compiled, the operator that does the work is found with a time, and a Chrome trace is left."""
     pytest.importorskip(framework)
