@@ -373,7 +373,7 @@ class TestThreads:
     @pytest.mark.fast_cases("frozen-a fallback", "a part left out-the job's own error")
     @pytest.mark.parametrize("fails", ["the job's own error", "a fallback"])
     def test_no_call_is_torn(self, answer, config, monkeypatch, num_calls, fails):
-        """10,000 calls (in the fast cases 2,000) from four threads beside a call that fails: all within the tolerance."""
+        """10,000 calls (fast cases: 2,000) from four threads beside a call that fails: all within the tolerance."""
         model = made()
         tuned = answer(config).apply(model, on_mismatch="apply")
         expected = plain(model)

@@ -102,7 +102,7 @@ def at_most(share: float, num_studies: int) -> float:
 
 @pytest.fixture
 def fewer_resamples(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Hundreds of studies: a tenth of the draws keeps a quantile to some 3 %, a twentieth (in the fast cases) to 4 %."""
+    """Hundreds of studies: a tenth of the draws keeps a quantile to 3 %, a twentieth (in the fast cases) to 4 %."""
     is_slow = request.node.get_closest_marker("slow") is not None
     monkeypatch.setattr(statistics, "NUM_RESAMPLES", 2000 if is_slow else 1000)
 
