@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import shutil
 import signal
@@ -97,8 +98,8 @@ QUICK_BUDGET = Budget(
     sampling=QUICK,
     limits=Limits(compile=20, check=20, run=20),
     noise_floor=QUICK_BLOCKS,
-    # Four: over two blocks an interval is so wide that a busy machine would decide.
-    confirmation=QUICK_BLOCKS.model_copy(update={"first_look": 4}),
+    # Three: over two blocks an interval is so wide that chance would decide.
+    confirmation=QUICK_BLOCKS.model_copy(update={"first_look": 3}),
     tail=TailPlan(num_processes=2, num_samples=10),
     quiet=BusyMachinePlan(look_s=0.02, max_wait_s=0.1),
 )
@@ -216,6 +217,20 @@ def _tables_are_made_once(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_waits_for_the_disk():
+    """No test cuts the power: what a process has handed to the kernel outlives the process without a sync."""
+
+    def use_wal(connection: Any, _record: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=OFF")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        patch.setattr(storage, "_use_wal", use_wal)
+        yield
+
+
 def own_children(*, recursive: bool = True) -> list[psutil.Process]:
     """Processes that a test has started."""
     return [each for each in psutil.Process().children(recursive=recursive) if each.pid != _FORKS.pid]
@@ -225,6 +240,15 @@ def own_children(*, recursive: bool = True) -> list[psutil.Process]:
 def _own_device_locks(tmp_path_factory):
     """Tests that run at the same time do not wait for each other, nor for what else the machine does."""
     os.environ["AUTOTUNE_DEVICE_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
+
+
+@pytest.fixture
+def no_toolchain(monkeypatch):
+    """Inductor precompiles no headers and probes no instruction sets: on a new machine these take a minute, and a tiny
+    model has few kernels."""
+    monkeypatch.setitem(registry.BACKENDS, "torch", dataclasses.replace(registry.BACKENDS["torch"], toolchain=None))
+    monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 @pytest.fixture
@@ -361,25 +385,30 @@ def _ask_in_a_fork(framework: str, variables: Mapping[str, str], *arguments: str
         return subprocess.CompletedProcess(arguments, 0, said.read(), "")
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run a command line in this process, in the test's folder, and return what it printed. Trials are processes."""
+def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line in this process, in a folder, and return what it printed. Trials are processes."""
     ask = probe._ask
-    monkeypatch.setattr(probe, "_ask", lambda name, *more: (_ask_in_a_fork if name == "fake" else ask)(name, *more))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe, "_ask", lambda name, *more: (_ask_in_a_fork if name == "fake" else ask)(name, *more))
+        patch.chdir(folder)
+        result = CliRunner().invoke(
+            app, arguments, env={"PYTHONPATH": os.environ.get(_PACKAGES, ""), "COLUMNS": "200"}, prog_name="cli.py"
+        )
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    stderr = result.stderr
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        stderr += "".join(traceback.format_exception(result.exception))
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, stderr)
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """A command line in this process, in the test's folder: see `run_here`."""
 
     def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-        with monkeypatch.context() as patch:
-            patch.chdir(tmp_path)
-            result = CliRunner().invoke(
-                app, arguments, env={"PYTHONPATH": os.environ.get(_PACKAGES, ""), "COLUMNS": "200"}, prog_name="cli.py"
-            )
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        stderr = result.stderr
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            stderr += "".join(traceback.format_exception(result.exception))
-        return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, stderr)
+        return run_here(tmp_path, *arguments)
 
     return run
 

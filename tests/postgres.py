@@ -77,6 +77,7 @@ class Server:
     def start(self) -> None:
         """Returns when it takes connections. It is no child of this process: a test may leave none."""
         options = f"-p {self.port} -c unix_socket_directories= -c listen_addresses=127.0.0.1 -c shared_buffers=8MB"
+        options += " -c fsync=off"  # What is killed is the server and not the machine.
         subprocess.run(
             [str(program("pg_ctl")), "-D", "data", "-l", "log", "-w", "-o", options, "start"],
             cwd=self.home, check=True, stdout=subprocess.DEVNULL, **self.account,

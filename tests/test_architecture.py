@@ -120,8 +120,13 @@ def imported(path: Path, node: ast.AST) -> Iterator[Import]:
             yield Import(node.lineno, full if is_module(full) else str(node.module))
 
 
-def imports_of(path: Path) -> Iterator[Import]:
+@cache
+def imports_of(path: Path) -> tuple[Import, ...]:
     """Imports at the top, in functions, and by `import_module` with a name written out."""
+    return tuple(_found_in(path))
+
+
+def _found_in(path: Path) -> Iterator[Import]:
     for node in at_run_time(parsed(path)):
         yield from imported(path, node)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "__import__"):

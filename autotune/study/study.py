@@ -90,6 +90,8 @@ class Study:
         self._is_exclusive = False
         self._known: list[FrozenTrial] | None = None
         """All trials, as long as nobody but this process writes and it wrote nothing since."""
+        self._attributes: dict[str, Any] | None = None
+        """What is stored with the study, as long as nobody but this process writes."""
         self._excluded = Exclusions(manifest.space.untuned())
         self._sampler = EnumSampler(manifest.space, manifest.workload.seed, self._excluded, self._stored)
         self._optuna.sampler = self._sampler
@@ -125,11 +127,11 @@ class Study:
             own_files.require_own_folders(self.folder)
             if self.database.manifest_id() != self.manifest.id:
                 raise StoreError(f"{self.folder} was replaced by another process", tip="run the same command again")
-            self._is_exclusive, self._known = True, None
+            self._is_exclusive, self._known, self._attributes = True, None, None
             try:
                 yield
             finally:
-                self._is_exclusive, self._known = False, None
+                self._is_exclusive, self._known, self._attributes = False, None, None
 
     def require_writable(self) -> None:
         """Raises StoreError if nothing can be written in the study's folder. Reading needs no such right."""
@@ -227,12 +229,18 @@ class Study:
 
     def read_attribute(self, name: str) -> Any:
         """Plain data that is stored with the study; None before the first time. `Slot` gives it a type."""
+        if self._attributes is not None:
+            return self._attributes.get(name)
         with self.database.errors():
-            return self._optuna.user_attrs.get(name)
+            attributes = self._optuna.user_attrs
+        if self._is_exclusive:
+            self._attributes = attributes
+        return attributes.get(name)
 
     def write_attribute(self, name: str, content: Any) -> None:
         """Store plain data with the study in place of what was there."""
         self.database.require_exclusive()
+        self._attributes = None
         with self.database.errors():
             self._optuna.set_user_attr(name, content)
 

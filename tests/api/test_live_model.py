@@ -122,7 +122,7 @@ def test_a_framework_without_a_way_to_save(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_live_model_is_tuned(torch, net, tmp_path):
+def test_a_live_model_is_tuned(torch, net, no_toolchain, tmp_path):
     """Trials in other processes measure it; the live object takes the result, and the study goes on without it."""
     (tmp_path / "space.yaml").write_text(SPACE)
     x = torch.randn(2, 4)

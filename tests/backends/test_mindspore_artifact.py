@@ -21,7 +21,7 @@ from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 
 pytest.importorskip("mindspore")
-pytestmark = pytest.mark.mindspore
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
 CONFIG = {"execution": "jit", "capture": "ast", "jit_level": "O0"}
 MODEL = """
@@ -134,7 +134,6 @@ def test_a_stale_graph_is_caught(made, tmp_path):
     assert "the first outputs are wrong" in found["events"][0]
 
 
-@pytest.mark.slow
 def test_a_stale_graph_fails_a_trial(made):
     """The export's own process compares outputs like any trial: an artifact that gives stale ones is never written."""
     folder, request, artifact = made

@@ -275,6 +275,7 @@ def test_fusion_of_a_long_chain_ends(run):
     assert max(run("Chain", AST | FUSION)["errors"]) < 1e-3
 
 
+@pytest.mark.slow
 def test_bytecode_that_never_compiled_says_so(run):
     """Indexing a tensor makes capture bytecode give up without a word (2.10): `compiled` must not claim otherwise."""
     said = run("Indexing", BYTECODE)
@@ -285,6 +286,7 @@ def test_bytecode_that_never_compiled_says_so(run):
     assert said["diagnosis"]["note"] == "capture bytecode never compiled: ran as PyNative"
 
 
+@pytest.mark.slow
 def test_bytecode_break_has_its_line(run):
     """A data-dependent branch cuts the capture, and the break points at the `if`."""
     said = run("Branching", BYTECODE)
@@ -295,6 +297,7 @@ def test_bytecode_break_has_its_line(run):
     assert "# BRANCH" in inspect.getsource(sys.modules[__name__]).splitlines()[int(line) - 1]
 
 
+@pytest.mark.slow
 def test_trace_takes_the_first_path_for_all_inputs(run):
     """Capture trace is silently wrong on the second input: why outputs are compared on two inputs at least."""
     said = run("Branching", TRACE)
@@ -303,6 +306,7 @@ def test_trace_takes_the_first_path_for_all_inputs(run):
     assert said["errors"][1] > 0.1
 
 
+@pytest.mark.slow
 def test_ast_keeps_both_branches(run):
     """Capture ast turns a data-dependent branch into part of the graph: no break, and right on both inputs."""
     said = run("Branching", AST)
@@ -310,6 +314,7 @@ def test_ast_keeps_both_branches(run):
     assert said["diagnosis"]["graph_breaks"] == []
 
 
+@pytest.mark.fast_cases("ast")
 @pytest.mark.parametrize("config", [AST, GRAPH], ids=["ast", "graph"])
 def test_python_left_in_a_graph_is_a_break(run, config):
     """What a graph hands back to the interpreter is reported, with the Cell in which it stands."""
@@ -326,6 +331,7 @@ def test_bfloat16_reads_as_float32(run):
     assert run("Mlp", PYNATIVE)["half"] == "float32"
 
 
+@pytest.mark.slow
 def test_detection_is_quiet():
     """`find` names what is there and prints nothing: not even without the log level that a trial sets."""
     script = (
@@ -352,6 +358,7 @@ def test_an_absent_device_is_a_note_and_an_error():
             MindSporeBackend().prepare(device, 0)
 
 
+@pytest.mark.slow
 def test_a_process_that_has_computed_keeps_its_device():
     """To select the device that a process is on already is no error, though MindSpore takes no selection any more."""
     script = (
@@ -383,6 +390,7 @@ def run_untuned(tmp_path, make_request, workload):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "words"),
     [

@@ -222,7 +222,7 @@ def test_a_knob_leaves_the_result_right(one, config):
     assert said["dtype"] == "Float32"
 
 
-@pytest.mark.fast_cases("blocking", "pipelined")
+@pytest.mark.fast_cases("blocking")
 @pytest.mark.parametrize(
     "config",
     [BLOCKING, HALF_EAGER, PIPELINED, MANY_THREADS],
@@ -237,17 +237,18 @@ def test_a_knob_reads_back(one, config):
     assert read["dispatch_threads"] == config.get("dispatch_threads", 0)
 
 
-def test_launches_and_the_pipeline_read_back(one):
-    """Blocking launches have no queue; a pipeline that was not switched off leaves no trace."""
+def test_blocking_launches_read_back(one):
+    """They have no queue."""
     assert one(BLOCKING)["read"]["launch_blocking"]
     assert not one(BLOCKING)["read"]["queue"]
-    assert one(PIPELINED)["read"]["pipeline"] is None
 
 
 @pytest.mark.slow
 def test_what_is_off_reads_back(one):
-    """The queue of PyNative stays where launches do not block, and a pipeline is off where it is said so."""
+    """The queue of PyNative stays where launches do not block, and a pipeline is off where it is said so; one that was
+    not switched off leaves no trace."""
     assert one(PYNATIVE)["read"]["queue"]
+    assert one(PIPELINED)["read"]["pipeline"] is None
     assert one(NO_PIPELINE)["read"]["pipeline"] == "graph_pipeline:false"
 
 
@@ -325,6 +326,7 @@ def test_half_precision_of_the_author_s_own_stays_alone():
         MindSporeBackend().compile(model, Config(PYNATIVE | {"amp_level": "O3"}), UndoLog())
 
 
+@pytest.mark.slow
 def test_too_late_is_said_so(run):
     """After the first operator the cap and blocking launches have no effect any more: one line in the log for each."""
     logged = run(BLOCKING, first_an_operator=True)["logged"]

@@ -60,10 +60,24 @@ def run(**settings):
 """
 
 
+EACH_BLOCK = """
+said, program = run(capture={capture!r}, region="blocks.*")
+print(said.compiled, said.num_graphs, len(said.recompiles), program is not None)
+"""
+REFUSED = """
+for settings in ({"region": "blocks"}, {"region": "whole but head"}, {"region": "x"},
+                 {"execution": "graph", "region": "head"}):
+    try:
+        run(**settings)
+    except InvalidConfigError as error:
+        print(str(error).replace(" ", "_"))
+"""
+
+
 def in_process(folder, code):
     """What the code prints, in a process of its own."""
     script = folder / "regions.py"
-    script.write_text(NET + code)
+    script.write_text(NET + code + 'print("done")\n')
     variables = {"PYTHONPATH": str(REPOSITORY), "GLOG_v": "3"}
     done = subprocess.run(
         [sys.executable, str(script)], cwd=folder, env={**os.environ, **variables},
@@ -73,17 +87,25 @@ def in_process(folder, code):
     return done.stdout.partition("done")[0].split()
 
 
-@pytest.mark.fast_cases("ast")
-@pytest.mark.parametrize("capture", ["ast", "bytecode", "trace"])
-def test_each_block_is_compiled(tmp_path, capture):
+@pytest.fixture(scope="module")
+def by_ast(tmp_path_factory):
+    """What one process says of the blocks, and of what it refuses."""
+    return in_process(tmp_path_factory.mktemp("ast"), EACH_BLOCK.format(capture="ast") + REFUSED)
+
+
+def test_each_block_is_compiled(by_ast):
     """One graph for each block, none of which is a recompile, and the model computes as before."""
-    code = f"""
-said, program = run(capture={capture!r}, region="blocks.*")
-print(said.compiled, said.num_graphs, len(said.recompiles), program is not None, "done")
-"""
-    assert in_process(tmp_path, code) == ["True", "3", "0", "True"]
+    assert by_ast[:4] == ["True", "3", "0", "True"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("capture", ["bytecode", "trace"])
+def test_each_block_is_compiled_by_other_captures(tmp_path, capture):
+    """The same, whichever way a graph is captured."""
+    assert in_process(tmp_path, EACH_BLOCK.format(capture=capture)) == ["True", "3", "0", "True"]
+
+
+@pytest.mark.slow
 def test_regions_are_told_apart(tmp_path):
     """Equal code that runs in other Cells is another program; two texts for the same Cells are one."""
     code = """
@@ -92,23 +114,14 @@ programs = []
 for region in ("whole", "blocks.*", "blocks.0", "blocks.0, blocks.1", "blocks.[01]", "head"):
     programs.append(run(capture="ast", region=region)[1])
     counters._AST_PHASES.clear()
-print(len(set(programs)), programs[3] == programs[4], None in programs, "done")
+print(len(set(programs)), programs[3] == programs[4], None in programs)
 """
     assert in_process(tmp_path, code) == ["5", "True", "False"]
 
 
-def test_what_cannot_be_compiled_is_refused(tmp_path):
+def test_what_cannot_be_compiled_is_refused(by_ast):
     """A list of Cells, a part left out of a graph, graph mode, a path that is not there: a sentence for each."""
-    code = """
-for settings in ({"region": "blocks"}, {"region": "whole but head"}, {"region": "x"},
-                 {"execution": "graph", "region": "head"}):
-    try:
-        run(**settings)
-    except InvalidConfigError as error:
-        print(str(error).replace(" ", "_"))
-print("done")
-"""
-    said = in_process(tmp_path, code)
+    said = by_ast[4:]
     words = ("never_called_itself", "cannot_leave_a_part", "has_the_path_'x'", "is_for_execution=jit_only")
     assert len(said) == 4
     assert all(word in sentence for word, sentence in zip(words, said, strict=True))

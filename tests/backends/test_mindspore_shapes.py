@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -89,14 +90,23 @@ COMPILED = [
 ]
 
 
+MARKED, RARE = 2, 6
+"""Of `COMPILED` those that are tried in the fast suite."""
+
+
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    """All configs, one after the other in one process; each on a Cell of its own."""
-    folder = tmp_path_factory.mktemp("shapes")
+    """What a config says. Configs run one after the other in one process, each on a Cell of its own; those of the fast
+    suite have one, the others another."""
+    return functools.cache(lambda *numbers: said_by(tmp_path_factory.mktemp("shapes"), numbers))
+
+
+def said_by(folder, numbers):
+    """By number of the config: what the process said."""
     script = folder / "stream.py"
     script.write_text(SCRIPT)
     child = subprocess.run(
-        [sys.executable, str(script), json.dumps([config for config, _ in COMPILED])],
+        [sys.executable, str(script), json.dumps([COMPILED[each][0] for each in numbers])],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOG_v": "3"},
         capture_output=True,
@@ -105,14 +115,17 @@ def said(tmp_path_factory):
         check=False,
     )
     assert child.returncode == 0, child.stderr[-3000:]
-    return json.loads(child.stdout.splitlines()[-1])
+    return dict(zip(numbers, json.loads(child.stdout.splitlines()[-1]), strict=True))
 
 
+@pytest.mark.fast_cases(str(COMPILED[MARKED][0]), str(COMPILED[RARE][0]))
 @pytest.mark.parametrize("number", range(len(COMPILED)), ids=lambda number: str(COMPILED[number][0]))
 def test_what_is_compiled_for_a_stream(said, number):
     """Odd sizes, size 1 and what is larger than the traffic give the model's outputs, graphs are made as often as the
     strategy means to, and undone the Cell is what it was."""
-    num_graphs, error, least, after = said[number]
+    quick = (MARKED, RARE)
+    together = quick if number in quick else tuple(each for each in range(len(COMPILED)) if each not in quick)
+    num_graphs, error, least, after = said(*together)[number]
     assert num_graphs == COMPILED[number][1]
     assert 0 <= least <= error < 1e-5
     assert after == 0

@@ -62,6 +62,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_each_shape_its_own_graph(tmp_path):
     """Shapes are compiled as they earn it; MindSpore lets go of no graph, so past the bound the others stay eager."""
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())

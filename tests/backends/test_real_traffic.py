@@ -80,7 +80,7 @@ class TestTorch:
     pytestmark = pytest.mark.torch
 
     @pytest.fixture(autouse=True)
-    def _needs_torch(self):
+    def _needs_torch(self, no_toolchain):
         pytest.importorskip("torch")
 
     def measured(self, tmp_path, **config):

@@ -135,8 +135,7 @@ def test_a_job_applies_a_config_to_a_function(scoring, tmp_path, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-def test_a_function_is_tuned(scoring, tmp_path):
+def test_a_function_is_tuned(scoring, no_toolchain, tmp_path):
     """Trials measure it as any model, and compare all that its dataclass holds."""
     (tmp_path / "space.yaml").write_text(SPACE)
     result = autotune.tune(scoring.build, device="cpu", space="space.yaml", budget=QUICK_BUDGET, trials=2)

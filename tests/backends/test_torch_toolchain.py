@@ -41,7 +41,7 @@ def model():
 """
 
 
-@pytest.mark.fast_cases("in_python")
+@pytest.mark.slow
 @pytest.mark.parametrize("cpp_wrapper", [False, True], ids=["in_python", "in_cpp"])
 def test_headers_and_probes_are_handed_to_a_trial(tmp_path, monkeypatch, cpp_wrapper):
     """Inductor finds both headers whole, whether it wraps in Python or C++, builds no further one, and probes

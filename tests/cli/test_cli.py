@@ -36,7 +36,7 @@ class TestTheMainJob:
 
     @pytest.fixture
     def tuned(self, tune_fake):
-        return tune_fake("--trials", "8", "--json")
+        return tune_fake("--trials", "5", "--json")
 
     def test_document(self, tuned, cli):
         """`tune --json` and `show --json` print the same one document, with the promised keys."""
@@ -54,7 +54,7 @@ class TestTheMainJob:
         assert document["break_even_calls"] >= 0
         numbers = [each["number"] for each in document["trials"]]
         assert numbers == list(range(len(numbers)))
-        assert 8 <= len(numbers) <= 10, "two more may tell which settings of the winner do nothing"
+        assert 5 <= len(numbers) <= 7, "two more may tell which settings of the winner do nothing"
         floor = document["noise_floor"]
         assert set(floor) == {"pairs", "spread", "relative_error", "start_s"}
         assert [len(pair) for pair in floor["pairs"]] == [2, 2]
@@ -111,9 +111,9 @@ class TestTheMainJob:
     @pytest.mark.slow
     def test_same_name_goes_on(self, tuned, tune_fake, cli):
         """The same command with more trials adds to the study; `resume` needs the name alone."""
-        assert len(document_of(tune_fake("--trials", "9", "--json"))["trials"]) == 9
-        assert len(document_of(cli("resume", "s", "--trials", "10", "--json"))["trials"]) == 10
-        assert len(document_of(cli("resume", "s", "--json"))["trials"]) == 10
+        assert len(document_of(tune_fake("--trials", "6", "--json"))["trials"]) == 6
+        assert len(document_of(cli("resume", "s", "--trials", "7", "--json"))["trials"]) == 7
+        assert len(document_of(cli("resume", "s", "--json"))["trials"]) == 7
 
     def test_a_log_has_a_line_for_each_trial(self, tune_fake):
         """Not on a terminal: a line for each event on stderr, without colour codes or a line that changes; the summary
@@ -132,7 +132,7 @@ class TestTheMainJob:
     @pytest.mark.slow
     def test_quiet(self, tuned, tune_fake):
         """`--quiet` leaves the summary alone."""
-        result = tune_fake("--trials", "8", "--quiet")
+        result = tune_fake("--trials", "5", "--quiet")
         assert result.stderr == ""
         assert result.stdout.startswith("faster: ")
 
@@ -437,6 +437,7 @@ class TestInterrupted:
     def states(self, cli):
         return [each["state"] for each in json.loads(cli("show", "s", "--json").stdout)["trials"]]
 
+    @pytest.mark.slow
     def test_ctrl_c(self, tmp_path, model_file, space_file, cli):
         """Exit status 130, the line that resumes, no process, no running trial."""
         process, family = self.start(tmp_path, model_file, space_file)

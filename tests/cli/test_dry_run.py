@@ -23,6 +23,7 @@ def test_a_dry_run_says_what_is_known_and_leaves_nothing(tune_fake, tmp_path):
     assert not (tmp_path / "studies").exists()
 
 
+@pytest.mark.slow
 def test_an_earlier_study_of_the_model_tells_what_a_trial_takes(tune_fake, cli):
     """Its own trials are not counted twice, and its settings must be the same."""
     said = tune_fake("--trials", "3").stderr

@@ -55,9 +55,13 @@ def test_a_long_line_of_the_summary_goes_on_below_its_text(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_csv_has_a_row_a_trial_and_a_column_a_knob(tune_fake, cli):
+def test_csv_has_a_row_a_trial_and_a_column_a_knob(make_study, measurement, cli):
     """Plain numbers in seconds and bytes; a knob that a config does not have is empty."""
-    tune_fake("--trials", "3")
+    opened = make_study()
+    with opened.writing():
+        for _ in range(3):
+            opened.tell(opened.ask(longest_s=1), with_latency(measurement, 0.008))
+    opened.close()
     rows = list(csv.DictReader(io.StringIO(cli("show", "s", "--csv").stdout)))
     assert [row["number"] for row in rows] == ["0", "1", "2"]
     assert rows[0]["config.execution"] == "eager"

@@ -49,7 +49,7 @@ def test_rm_removes_a_study_and_leaves_what_a_user_put_there(folder, cli):
 
 def test_nothing_of_a_removed_study_is_left(folder, tune_fake, cli):
     """A study that was run goes with its trials, confirmation and lock; a broken one can be removed as well."""
-    assert tune_fake("--trials", "3").returncode == 0
+    assert tune_fake("--trials", "2").returncode == 0
     (folder / "full" / "study.db").write_bytes(b"broken")
     assert cli("studies", "rm", "s", "full", "--yes").returncode == 0
     assert [path.name for path in folder.iterdir()] == ["empty"]

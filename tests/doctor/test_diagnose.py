@@ -39,7 +39,7 @@ def branch():
 """
 
 
-def test_a_break_is_named_with_its_cost(cli, tmp_path):
+def test_a_break_is_named_with_its_cost(cli, no_toolchain, tmp_path):
     """A branch on a tensor: its line, kind, source and cure, and what the profiler sees there in each call."""
     pytest.importorskip("torch")
     path = tmp_path / "branching.py"
@@ -100,7 +100,7 @@ def test_the_cured_planner_is_one_graph_with_the_same_outputs(cli):
     ("name", "ailment", "code"),
     [("NumPy", "numpy", "return y + Tensor(np.sort"), ("Try", "exception", "try:")],
 )
-@pytest.mark.fast_cases("Try")
+@pytest.mark.slow
 def test_mindspore_is_asked_for_its_reports(cli, name, ailment, code):
     """What it leaves to the interpreter, and a model that it refuses: both are findings, and the exit status is 0."""
     pytest.importorskip("mindspore")

@@ -109,7 +109,7 @@ def test_the_example_is_clean():
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_the_example_runs(run, tmp_path):
+def test_the_example_runs(run, no_toolchain, tmp_path):
     """From the first cell to the last with PyTorch; only what is searched, and for how long, is made small."""
     pytest.importorskip("torch")
     (tmp_path / "space.yaml").write_text(TORCH_SPACE)

@@ -46,20 +46,19 @@ schema: 1
 framework: torch
 knobs:
   execution: {doc: "https://example.org/x", values: [eager, compile], untuned: eager, default: compile}
-  backend:
-    {doc: "https://example.org/x", when: {execution: compile}, values: [inductor, aot_eager], default: inductor}
+  backend: {doc: "https://example.org/x", when: {execution: compile}, values: [aot_eager], default: aot_eager}
   fullgraph: {doc: "https://example.org/x", when: {execution: compile}, values: [false, true], default: false}
 """
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_planner_on_torch(cli, tmp_path):
+def test_planner_on_torch(cli, no_toolchain, tmp_path):
     """Graph breaks come with reason and line, `fullgraph` fails as a compile error, and the study finishes."""
     pytest.importorskip("torch")
     space = tmp_path / "fullgraph.yaml"
     space.write_text(FULLGRAPH_SPACE)
-    arguments = ("--framework", "torch", "--model", "planner", "--space", str(space), "--trials", "5")
+    arguments = ("--framework", "torch", "--model", "planner", "--space", str(space), "--trials", "3")
     document = studied(cli, tmp_path, *arguments)
     assert document["verdict"] in ("faster", "tie", "keep_untuned", "undecided")
     compiled = [t for t in document["trials"] if t["config"]["execution"] == "compile"]

@@ -300,6 +300,7 @@ class TestCounterpart:
         assert "output 1 of 1 on input 1 of 3" in result.stderr
         assert "same weights and inputs" in result.stderr
 
+    @pytest.mark.slow
     def test_other_numbers_of_inputs_are_a_sentence(self, tune_both, tmp_path):
         """One author gives further inputs to compare on, the other does not: the outputs cannot be paired."""
         path = tmp_path / "sham_model.py"
@@ -360,6 +361,7 @@ class TestRunners:
             runners.hold(TrialFolder(tmp_path / "left"), fake)
         assert not own_children()
 
+    @pytest.mark.slow
     def test_nothing_outlives_a_killed_parent(self, tmp_path, make_request, target):
         """Killed with -9 while processes of both frameworks are held, stopped between their turns: all are gone."""
         for name in LATENCY_MS:

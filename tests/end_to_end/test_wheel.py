@@ -126,7 +126,7 @@ def test_an_installed_wheel_works_outside_of_the_checkout(installed):
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_an_installed_wheel_tunes_a_real_model(installed):
+def test_an_installed_wheel_tunes_a_real_model(installed, no_toolchain):
     """The same with PyTorch, from the bundled search space."""
     pytest.importorskip("torch")
     (installed.folder / "budget.yaml").write_text(yaml.safe_dump(QUICK_BUDGET.model_dump(mode="json")))

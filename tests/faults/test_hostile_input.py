@@ -240,6 +240,7 @@ class TestWhatIsTyped:
 class TestEscapeSequences:
     """What a model, a name or a path says about the terminal stays text."""
 
+    @pytest.mark.slow
     def test_on_a_terminal(self, model_file: Path, space_file: Path, tmp_path: Path) -> None:
         """An error of the model in the live lines, in the failures and in the sentence of the end; a name in `show`."""
         model_file.write_text(f"def tiny():\n    raise ValueError({ESCAPES!r})\n")

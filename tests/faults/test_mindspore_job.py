@@ -16,7 +16,7 @@ import yaml
 from tests.conftest import REPOSITORY
 
 pytest.importorskip("mindspore")
-pytestmark = [pytest.mark.mindspore, pytest.mark.fast_cases("jit")]
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
 HEAD = """
 import copy, json, logging, os, sys, threading, time

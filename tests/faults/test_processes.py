@@ -30,7 +30,7 @@ from autotune.trial.request import Limits
 from autotune.trial.runner import supervisor_process
 from autotune.trial.runner.orphans import MARK_VARIABLE
 from autotune.trial.runner.runner import Runner
-from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment
+from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment, run_here
 
 MODEL = """
 import os, signal, subprocess, sys, time
@@ -221,12 +221,9 @@ def finished(tmp_path_factory):
     (home / "model.py").write_text(hangs + MODEL_FILE.replace("    weight =", "    hang()\n    weight ="))
     (home / "space.yaml").write_text(SPACE_FILE)
     (home / "budget.yaml").write_text(QUICK_BUDGET.model_dump_json(exclude={"num_trials", "limits"}))
-    tuned = subprocess.run(
-        cli_command(
-            "tune", "--model", f"{home}/model.py:tiny", "--framework", "fake", "--device", "cpu", "--space",
-            str(home / "space.yaml"), "--study", "s", "--budget", str(home / "budget.yaml"), "--trials", "4",
-        ),
-        cwd=home, env=cli_environment(), capture_output=True, text=True, check=False,
+    tuned = run_here(
+        home, "tune", "--model", f"{home}/model.py:tiny", "--framework", "fake", "--device", "cpu", "--space",
+        str(home / "space.yaml"), "--study", "s", "--budget", str(home / "budget.yaml"), "--trials", "4",
     )  # fmt: skip
     assert tuned.returncode == 0, tuned.stderr
     return home
@@ -269,7 +266,7 @@ PHASES = {
 class TestParent:
     """However the tool itself ends: no process is left, what was finished stays, and a new start goes on."""
 
-    @pytest.mark.fast_cases("trial-SIGINT", "confirmation-SIGKILL", "export-SIGTERM")
+    @pytest.mark.fast_cases("trial-SIGINT")
     @pytest.mark.parametrize(
         ("phase", "number"),
         [
@@ -295,6 +292,7 @@ class TestParent:
         after = _finished(tmp_path)
         assert {each: after[each] for each in before} == before
 
+    @pytest.mark.slow
     def test_two_parents(self, busy, tmp_path):
         """A second `resume`, and `run`, while one is at work: a sentence with its number; the first one goes on."""
         where, command = PHASES["trial"]

@@ -27,7 +27,7 @@ from autotune.study.study import Study
 from autotune.trial.folder import REQUEST_FILE
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
-from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment
+from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_environment, run_here
 from tests.faults.commands import a_pipe, command, refused
 from tests.tuned.test_cache_file import KEY
 
@@ -56,12 +56,9 @@ def tuned_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tiny_model.py").write_text(MODEL_FILE)
     (folder / "space.yaml").write_text(SPACE_FILE.replace("[right, breaks, wrong, compile_error]", "[right]"))
     (folder / "budget.yaml").write_text(QUICK_BUDGET.model_dump_json(exclude={"num_trials", "limits"}))
-    child = subprocess.run(
-        cli_command(
-            "tune", "--model", "tiny_model.py:tiny", "--framework", "fake", "--device", "cpu", "--space", "space.yaml",
-            "--study", "s", "--budget", "budget.yaml", "--trials", "3",
-        ),
-        cwd=folder, env=cli_environment(), capture_output=True, text=True, check=False,
+    child = run_here(
+        folder, "tune", "--model", "tiny_model.py:tiny", "--framework", "fake", "--device", "cpu", "--space",
+        "space.yaml", "--study", "s", "--budget", "budget.yaml", "--trials", "3",
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
     return folder

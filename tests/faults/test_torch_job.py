@@ -427,12 +427,15 @@ class TestTheJobsOwnModel:
 
 
 class TestThreads:
-    NUM_CALLS = 2500  # Ten thousand in all.
+    @pytest.fixture
+    def num_calls(self, request):
+        """Of each thread."""
+        return 2500 if request.node.get_closest_marker("slow") else 500
 
     @pytest.mark.fast_cases("frozen-a fallback", "a part left out-the job's own error")
     @pytest.mark.parametrize("fails", ["the job's own error", "a fallback"])
-    def test_no_call_is_torn(self, answer, config, monkeypatch, fails):
-        """10,000 calls from four threads beside a call that fails: all within the tolerance."""
+    def test_no_call_is_torn(self, answer, config, monkeypatch, num_calls, fails):
+        """10,000 calls (fast cases: 2,000) from four threads beside a call that fails: all within the tolerance."""
         model = made()
         tuned = answer(config).apply(model, on_mismatch="apply")
         expected = plain(model)
@@ -443,7 +446,7 @@ class TestThreads:
         def job():
             with torch.no_grad():
                 done.wait()
-                for _ in range(self.NUM_CALLS):
+                for _ in range(num_calls):
                     got = tuned(X)
                     if not torch.allclose(got.float(), expected, atol=5e-2):
                         wrong.append(got)

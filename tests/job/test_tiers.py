@@ -293,6 +293,7 @@ def test_the_whole_way(cli, tmp_path, space_file, budget_file):
     assert "no tier keeps 1 us: the fastest, " in again.stderr
 
 
+@pytest.mark.slow
 def test_a_tier_that_fails_costs_no_other(cli, tmp_path, space_file, budget_file):
     """It is left out and said why; where all of them fail, that is the end."""
     text = MODEL.replace('{"full": {}, "exact": {"arguments": {}, "tolerance": 1e-6}', '{"full": {"wait_ms": "x"}')

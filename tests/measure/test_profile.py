@@ -126,11 +126,13 @@ def test_names_are_the_same_in_every_process(key, name):
     ],
 )
 @pytest.mark.fast_cases("torch")
-def test_a_trial_under_the_frameworks_profiler(tmp_path, make_request, framework, untuned, compiled, operator):
+def test_a_trial_under_the_frameworks_profiler(
+    tmp_path, make_request, no_toolchain, framework, untuned, compiled, operator
+):
     """Untuned and compiled, the operator that does the work is found with a time, and a Chrome trace is left."""
     pytest.importorskip(framework)
     model = make_workload("bert_small", {"depth": 1, "seq": 8}, framework, "cpu", 0)
-    with Runner(framework, {}, preload=False, log=tmp_path / "log") as runner:
+    with Runner(framework, {}, preload=framework == "torch", log=tmp_path / "log") as runner:
         for settings in (untuned, compiled):
             kept = TrialFolder(tmp_path / settings["execution"] / "kept")
             request = make_request(
@@ -183,7 +185,7 @@ def test_without_the_flag_nothing_is_profiled(tune_fake, cli, tmp_path):
 
 def test_tune_profiles_what_it_compared(tune_fake, tmp_path):
     """`tune --profile` does it for the untuned model and the winner, and the document on stdout stays one document."""
-    told = json.loads(tune_fake("--trials", "8", "--json", "--profile").stdout)
+    told = json.loads(tune_fake("--trials", "3", "--json", "--profile").stdout)
     assert told["verdict"] == "faster"
     assert told["hot_spots"]["untuned"]["operators"]
     assert told["hot_spots"]["best"]["operators"]

@@ -240,6 +240,7 @@ def test_a_trial_of_a_model_by_name(make_request, tmp_path):
     assert outcome.relative_error < 1e-4
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_on_the_command_line(cli):
     """It ends the command with a sentence that names the model and what to do, and no traceback."""
     told = cli("tune", "--model", "hf:nobody/nothing", "--framework", "torch", "--device", "cpu")

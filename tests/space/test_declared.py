@@ -216,7 +216,7 @@ class TestAsked:
         assert again.variants == {"fake": {"wait": {"usual": None, "short": "net:shorten", "long": "net:longer"}}}
 
 
-@pytest.mark.fast_cases("swiglu-torch", "vit-mindspore")
+@pytest.mark.fast_cases("swiglu-torch")
 @pytest.mark.parametrize("framework", ["torch", "mindspore"])
 @pytest.mark.parametrize("model", ["vit", "swiglu", "resnet18"])
 def test_the_table_of_bundled_models_says_what_they_declare(framework, model):
@@ -226,6 +226,7 @@ def test_the_table_of_bundled_models_says_what_they_declare(framework, model):
     assert said == Declaration.model_validate(models.declared(model, framework))
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation(tmp_path, monkeypatch):
     """The file that docs/regions-and-variants.md shows declares what the text says."""
     pytest.importorskip("torch")

@@ -90,7 +90,7 @@ def run_steps(tmp_path, make_request):
     def run(content, *configs, framework="fake", untuned=None, name="parts", arguments=None, **overrides):
         workload = workload_of(tmp_path / "steps.py", content, name, framework, arguments=arguments or {})
         outcomes = []
-        with Runner(framework, {}, preload=framework == "fake", log=tmp_path / "log") as runner:
+        with Runner(framework, {}, preload=framework != "mindspore", log=tmp_path / "log") as runner:
             for number, config in enumerate((None, *configs)):
                 limits = Limits(compile=300, check=300, run=60) if framework != "fake" else Limits()
                 fields = {"workload": workload, "untuned": config is None, "limits": limits, **overrides}
@@ -397,7 +397,7 @@ def parts(p=0.0, kind="Adam"):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_torch_steps_in_every_way_agree_with_eager(run_steps):
+def test_torch_steps_in_every_way_agree_with_eager(run_steps, no_toolchain):
     """Model or loss compiled, optimizer compiled or fused, activations recomputed: right steps, and counted graphs."""
     compiled = {"execution": "compile", "backend": "inductor"}
     outcomes = run_steps(

@@ -30,6 +30,7 @@ ENDINGS = [
 ]
 
 
+@pytest.mark.fast_cases("forked", "fresh-crash-crash-compile-SIGSEGV; last line of stderr: about to crash")
 @pytest.mark.parametrize(("behaviour", "reason", "stage", "words"), ENDINGS)
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
 def test_every_ending_becomes_a_failure(run_trial, behaviour, reason, stage, words, fresh):
@@ -57,7 +58,6 @@ def test_a_right_trial_brings_back_a_measurement(run_trial):
     assert outcome.environment.device == "fake"
 
 
-@pytest.mark.usefixtures("new_python")
 def test_the_untuned_model_writes_the_reference_and_is_not_compared(tmp_path, make_request):
     """The reference has no error of its own: null, not 0."""
     with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
@@ -67,10 +67,11 @@ def test_the_untuned_model_writes_the_reference_and_is_not_compared(tmp_path, ma
     assert (first.output_errors, again.output_errors) == (None, (0,))
 
 
+@pytest.mark.fast_cases("forked")
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
 def test_a_hang_is_killed_at_its_stage_limit_with_all_its_processes(run_trial, fresh):
     """A compile that takes too long is a `timeout`; its helper processes, in sessions of their own, die too."""
-    limits = Limits(compile=1.5)
+    limits = Limits(compile=0.5)
     outcome = run_trial({"execution": "compile", "behaviour": "hang"}, fresh=fresh, limits=limits)
     assert (outcome.reason, outcome.stage) == (Reason.TIMEOUT, Stage.COMPILE)
     assert "compile" in outcome.error
@@ -83,7 +84,6 @@ def test_the_total_limit_holds_over_all_stages(run_trial):
     assert outcome.reason is Reason.TIMEOUT
 
 
-@pytest.mark.usefixtures("new_python")
 def test_one_failure_does_not_touch_the_next_trial(tmp_path, make_request):
     """After a crash, a hang and a wrong result, the same supervisor runs a right trial."""
     with Runner("fake", {}, preload=True, log=tmp_path / "log") as runner:
@@ -229,6 +229,7 @@ def test_state_that_changes_from_call_to_call_is_seen(tmp_path, make_request, mo
     assert "input 3 of 3" in outcome.error
 
 
+@pytest.mark.fast_cases("9")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_a_killed_parent(tmp_path, make_request, number):
     """When the tool is killed, even by -9 in the middle of a compile, supervisor, trial and helpers are gone."""

@@ -137,6 +137,7 @@ def test_harness_failures_in_a_row_stop_the_study(make_study, tmp_path, model_fi
     assert len(study.records()) == 4
 
 
+@pytest.mark.slow
 def test_no_feasible_config_is_a_verdict_with_the_closest_miss(make_study):
     """Constraints that nothing keeps: `infeasible`, how close the best came, nothing to export."""
     study = make_study(constraints=("latency <= 1ms",))
@@ -228,6 +229,7 @@ def test_when_no_other_config_was_tried_it_says_so(make_study):
     assert "undecided: no other config was measured; the model is kept untuned" in captured.get()
 
 
+@pytest.mark.slow
 def test_a_constraint_keeps_the_fastest_out(make_study):
     """The winner keeps every constraint even if another config is faster."""
     study = make_study(constraints=("graph_breaks == 0",))
@@ -237,6 +239,7 @@ def test_a_constraint_keeps_the_fastest_out(make_study):
     assert any(each.state == "infeasible" for each in answer.records)
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_up_to_the_new_number_and_confirms_again(make_study):
     """More trials make the old verdict outdated; the same number of trials changes nothing."""
     study = make_study()
@@ -373,7 +376,7 @@ class TestTheMachineIsWatched:
         slow = tmp_path / "slow"
         model_file.write_text(
             "import os, time, numpy as np\ndef tiny():\n    def model(x):\n"
-            f"        time.sleep(0.04 * os.path.exists({str(slow)!r}))\n"
+            f"        time.sleep(0.02 * os.path.exists({str(slow)!r}))\n"
             "        return x + 1\n    return model, np.ones((2, 2))\n"
         )
         study = make_study()
@@ -387,7 +390,7 @@ class TestTheMachineIsWatched:
         assert answer.drift > 1
         assert "latency changed by" in summary_of(study)
         untuned_s, tuned_s = answer.confirmation.values
-        assert min(untuned_s, tuned_s) > 0.04, "both sides of the comparison were measured on today's machine"
+        assert min(untuned_s, tuned_s) > 0.02, "both sides of the comparison were measured on today's machine"
 
     @pytest.mark.slow
     def test_a_quiet_machine_is_not_reported(self, make_study, tmp_path):

@@ -26,7 +26,15 @@ from autotune.trial.runner.runner import Runner
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.tuning.loop import Tuner
 from autotune.tuning.reuse import MAX_DONORS
-from tests.conftest import MODEL_FILE, QUICK_BUDGET, ScriptedTrials, cli_command, cli_environment, with_latency
+from tests.conftest import (
+    MODEL_FILE,
+    QUICK_BUDGET,
+    ScriptedTrials,
+    cli_command,
+    cli_environment,
+    run_here,
+    with_latency,
+)
 
 ALIASES = """
 schema: 1
@@ -119,7 +127,8 @@ def folder(tmp_path_factory):
         "tune", "--model", "tiny_model.py:tiny", "--framework", "fake", "--device", "cpu", "--space", "aliases.yaml",
         "--study", "s", "--budget", "budget.yaml", "--trials", "6",
     )  # fmt: skip
-    subprocess.run(cli_command(*arguments), cwd=folder, env=cli_environment(), capture_output=True, check=True)
+    tuned = run_here(folder, *arguments)
+    assert tuned.returncode == 0, tuned.stderr
     return folder
 
 

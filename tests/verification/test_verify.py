@@ -12,14 +12,12 @@ import yaml
 
 from autotune.config import Config
 from autotune.errors import HarnessError, InputError
-from autotune.measure.measurement import Failure, Signature, TensorSpec
+from autotune.measure.measurement import Failure, Reason, Signature, TensorSpec
 from autotune.measure.statistics import Verdict
 from autotune.report.json import comparison_document, verification_document
 from autotune.report.verification import comparison_lines, verification_lines
 from autotune.study.budget import Budget
-from autotune.trial.runner.runner import Runner
 from autotune.tuned.tuned_config import load_tuned
-from autotune.tuning.loop import Tuner
 from autotune.verification.comparison import measure
 from autotune.verification.verify import paired_run_of_configs, paired_run_with_untuned, verify
 from tests.conftest import QUICK_BUDGET, REPOSITORY, ScriptedTrials, cli_command, cli_environment, with_latency
@@ -387,11 +385,16 @@ class TestOnTheCommandLine:
         self.refused(command("verify", "nope.yaml"), "nope.yaml")
 
     @pytest.fixture
-    def study(self, make_study):
+    def study(self, make_study, measurement):
         """Trial 0 takes 8 ms a call, trial 1 (the default) 6 ms, others 2 to 8 ms or fail."""
         study = make_study()
-        with Runner("fake", {}, preload=True, log=study.folder / "supervisor.log") as runner:
-            Tuner(study, QUICK_BUDGET.model_copy(update={"num_trials": 12}), runner).run()
+        for _ in range(8):
+            asked = study.ask(60)
+            broken = {"wrong": Reason.WRONG_RESULT, "compile_error": Reason.COMPILE_ERROR}.get(
+                asked.config.get("behaviour")
+            )
+            measured = with_latency(measurement, asked.config["latency_ms"] / 1e3)
+            study.tell(asked, Failure(reason=broken, stage="check", error="no", evidence="") if broken else measured)
         records = study.records()
         study.close()
         return records
@@ -432,7 +435,7 @@ class TestOnTheCommandLine:
         assert document["verdict"] == "faster"
         assert document["speedup"]["low"] > 2
         assert document["values"][0] > 0.02 > document["values"][1]
-        assert len(document["blocks"]) == 4
+        assert len(document["blocks"]) == QUICK_BUDGET.confirmation.first_look
 
     def test_mistakes_in_what_to_compare(self, study, export, command):
         """One sentence and exit status 2: what was not understood, is not there, or cannot be compared."""
