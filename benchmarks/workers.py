@@ -1,9 +1,9 @@
 """Does the search become as much faster as there are workers?
 
 Where the compilers only sleep, many workers fit on one machine, and what is left is what the driver, Ray and the
-starts of processes cost. `--torch` adds real compilers, which need cores: one and two workers on the cores of this
-machine. The search phase begins when the noise floor is known and ends with the last trial; the first readings of the
-untuned model by the workers are in it.
+starts of processes cost. `--torch` runs real compilers alone, which need cores: one and two workers on the cores of
+this machine. The search phase begins when the noise floor is known and ends with the last trial; the first readings of
+the untuned model by the workers are in it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from autotune.tuning.events import Event, NoiseFloorMeasured, SearchEnded
 from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload
 from benchmarks.frame import Benchmark
-from benchmarks.record import REPOSITORY, Goal, percent, table
+from benchmarks.record import REPOSITORY, RESULTS, Goal, percent, read, table
 from benchmarks.simulated import manifest_of
 from benchmarks.table import TABLES, read_table
 
@@ -53,19 +53,6 @@ _BLOCKS = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
 
 
 @dataclass(frozen=True)
-class Case:
-    """So many workers, trials, and seconds that a compiler sleeps; None: PyTorch's, which works."""
-
-    num_workers: int
-    num_trials: int
-    compile_s: float | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.num_workers} workers" + (", torch" if self.compile_s is None else "")
-
-
-@dataclass(frozen=True)
 class Search:
     """Seconds of the search phase."""
 
@@ -75,22 +62,43 @@ class Search:
     search_s: float
 
 
+@dataclass(frozen=True)
+class Case:
+    """So many workers, trials, and seconds that a compiler sleeps; None: PyTorch's, which works."""
+
+    num_workers: int
+    num_trials: int
+    compile_s: float | None
+    kept: Search | None = None
+    """Where it was run before."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.num_workers} workers" + (", torch" if self.compile_s is None else "")
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
     parser.add_argument("--trials", type=int, default=64, help="of the search (default: %(default)s)")
     parser.add_argument("--compile-s", type=float, default=10.0, help="a compiler sleeps (default: %(default)s)")
-    parser.add_argument("--torch", action="store_true", help="and PyTorch's compiler, with one worker and two")
+    parser.add_argument("--torch", action="store_true", help="PyTorch's compiler alone; the other records are kept")
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
     """One for each number of workers."""
     trials, seconds = (8, 1.0) if given.quick else (given.trials, given.compile_s)
     sleeping = [Case(each, trials, seconds) for each in (WORKERS[:2] if given.quick else WORKERS)]
-    return [*sleeping, *(Case(each, TORCH_TRIALS, None) for each in (TORCH_WORKERS if given.torch else ()))]
+    if not given.torch:
+        return sleeping
+    kept = [Search(**each) for each in read(RESULTS / f"{BENCHMARK.name}.json").records.values()]
+    before = [Case(each.num_workers, each.num_trials, each.compile_s, each) for each in kept if each.compile_s]
+    return [*before, *(Case(each, TORCH_TRIALS, None) for each in TORCH_WORKERS)]
 
 
 def run(case: Case) -> Search:
     """Tune a study on a cluster of its own, up to the end of the search."""
+    if case.kept is not None:
+        return case.kept
     ray = require_ray()
     ray.init(
         address="local", num_cpus=case.num_workers, resources={SLOTS: case.num_workers}, include_dashboard=False,
