@@ -229,13 +229,10 @@ class Study:
 
     def read_attribute(self, name: str) -> Any:
         """Plain data that is stored with the study; None before the first time. `Slot` gives it a type."""
-        if self._attributes is not None:
-            return self._attributes.get(name)
-        with self.database.errors():
-            attributes = self._optuna.user_attrs
-        if self._is_exclusive:
-            self._attributes = attributes
-        return attributes.get(name)
+        if self._attributes is None or not self._is_exclusive:
+            with self.database.errors():
+                self._attributes = self._optuna.user_attrs
+        return self._attributes.get(name)
 
     def write_attribute(self, name: str, content: Any) -> None:
         """Store plain data with the study in place of what was there."""

@@ -101,7 +101,7 @@ class _Replaced:
 
 
 class ModelCopy:
-    """See `ModelCopy`."""
+    """The copy of one model, and what brings it up to date around each call."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._lock = threading.Lock()
