@@ -46,7 +46,7 @@ TORCH_MODEL = REPOSITORY / "benchmarks" / "models" / "small_mlp_torch.py"
 ABOUT = (
     "A search on a Ray cluster of this machine with so many workers. *Of ideal*: the time of one worker over the "
     "number of workers and the time. The fake framework's compilers sleep, so that cores do not matter; PyTorch's "
-    "compile, two workers on the cores that one has to itself."
+    "compile, two workers on the cores that one has to itself; these rows are measured apart (`--torch`)."
 )
 _QUICK = SamplingPlan(max_warmup_s=0.2, min_samples=5, max_samples=20, min_sampling_s=0.02, max_sampling_s=0.2)
 _BLOCKS = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
