@@ -12,14 +12,16 @@ from pydantic import TypeAdapter
 
 from benchmarks import __main__ as all_of_them
 from benchmarks import classes, frame, jobs, regions
+from benchmarks.loop_model import LoopTrial
 from benchmarks.program_classes import Repeats
+from benchmarks.race import LoopRun, ToolRun
 from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
 KEPT = ("aa", "adaptive", "batches", "delivered", "large_study", "loader", "overhead", "overlap", "planted",
         "record_table", "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "time_left", "training",
-        "under_load", "wall_time", "warm_start", "workers")  # fmt: skip
-MADE_UP = ("classes", "jobs", "regions")
+        "under_load", "warm_start", "workers")  # fmt: skip
+MADE_UP = ("classes", "jobs", "regions", "wall_time")
 EDITED = {
     "replay": "; on vit_torch alone, with 10 seeds, it found one in 4 and took 148.9 trials on average (20.2 distinct)"
 }
@@ -52,6 +54,10 @@ def made_up(name: str) -> list[object]:
         "classes": [classes.Findings("t", 3, 2, 0.01, Repeats("any", (1.0, 1.1)), (), ())],
         "jobs": [jobs.Times("vit", "default", number, seconds, compiled_s) for number in (0, 1)],
         "regions": [regions.Seen("vit", True, times, times, times)],
+        "wall_time": [
+            LoopRun("loop", [LoopTrial({"execution": "eager"}, 1.0, 5.0)], 60.0),
+            ToolRun("tool", 0, None, 10.0, "faster", {"execution": "eager"}, 2, 9.0, 5.0, 1.0, 2),
+        ],
     }
     return records[name]
 
