@@ -72,6 +72,8 @@ class Guard:
         self._fell_back = False
         """The last call while settling was made untuned, since the tuned model refused it or failed."""
         self._tuned_s = 0.0
+        self._untuned_s: float | None = None
+        """Median of the untuned turn, once there was one."""
         self._call: Callable[..., Any] = self._settling
         self._phase: _Phase = self._first
         fallback.leave_tuned = partial(self._send_calls_to, self._untuned)
@@ -135,24 +137,32 @@ class Guard:
 
     def _judge(self, median_s: float) -> None:
         assert self._terms.latency_s is not None
+        self._tuned_s = median_s
         if median_s <= self._terms.margin * self._terms.latency_s:
             self._settle()
-            return
-        # The machine may be slower as a whole than it was then: only the untuned model tells.
-        self._tuned_s = median_s
-        self._phase = self._time_untuned
+        elif self._untuned_s is None:
+            # The machine may be slower as a whole than it was then: only the untuned model tells.
+            self._phase = self._time_untuned
+        else:
+            self._keep_the_faster(self._untuned_s)
 
     def _time_untuned(self, args: _Args, kwargs: _Kwargs) -> Any:
-        result, median_s = self._timed(self._untuned, args, kwargs)
-        if median_s is None:
+        result, self._untuned_s = self._timed(self._untuned, args, kwargs)
+        if self._untuned_s is None:
             return result
-        seen = f"{self._tuned_s:.3g} s a call, recorded {self._terms.latency_s:.3g}; untuned here {median_s:.3g}"
-        if median_s < self._tuned_s:
+        if self._untuned_s < self._tuned_s:
+            self._phase = self._time_tuned
+        else:
+            self._keep_the_faster(self._untuned_s)
+        return result
+
+    def _keep_the_faster(self, untuned_s: float) -> None:
+        seen = f"{self._tuned_s:.3g} s a call, recorded {self._terms.latency_s:.3g}; untuned here {untuned_s:.3g}"
+        if untuned_s < self._tuned_s:
             self._fallback.give_up(f"the tuned model is slower: {seen}", tip=self._terms.hint)
         else:
             self._recorder.note("slow", f"this machine is slower, the tuned model still faster: {seen}", logging.INFO)
             self._settle()
-        return result
 
     def _timed(self, call: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> tuple[Any, float | None]:
         """The call's result, and the median once enough calls are timed. Calls with other inputs are not counted."""

@@ -359,7 +359,7 @@ def test_a_regression(write, caplog):
     """Injected: slower than recorded, and slower than the untuned model, is given up after the first calls."""
     inner = Model()
     model = autotune.load(write(slower_than_recorded)).apply(inner)
-    num_calls = 2 * (FakeBackend.warmup_calls + NUM_TIMED) + 5
+    num_calls = 3 * (FakeBackend.warmup_calls + NUM_TIMED) + 5
     for _ in range(num_calls):
         assert (model(INPUT) == INPUT * 2).all()
     assert inner.num_calls == num_calls
@@ -384,6 +384,19 @@ def test_a_slower_machine_is_no_regression(write, caplog):
     stats = autotune.stats(model)
     assert stats.state == "tuned"
     assert [each.kind for each in stats.events] == ["slow"]
+    assert lines(caplog) == []
+
+
+def test_a_disturbance_of_the_first_turn_is_no_regression(write, caplog, monkeypatch):
+    """Slower than recorded and than the untuned model at first, as fast as recorded when looked at again: it stays."""
+    turn = FakeBackend.warmup_calls + NUM_TIMED
+    model = autotune.load(write(slower_than_recorded)).apply(lambda x: x * 2)
+    sleep = time.sleep
+    for number in range(3 * turn + 5):
+        monkeypatch.setattr(time, "sleep", sleep if number <= turn else lambda _: None)
+        model(INPUT)
+    assert autotune.stats(model).state == "tuned"
+    assert autotune.stats(model).num_fallbacks == 0
     assert lines(caplog) == []
 
 
