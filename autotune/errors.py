@@ -1,4 +1,4 @@
-"""Errors that an operator can mend. Each carries one sentence that says what happened, where, and what to do.
+"""Errors that an operator can fix. Each carries one sentence that says what happened, where, and what to do.
 
 A trial that fails is not an error: it is a `Failure`, a value (see `measurement`). Everything that is not an
 `AutotuneError` is a bug of this package and keeps its traceback.

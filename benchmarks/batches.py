@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import optuna
 
 from autotune.study.open import create_study
-from autotune.study.study import Asked, Study
+from autotune.study.study import AskedTrial, Study
 from autotune.tuning.jobs import num_at_once
 from benchmarks.frame import Benchmark
 from benchmarks.record import Goal, table
@@ -101,7 +101,7 @@ def _search(question: Question, seed: int, num_workers: int) -> tuple[int, int, 
 
 def _run(replay: Replay, study: Study, num_workers: int) -> tuple[int, int, float]:
     by_config = replay.question.table.by_config
-    running: list[tuple[float, int, Asked]] = []
+    running: list[tuple[float, int, AskedTrial]] = []
     now = 0.0
     while True:
         # As `tune` does it: the untuned model runs alone, since it leaves the reference.

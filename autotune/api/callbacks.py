@@ -31,7 +31,7 @@ def notify_all(callbacks: Callback | Sequence[Callback]) -> Callable[[Event], No
             except Exception as error:
                 raise CallbackError(
                     f"the callback {_name_of(each)} failed at {type(event).__name__}: {quoted(error)}",
-                    tip="what is recorded is kept: mend the callback, and give the same call again",
+                    tip="recorded trials are kept: fix the callback and make the same call again",
                 ) from error
 
     return notify

@@ -12,7 +12,7 @@ from autotune.api.requests import make_request
 from autotune.api.scratch import runners_in, scratch
 from autotune.api.wording import in_python_words
 from autotune.config import Scalar
-from autotune.doctor.diagnose import Examiner, ModelDiagnosis, make_case
+from autotune.doctor.diagnose import Diagnoser, ModelDiagnosis, make_case
 from autotune.planning.request import TuneRequest
 
 
@@ -48,4 +48,4 @@ def examine(request: TuneRequest, knobs: Iterable[str], notify: Callable[[Diagno
     """Examine the request's one model, under the default config with the `knobs` (NAME=VALUE) set otherwise."""
     case = make_case(request, knobs)
     with scratch() as folder, runners_in(folder, {}) as trials:
-        return Examiner(case, trials, folder, lambda what: notify(DiagnosisStep(what))).run()
+        return Diagnoser(case, trials, folder, lambda what: notify(DiagnosisStep(what))).run()

@@ -205,7 +205,7 @@ def _not_a_function(build: Any) -> InputError:
     if isinstance(build, functools.partial):
         return InputError("a functools.partial has no source", tip="give the function, and arguments={'NAME': VALUE}")
     if inspect.isclass(build) or inspect.ismethod(build):
-        return InputError(f"{build.__qualname__} is no plain function", tip=_WHAT_TO_GIVE)
+        return InputError(f"{build.__qualname__} is not a plain function", tip=_WHAT_TO_GIVE)
     if framework_of(build) is not None:
         return InputError("a live model needs example inputs", tip="give tune(model, inputs)")
     return InputError(f"a {type(build).__name__} cannot be tuned", tip=_WHAT_TO_GIVE)

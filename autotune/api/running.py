@@ -21,7 +21,7 @@ from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.runners import Runners
 from autotune.tuning.events import DeviceTaken, Notify, WorkerChanged
 from autotune.tuning.loop import Tuner
-from autotune.tuning.priors import Source
+from autotune.tuning.priors import PriorSource
 from autotune.tuning.rerun import rerun_trial
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def search(
     study: Study,
     budget: Budget,
     deadline: Deadline,
-    sources: Sequence[Source],
+    sources: Sequence[PriorSource],
     notify: Notify,
     *,
     on: str | None = None,

@@ -17,8 +17,8 @@ from autotune.study.database import DEFAULT_STUDIES_DIR
 from autotune.study.open import open_study
 from autotune.study.shared.url import chosen_storage
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
+from autotune.verification.comparison import ComparisonResult as Comparison
 from autotune.verification.comparison import OnBlock, PairedRun, measure, paired_run_of_trials
-from autotune.verification.comparison import Result as Comparison
 from autotune.verification.verify import Verification, paired_run_of_configs, paired_run_with_untuned
 from autotune.verification.verify import verify as verify_tuned
 

@@ -29,7 +29,7 @@ from autotune.study.shared.url import chosen_storage
 from autotune.study.study import Study
 from autotune.trial.runner.deadline import Deadline
 from autotune.tuning.events import Event, Notify
-from autotune.tuning.priors import Source, read_prior
+from autotune.tuning.priors import PriorSource, read_prior
 
 
 @in_python_words
@@ -231,7 +231,7 @@ def _run(
     study: Study,
     budget: Budget,
     begun: float,
-    sources: Sequence[Source],
+    sources: Sequence[PriorSource],
     tell: Notify,
     *,
     profile: bool = False,

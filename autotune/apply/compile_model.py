@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.apply import shape_strategies
 from autotune.apply.config_parts import ConfigParts
-from autotune.apply.shape_strategies import Place, Step
+from autotune.apply.shape_strategies import Step, StrategyContext
 from autotune.backends.capabilities import Versions, require
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
@@ -40,12 +40,12 @@ def compile_under(
 ) -> Callable[..., Any]:
     """The model under `config`, its variants first: what a trial runs, and what a job gets. See `Backend.compile`.
 
-    `variants` are the functions that the config asks for (`declared` or `recalled`), `shapes` is the traffic that its
-    shape strategy goes by. Raises InvalidConfigError.
+    `variants` are the functions that the config asks for (`declared_functions` or `given_functions`), `shapes` is the
+    traffic that its shape strategy goes by. Raises InvalidConfigError.
     """
     rewritten, around = _rewritten(backend, model, config, variants)
     step = around(backend.compile(rewritten, ConfigParts.of(config).settings, changes))
-    return shape_strategies.with_strategy(Place(backend, model, step, changes, shapes), config)
+    return shape_strategies.with_strategy(StrategyContext(backend, model, step, changes, shapes), config)
 
 
 def versions_under(
@@ -70,7 +70,7 @@ def program(backend: Backend, model: Any, config: Config) -> str | None:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def declared(config: Config, variants: Variants) -> list[Apply]:
+def declared_functions(config: Config, variants: Variants) -> list[Apply]:
     """The functions of a config, from what the model's author declared. Raises InvalidConfigError."""
     functions = []
     for name, value in ConfigParts.of(config).variants.items():
@@ -82,7 +82,7 @@ def declared(config: Config, variants: Variants) -> list[Apply]:
     return functions
 
 
-def recalled(config: Config, places: Places, given: Variants) -> list[Apply]:
+def given_functions(config: Config, places: Places, given: Variants) -> list[Apply]:
     """The functions of an exported config in a job, out of those that the job gives: a file names them, and nothing
     that a file names is ever imported or called.
 

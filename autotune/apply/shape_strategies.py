@@ -34,7 +34,7 @@ Step = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class StrategyContext:
     """Where a strategy is put to use: on what `backend.compile` gave for `model`."""
 
     backend: Backend
@@ -56,7 +56,7 @@ class Place:
         return self.shapes
 
 
-def with_strategy(place: Place, config: Config) -> Step:
+def with_strategy(place: StrategyContext, config: Config) -> Step:
     """The place's step under the config's shape strategy; the step itself where the strategy needs nothing around it.
 
     Raises InvalidConfigError for a strategy that this traffic, or this model, does not allow.
@@ -118,7 +118,7 @@ _UNCOMPILED: defaultdict[type[Any], _Uncompiled] = defaultdict(_Uncompiled)
 class _Strategy(ABC):
     """A callable in the place of a step."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StrategyContext) -> None:
         self._backend = place.backend
         self._tensors = place.tensors
         self._step = place.backend.proxies.direct(place.step)
@@ -165,7 +165,7 @@ class _Marked(_Strategy):
     With bounds it compiles for the traffic's sizes, and what lies outside runs uncompiled.
     """
 
-    def __init__(self, place: Place, config: Config) -> None:
+    def __init__(self, place: StrategyContext, config: Config) -> None:
         super().__init__(place)
         traffic = self._shapes.traffic
         ranges = {name: tuple(traffic.sizes_of(name)) for name in traffic.dimensions}
@@ -188,7 +188,7 @@ class _Marked(_Strategy):
 class _Bucketed(_Strategy):
     """Pads what may be padded up to the next bucket, and cuts the outputs back. Sizes above all buckets stay."""
 
-    def __init__(self, place: Place, config: Config) -> None:
+    def __init__(self, place: StrategyContext, config: Config) -> None:
         super().__init__(place)
         traffic, num_buckets = self._shapes.traffic, _count(config, "num_buckets")
         padded = [name for name in traffic.dimensions if name in self._shapes.padding]
@@ -209,7 +209,7 @@ class _Chunked(_Strategy):
     """Splits calls along a dimension, and joins what the parts give. What is left is padded to a chunk, where that is
     declared; else it is a call of its own size."""
 
-    def __init__(self, place: Place, config: Config) -> None:
+    def __init__(self, place: StrategyContext, config: Config) -> None:
         super().__init__(place)
         dimension = dimension_to_split(self._shapes)
         if dimension is None:
@@ -259,7 +259,7 @@ class _Chunked(_Strategy):
 class _EagerRare(_Strategy):
     """Compiles for the most frequent shapes, and runs all others as they are written."""
 
-    def __init__(self, place: Place, config: Config) -> None:
+    def __init__(self, place: StrategyContext, config: Config) -> None:
         super().__init__(place)
         loads = sorted(self._shapes.traffic.loads, key=lambda each: -each.share)
         shown = {each.dimension for each in self._shapes.inputs}
@@ -272,7 +272,7 @@ class _EagerRare(_Strategy):
         return arguments.call(self._step) if sizes in self._compiled else self._called_uncompiled(arguments)
 
 
-_STRATEGIES: dict[str, Callable[[Place, Config], Step]] = {
+_STRATEGIES: dict[str, Callable[[StrategyContext, Config], Step]] = {
     "marked": _Marked,
     "bounded": _Marked,
     "bucketed": _Bucketed,

@@ -53,7 +53,7 @@ def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:
     return arrays
 
 
-def compared(backend: Backend, outputs: Any, reference: Callable[[], Any]) -> tuple[Any, float | None]:
+def compare_outputs(backend: Backend, outputs: Any, reference: Callable[[], Any]) -> tuple[Any, float | None]:
     """What `reference` gives, and the relative error of `outputs` against it; None where that call drew random numbers,
     so that no two give the same."""
     got = output_arrays(backend, outputs)

@@ -120,7 +120,7 @@ def _all_commands(
     use_project(context)
 
 
-def plainly(command: Callable[P, int | None]) -> Callable[P, None]:
+def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
     """Turn the errors of a command into an exit status and a message; a bug keeps its traceback."""
 
     @functools.wraps(command)
@@ -141,7 +141,7 @@ def plainly(command: Callable[P, int | None]) -> Callable[P, None]:
             if error.errno not in _OF_THE_DISK:
                 raise
             what = f"cannot write {error.filename or 'a file'}: {error.strerror}"
-            tip = f"{_OF_THE_DISK[error.errno]}; what is recorded stays, and the same command goes on"
+            tip = f"{_OF_THE_DISK[error.errno]}; recorded trials are kept, and the same command resumes"
             code = say_error(AutotuneError(what, tip=tip), as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
 
@@ -152,7 +152,7 @@ _OF_THE_DISK = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
-    errno.EROFS: "use a place that can be written: --studies-dir",
+    errno.EROFS: "choose a writable folder with --studies-dir",
     errno.EIO: "check the disk",
 }
 """Errors of the system that no bug of ours explains -> what to do."""
@@ -185,7 +185,7 @@ def print_document(study: Study, answer: StudyResult) -> None:
     print_json(document(study.manifest, answer))
 
 
-def end_politely() -> None:
+def stop_on_sigterm() -> None:
     """SIGTERM and SIGHUP stop a run as Ctrl-C does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` means it.

@@ -14,20 +14,20 @@ from autotune.cli.app import (
     Storage,
     StudiesDir,
     app,
-    end_politely,
-    plainly,
     print_json,
     print_line,
     say,
+    stop_on_sigterm,
+    with_exit_status,
 )
 
 if TYPE_CHECKING:
     from autotune.api.events import Event
-    from autotune.verification.comparison import Result
+    from autotune.verification.comparison import ComparisonResult
 
 
 @app.command()
-@plainly
+@with_exit_status
 def verify(
     file: Annotated[Path, typer.Argument(help="An exported YAML file.")],
     budget: BudgetFlag = None,
@@ -50,7 +50,7 @@ def verify(
     from autotune.report.json import verification_document
     from autotune.report.verification import verification_lines
 
-    end_politely()
+    stop_on_sigterm()
     verification = verify_export(file, max_loss=max_loss, budget=budget, callbacks=_say_block)
     if as_json:
         print_json(verification_document(verification))
@@ -61,7 +61,7 @@ def verify(
 
 
 @app.command()
-@plainly
+@with_exit_status
 def compare(
     things: Annotated[list[str], typer.Argument(help="STUDY A B (numbers of two trials), or two exported YAML files.")],
     budget: BudgetFlag = None,
@@ -73,7 +73,7 @@ def compare(
     from autotune.report.json import comparison_document
     from autotune.report.verification import comparison_lines
 
-    end_politely()
+    stop_on_sigterm()
     result, names = _compared(things, budget, studies_dir, storage)
     if as_json:
         print_json(comparison_document(result, names))
@@ -87,7 +87,7 @@ def compare(
 
 def _compared(
     things: list[str], budget: str | None, studies_dir: Path, storage: str | None
-) -> tuple[Result, tuple[str, str]]:
+) -> tuple[ComparisonResult, tuple[str, str]]:
     """The comparison that was asked for, and what to call the two."""
     from autotune.api.side_by_side import compare as compare_configs
     from autotune.errors import InputError
@@ -104,10 +104,15 @@ def _compared(
                 callbacks=_say_block,
             )
             return result, (f"trial {first}", f"trial {second}")
+        case [study, number] if number.isdecimal() and not Path(number).exists():
+            raise InputError(
+                f"compare {study} {number}: one trial has nothing to be compared with",
+                tip=f"give two: compare {study} 0 {number}",
+            )
         case [first, second]:
             return compare_configs(first, second, budget=budget, callbacks=_say_block), (first, second)
     raise InputError(
-        f"compare {' '.join(things)}: not understood", tip="compare STUDY 3 7, or compare first.yaml second.yaml"
+        f"compare {' '.join(things)}: not understood", tip="write compare STUDY 3 7, or compare first.yaml second.yaml"
     )
 
 

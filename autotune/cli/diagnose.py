@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import AsJson, app, end_politely, plainly, print_json, print_line, say
+from autotune.cli.app import AsJson, app, print_json, print_line, say, stop_on_sigterm, with_exit_status
 
 if TYPE_CHECKING:
     from autotune.api.events import Event
 
 
 @app.command()
-@plainly
+@with_exit_status
 def diagnose(
     model: Annotated[str, typer.Option("--model", help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.")],
     framework: Annotated[str | None, typer.Option("--framework", help="torch or mindspore. [by device]")] = None,
@@ -36,7 +36,7 @@ def diagnose(
     request = TuneRequest(
         models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed
     )
-    end_politely()
+    stop_on_sigterm()
     diagnosis = examine(request, knob or (), _say_step)
     if as_json:
         print_json(diagnosis_document(diagnosis))

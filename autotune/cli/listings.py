@@ -14,14 +14,14 @@ from autotune.cli.app import (
     StudiesDir,
     app,
     one_of,
-    plainly,
     print_json,
     print_line,
+    with_exit_status,
 )
 
 
 @app.command()
-@plainly
+@with_exit_status
 def models(as_json: AsJson = False) -> None:
     """List the bundled models."""
     from autotune.models import BUNDLED
@@ -40,7 +40,7 @@ def models(as_json: AsJson = False) -> None:
 
 
 @app.command()
-@plainly
+@with_exit_status
 def spaces(
     device: Annotated[str, typer.Option("--device", help="cpu, gpu or ascend.")] = "cpu",
     framework: Annotated[
@@ -76,7 +76,7 @@ def spaces(
 
 
 @app.command()
-@plainly
+@with_exit_status
 def doctor(
     on: On = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, Storage, StudiesDir, app, plainly, print_line
+from autotune.cli.app import DEFAULT_STUDIES_DIR, Storage, StudiesDir, app, print_line, with_exit_status
 from autotune.errors import InputError
 
 
 @app.command()
-@plainly
+@with_exit_status
 def report(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path("report.html"),

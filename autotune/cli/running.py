@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.app import end_politely, print_document, say, say_error
+from autotune.cli.app import print_document, say, say_error, stop_on_sigterm
 from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
-    from autotune.tuning.priors import Source
+    from autotune.tuning.priors import PriorSource
 
 
 def run_study(
@@ -24,7 +24,7 @@ def run_study(
     budget: Budget,
     as_json: bool,
     begun: float,
-    sources: Sequence[Source] = (),
+    sources: Sequence[PriorSource] = (),
     *,
     profiled: bool = False,
     quiet: bool = False,
@@ -35,12 +35,12 @@ def run_study(
     from autotune.results.result import result_of
     from autotune.trial.runner.deadline import Deadline
 
-    end_politely()
+    stop_on_sigterm()
     try:
         search(study, budget, Deadline.after(budget.wall_s, begun), sources, quiet=quiet, on=on)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
-        say("interrupted; nothing recorded is lost. Go on with:")
+        say("interrupted; all recorded trials are kept. Resume with:")
         say(f"  {study.command('resume')}")
         return 130
     except AutotuneError as problem:
@@ -65,7 +65,13 @@ def run_study(
 
 
 def search(
-    study: Study, budget: Budget, deadline: Deadline, sources: Sequence[Source], *, quiet: bool, on: str | None = None
+    study: Study,
+    budget: Budget,
+    deadline: Deadline,
+    sources: Sequence[PriorSource],
+    *,
+    quiet: bool,
+    on: str | None = None,
 ) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
     from autotune.api import running

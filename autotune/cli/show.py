@@ -14,9 +14,9 @@ from autotune.cli.app import (
     Storage,
     StudiesDir,
     app,
-    plainly,
     print_document,
     print_line,
+    with_exit_status,
 )
 from autotune.errors import InputError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@plainly
+@with_exit_status
 def show(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,

@@ -13,11 +13,11 @@ from autotune.cli.app import (
     Storage,
     StudiesDir,
     app,
-    end_politely,
-    plainly,
     print_json,
     print_line,
     say,
+    stop_on_sigterm,
+    with_exit_status,
 )
 from autotune.errors import NoUsableTrialError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@plainly
+@with_exit_status
 def explain(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
@@ -46,7 +46,7 @@ def explain(
     if told is None:
         raise NoUsableTrialError(
             f"study {study!r} has no trial that keeps every constraint: there is nothing to explain yet",
-            tip=f"go on with: {opened.command('resume')}",
+            tip=f"resume it with: {opened.command('resume')}",
         )
     if as_json:
         print_json(explanation_document(told))
@@ -56,7 +56,7 @@ def explain(
 
 
 @app.command()
-@plainly
+@with_exit_status
 def run(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     trial: Annotated[int, typer.Argument(help="Number of the trial.")],
@@ -74,7 +74,7 @@ def run(
     from autotune.tuning.rerun import rerun_trial
 
     opened = open_study(studies_dir, study, chosen_storage(storage))
-    end_politely()
+    stop_on_sigterm()
     with opened.exclusive():
         outcome, command = rerun_trial(opened, trial, profiled=profile)
     if isinstance(outcome, Measurement):
@@ -89,15 +89,15 @@ def run(
         for line in () if profiled is None else profile_lines(profiled):
             print_line(line)
         if profiled is not None and folder.trace_file.exists():
-            print_line(f"the trace, for chrome://tracing or Perfetto: {folder.trace_file}")
+            print_line(f"trace for chrome://tracing or Perfetto: {folder.trace_file}")
     else:
         print_line(f"{outcome.reason} at {outcome.stage}: {outcome.error}")
-    print_line(f"the plain command: {command}")
+    print_line(f"the same trial by hand: {command}")
     return 0 if isinstance(outcome, Measurement) else 1
 
 
 @app.command()
-@plainly
+@with_exit_status
 def export(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="YAML file to write.")] = Path("best.yaml"),
@@ -133,7 +133,7 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     from autotune.errors import InputError
     from autotune.report.format import seconds
 
-    end_politely()
+    stop_on_sigterm()
     say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")
     try:
         artifact = export_cache(study, tuned, output)
@@ -142,6 +142,6 @@ def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
         return 1
     print_line(
         f"{output.with_name(artifact.file)}: {artifact.num_bytes / 2**20:.1f} MiB; the first call compiles for "
-        f"{seconds(artifact.compile_s)} in place of {seconds(artifact.compile_cold_s)}"
+        f"{seconds(artifact.compile_s)} instead of {seconds(artifact.compile_cold_s)}"
     )
     return 0

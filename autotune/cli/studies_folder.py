@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, AsJson, Storage, StudiesDir, app, plainly, print_json, print_line, say
+from autotune.cli.app import (
+    DEFAULT_STUDIES_DIR,
+    AsJson,
+    Storage,
+    StudiesDir,
+    app,
+    print_json,
+    print_line,
+    say,
+    with_exit_status,
+)
 from autotune.command_line import command
 from autotune.errors import AutotuneError, InputError
 
@@ -37,7 +47,7 @@ def studies(
         _list(studies_dir, storage, as_json=as_json)
 
 
-@plainly
+@with_exit_status
 def _list(studies_dir: Path, storage: str | None, *, as_json: bool) -> None:
     from autotune.report.console import console
     from autotune.study.open import list_studies
@@ -54,7 +64,7 @@ def _list(studies_dir: Path, storage: str | None, *, as_json: bool) -> None:
 
 
 @group.command("rm")
-@plainly
+@with_exit_status
 def remove(
     context: typer.Context,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Studies to remove.")],
@@ -62,7 +72,7 @@ def remove(
     studies_dir: OtherDir = None,
     storage: Storage = None,
 ) -> int:
-    """Remove studies: all that the tool made of them. Other files in their folders stay."""
+    """Remove studies and the files that the tool made for them. Other files in their folders are kept."""
     from autotune.study.open import open_study, require_study
 
     folder, shared = _place(context, studies_dir, storage)
@@ -75,7 +85,7 @@ def remove(
 
 
 @group.command()
-@plainly
+@with_exit_status
 def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None, storage: Storage = None) -> int:
     """Remove the studies in which nothing was measured."""
     from autotune.study.removal import studies_without_measurement
@@ -83,7 +93,7 @@ def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None
     folder, shared = _place(context, studies_dir, storage)
     names = studies_without_measurement(folder, shared)
     if not names:
-        print_line(f"every study in {shared or f'{folder}/'} holds a measurement: nothing to remove")
+        print_line(f"every study in {shared or f'{folder}/'} has a measurement: nothing to remove")
         return 0
     return _remove(folder, names, shared, yes=yes)
 
@@ -109,7 +119,7 @@ def _remove(folder: Path, names: list[str], shared: StorageUrl | None, *, yes: b
         return 1
     for name in names:
         kept = remove_study(folder, name) if shared is None else remove_shared_study(folder, name, shared)
-        stays = f"; these stay: {', '.join(each.name for each in kept)}" if kept else ""
+        stays = f"; not removed: {', '.join(each.name for each in kept)}" if kept else ""
         print_line(f"removed {name}{stays}")
     return 0
 
@@ -117,7 +127,7 @@ def _remove(folder: Path, names: list[str], shared: StorageUrl | None, *, yes: b
 def _is_agreed(question: str) -> bool:
     """Raises InputError where there is nobody to ask."""
     if not sys.stdin.isatty():
-        raise InputError("nobody can be asked here, and nothing was removed", tip="give --yes to remove without asking")
+        raise InputError("no terminal to ask on; nothing was removed", tip="give --yes to remove without asking")
     return typer.confirm(question, err=True)
 
 

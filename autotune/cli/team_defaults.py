@@ -42,7 +42,7 @@ def _use_file(context: typer.Context, path: Path | None) -> Path | None:
 
     settings = read_yaml(path)
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: is no mapping of flags to values", tip="write e.g. trials: 40")
+        raise InputError(f"{path}: is not a mapping of flags to values", tip="write e.g. trials: 40")
     values = _values(context, path, "", settings, context.command.params)
     context.default_map = {**(context.default_map or {}), **values}
     context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(path)))
@@ -55,7 +55,8 @@ ConfigFile = Annotated[
         "--config",
         is_eager=True,
         callback=_use_file,
-        help="YAML file with flags of this command, e.g. trials: 40. What is typed counts more, and so do variables.",
+        help="YAML file with flags of this command, e.g. trials: 40. Options on the command line and environment "
+        "variables take precedence.",
     ),
 ]
 
@@ -89,9 +90,9 @@ def _project_settings(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(content.decode()).get("tool", {}).get("autotune", {})
     except ValueError as error:  # Also what is no UTF-8.
-        raise InputError(f"{path}: is no TOML: {error}") from None
+        raise InputError(f"{path}: is not valid TOML: {error}") from None
     if not isinstance(table, dict):
-        raise InputError(f"{path}: key tool.autotune: is no table")
+        raise InputError(f"{path}: key tool.autotune: is not a table")
     return table
 
 

@@ -17,8 +17,8 @@ from autotune.cli.app import (
     StudiesDir,
     app,
     one_of,
-    plainly,
     print_line,
+    with_exit_status,
 )
 from autotune.cli.running import run_study
 from autotune.cli.team_defaults import ConfigFile, sources_line
@@ -41,12 +41,12 @@ Jobs = Annotated[
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="Say nothing on stderr while the study runs.")
+    bool, typer.Option("--quiet", "-q", envvar="AUTOTUNE_QUIET", help="Print nothing on stderr while the study runs.")
 ]
 
 
 @app.command()
-@plainly
+@with_exit_status
 def tune(
     context: typer.Context,
     model: Annotated[
@@ -173,7 +173,7 @@ def tune(
         Path | None, typer.Option("--report", help="At the end, write the report as this HTML file.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what the run is expected to cost, at most too, and stop.")
+        bool, typer.Option("--dry-run", help="Print what the run is expected to take, and at most, then exit.")
     ] = False,
     budget: BudgetFlag = None,
     config: ConfigFile = None,  # noqa: ARG001 - read before the others, see there
@@ -199,7 +199,7 @@ def tune(
     if dry_run and deadline is not None:
         raise InputError("--dry-run and --deadline: each tier is a study of its own", tip="leave out --deadline")
     require_on(on, deadline, profiled=profile)
-    wish = TuneRequest(
+    request = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),
         framework=framework,
@@ -233,9 +233,9 @@ def tune(
         from autotune.cli.tune_tiers import tune_tiers
 
         return tune_tiers(
-            wish, deadline, wanted, studies_dir, shared, as_json, begun, sources, profiled=profile, quiet=quiet
+            request, deadline, wanted, studies_dir, shared, as_json, begun, sources, profiled=profile, quiet=quiet
         )
-    manifest = make_manifest(wish)
+    manifest = make_manifest(request)
     if dry_run:
         if not as_json and (said := sources_line(context)):
             print_line(said)
@@ -248,7 +248,7 @@ def tune(
 
 
 @app.command()
-@plainly
+@with_exit_status
 def resume(
     study: Annotated[str, typer.Argument(help="Name of the study.")],
     trials: Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.app import end_politely, print_json, print_line, say
+from autotune.cli.app import print_json, print_line, say, stop_on_sigterm
 from autotune.cli.running import live_display, print_summary, profile, search
 from autotune.errors import AutotuneError, NoUsableTrialError
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from autotune.study.study import Study
     from autotune.trial.runner.deadline import Deadline
     from autotune.tuned.tier_file import Tail, Tiers
-    from autotune.tuning.priors import Source
+    from autotune.tuning.priors import PriorSource
 
 
 def tune_tiers(
-    wish: TuneRequest,
+    request: TuneRequest,
     deadline: str,
     budget: Budget,
     studies_dir: Path,
     shared: StorageUrl | None,
     as_json: bool,
     begun: float,
-    sources: Sequence[Source],
+    sources: Sequence[PriorSource],
     *,
     profiled: bool,
     quiet: bool,
@@ -41,10 +41,10 @@ def tune_tiers(
     from autotune.trial.runner.deadline import Deadline
 
     limit_s = deadline_s(deadline)
-    manifests = {name: make_manifest(each) for name, each in tier_requests(wish).items()}
+    manifests = {name: make_manifest(each) for name, each in tier_requests(request).items()}
     folder = folder_of(studies_dir, manifests)
     time = Deadline.after(budget.wall_s, begun)
-    end_politely()
+    stop_on_sigterm()
     tiers, left_out = [], {}
     for number, (name, manifest) in enumerate(manifests.items()):
         say(f"tier {name} ({number + 1} of {len(manifests)}): study {manifest.name}")
@@ -58,7 +58,7 @@ def tune_tiers(
             tiers.append(export_tier(study, name, tail, folder))
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
-            say("interrupted; nothing recorded is lost. The same command goes on")
+            say("interrupted; all recorded trials are kept. The same command resumes the run")
             return 130
         except AutotuneError as problem:
             # A tier that cannot be tuned must not stop the others.
@@ -69,7 +69,7 @@ def tune_tiers(
             _print_one(name, study, profiled=profiled)
         study.close()
     if not tiers:
-        raise NoUsableTrialError("no tier could be tuned", tip="what each of them failed in is said above")
+        raise NoUsableTrialError("no tier could be tuned", tip="the reason of each is printed above")
     written = write_tiers(next(iter(manifests.values())), tiers, limit_s, folder)
     _print(written, folder, left_out, as_json=as_json)
     return _verdict(written)
@@ -106,7 +106,7 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
     if noisy:
         say(
             f"noisy: processes of {', '.join(noisy)} differ by more than {NOISY:.0%} in their 99th percentile; "
-            "let nothing else run, and give the same command again"
+            "stop other programs and run the same command again"
         )
     if as_json:
         content = tiers.model_dump(mode="json", by_alias=True)

@@ -15,7 +15,7 @@ from autotune.backends.protocol import Reports
 from autotune.backends.registry import entry_of, framework_version, reports_of
 from autotune.command_line import command
 from autotune.config import Config, Scalar
-from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
+from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.errors import HarnessError, InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Outcome
@@ -58,7 +58,7 @@ class ModelDiagnosis(Record):
 
 
 @dataclass(frozen=True)
-class Case:
+class DiagnosisCase:
     """What is examined: a model under a config, and what it is compared with."""
 
     workload: Workload
@@ -66,10 +66,10 @@ class Case:
     config: Config
 
 
-class Examiner:
+class Diagnoser:
     """Of one case. `folder` takes the trials, `tell` hears what is being measured."""
 
-    def __init__(self, case: Case, trials: Trials, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, case: DiagnosisCase, trials: Trials, folder: Path, tell: Callable[[str], None]) -> None:
         self._workload = case.workload
         self._untuned = case.untuned
         self._config = case.config
@@ -88,7 +88,7 @@ class Examiner:
         diagnosis = self._diagnosis(compiled)
         findings = findings_of(diagnosis)
         if isinstance(compiled, Measurement):
-            costs = {ailment: self._cost(ailment, compiled) for ailment in self._capturable(findings)}
+            costs = {break_kind: self._cost(break_kind, compiled) for break_kind in self._capturable(findings)}
             findings = [_with_cost(each, findings, costs) for each in findings]
             findings = with_profiled_cost(findings, TrialFolder(self._folder / "compiled").read_profile())
         return ModelDiagnosis(
@@ -153,19 +153,19 @@ class Examiner:
         found = {each.ailment for each in findings if each.kind == "graph_break"}
         return [each for each in entry_of(self._workload.framework).capturable if each in found]
 
-    def _cost(self, ailment: BreakKind, compiled: Measurement) -> Cost | None:
+    def _cost(self, break_kind: BreakKind, compiled: Measurement) -> FindingCost | None:
         """Of all breaks of one kind, by a run in which they are captured; None unless that is all that differs."""
-        self._tell(f"compiled without breaks of kind {ailment.value}")
-        without = self._attempt(f"without-{ailment.value}", self._config, without=(ailment,))
+        self._tell(f"compiled without breaks of kind {break_kind.value}")
+        without = self._attempt(f"without-{break_kind.value}", self._config, without=(break_kind,))
         if isinstance(without, Failure):
             # No evidence of anything that is wrong with the model.
-            shutil.rmtree(self._folder / f"without-{ailment.value}", ignore_errors=True)
+            shutil.rmtree(self._folder / f"without-{break_kind.value}", ignore_errors=True)
             return None
-        if not differ_in(ailment, compiled.diagnosis, without.diagnosis):
+        if not differ_in(break_kind, compiled.diagnosis, without.diagnosis):
             return None
         saved_s = compiled.latency.p50 - without.latency.p50
         is_noise = abs(saved_s) < NOTABLE * compiled.latency.p50
-        return Cost(
+        return FindingCost(
             kind="per_call",
             seconds=0.0 if is_noise else saved_s,
             num_graphs_without=without.diagnosis.num_graphs,
@@ -177,17 +177,17 @@ class Examiner:
         return reports_of(self._workload.framework)
 
 
-def differ_in(ailment: BreakKind, compiled: Diagnosis, without: Diagnosis) -> bool:
+def differ_in(break_kind: BreakKind, compiled: Diagnosis, without: Diagnosis) -> bool:
     """The breaks of this kind are gone, and nothing else broke for it: a number that is captured can break what it is
     handed to, and then the two runs do not differ by the number alone."""
     before, after = (
         {(each.location, each.ailment, each.gives_up) for each in findings_of(said) if each.kind == "graph_break"}
         for said in (compiled, without)
     )
-    return after <= before and not any(kind is ailment for _, kind, _ in after)
+    return after <= before and not any(kind is break_kind for _, kind, _ in after)
 
 
-def _with_cost(finding: Finding, findings: list[Finding], costs: dict[BreakKind, Cost | None]) -> Finding:
+def _with_cost(finding: Finding, findings: list[Finding], costs: dict[BreakKind, FindingCost | None]) -> Finding:
     """The cost of a kind stands at each of its places; where there are several, it says that it is that of all."""
     cost = costs.get(finding.ailment)
     if finding.kind != "graph_break" or cost is None:
@@ -198,7 +198,7 @@ def _with_cost(finding: Finding, findings: list[Finding], costs: dict[BreakKind,
     return finding.model_copy(update={"cost": cost})
 
 
-def make_case(request: TuneRequest, knobs: Iterable[str]) -> Case:
+def make_case(request: TuneRequest, knobs: Iterable[str]) -> DiagnosisCase:
     """The request's one model under the default config of its framework, with some knobs (`NAME=VALUE`) set otherwise.
 
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
@@ -210,7 +210,7 @@ def make_case(request: TuneRequest, knobs: Iterable[str]) -> Case:
         version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
     )
     space = load_space(bundled_space(framework), framework=framework, circumstances=here)
-    return Case(
+    return DiagnosisCase(
         workload=make_workload(
             request.models[0], arguments, framework, device, request.seed, search_path=request.search_path
         ),

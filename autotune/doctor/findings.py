@@ -1,4 +1,4 @@
-"""`Finding`: one ailment of a model at one place, with what it costs and what cures it.
+"""`Finding`: a graph break or recompile of a model at one place, with what it costs.
 
 Made from what a trial recorded (`findings_of`), so that a study's report and `diagnose` say the same.
 """
@@ -18,8 +18,8 @@ _VAGUE = frozenset({BreakKind.FOREIGN_CALL, BreakKind.OTHER})
 """They give way to a better name for the same place."""
 
 
-class Cost(Record):
-    """What one ailment costs here. `per_call` and `once` say of which kind the seconds are."""
+class FindingCost(Record):
+    """What one finding costs here. `per_call` and `once` say of which kind the seconds are."""
 
     kind: Literal["per_call", "once"]
     seconds: float
@@ -43,11 +43,11 @@ class Finding(Record):
     count: int = 1
     gives_up: bool = False
     """The whole function around it ran eagerly because of it."""
-    cost: Cost | None = None
+    cost: FindingCost | None = None
 
 
 def findings_of(diagnosis: Diagnosis) -> list[Finding]:
-    """The ailments of a compiled model, each place once for each kind of ailment; graph breaks first."""
+    """The findings of a compiled model, each place once for each kind; graph breaks first."""
     broken = _merged(_of_break(each) for each in diagnosis.graph_breaks or ())
     again = _merged(_of_recompile(each) for each in diagnosis.recompiles or ())
     return [*_by_their_better_name(broken), *again]
@@ -72,10 +72,10 @@ def with_profiled_cost(findings: list[Finding], profile: Profile | None) -> list
     for each in findings:
         seconds = at_breaks_s.get(each.location or "", at_breaks_s.get(EVERYWHERE))
         if each.kind == "graph_break" and each.cost is None and seconds is not None:
-            how = "by the profiler, which makes it look dearer: spent outside of compiled code"
+            how = "by the profiler, which makes it look more expensive: spent outside of compiled code"
             if each.location not in at_breaks_s and num_places > 1:
                 how = f"{how}; of all {num_places} places together"
-            cost = Cost(kind="per_call", seconds=seconds, how=how)
+            cost = FindingCost(kind="per_call", seconds=seconds, how=how)
             found.append(each.model_copy(update={"cost": cost}))
         else:
             found.append(each)
@@ -83,9 +83,9 @@ def with_profiled_cost(findings: list[Finding], profile: Profile | None) -> list
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The dearest first: by seconds of every call, then by seconds of compiling again, then what was not measured, of
-    that first what gives a whole function up and what breaks more often; what was measured to cost nothing is last.
-    What only follows from another break comes after it."""
+    """The most expensive first: by seconds of every call, then by seconds of recompiling, then what was not
+    measured, of that first what gives a whole function up and what breaks more often; what was measured to cost nothing
+    is last. What only follows from another break comes after it."""
 
     def place(each: Finding) -> tuple[int, float, bool, bool, int]:
         seconds = 0.0 if each.cost is None else each.cost.seconds
@@ -122,7 +122,7 @@ def _of_break(each: GraphBreak) -> Finding:
 def _of_recompile(each: Recompile) -> Finding:
     paid = None
     if each.compile_s is not None:
-        paid = Cost(kind="once", seconds=each.compile_s, how="by the compiler's own clock")
+        paid = FindingCost(kind="once", seconds=each.compile_s, how="by the compiler's own clock")
     return Finding(
         kind="recompile",
         ailment=each.ailment or BreakKind.OTHER,

@@ -19,14 +19,14 @@ class Fix:
     after: tuple[str, ...] = ()
 
 
-def fix_of(framework: str, ailment: BreakKind) -> Fix | None:
-    """The cure in a framework; None where none is known."""
-    return _CURES.get(framework, {}).get(ailment)
+def fix_of(framework: str, break_kind: BreakKind) -> Fix | None:
+    """The fix in a framework; None where none is known."""
+    return _FIXES.get(framework, {}).get(break_kind)
 
 
 _TORCH: dict[BreakKind, Fix] = {
     BreakKind.BRANCH: Fix(
-        "compute both sides and choose with torch.where; or torch.cond, where a side is dear",
+        "compute both sides and choose with torch.where; or torch.cond, where a side is expensive",
         ("if y.sum() > 0:", "    y = y + 1"),
         ("y = torch.where(y.sum() > 0, y + 1, y)",),
     ),
@@ -118,7 +118,7 @@ _TORCH: dict[BreakKind, Fix] = {
         ("model(x)", "model(y.to(x.dtype))"),
     ),
     BreakKind.AFTER_BREAK: Fix(
-        "cure the graph break above it: the value comes out of that break",
+        "fix the graph break above it: the value comes out of that break",
         ("n = y.sum().item()  # the break", "return y * n"),
         ("n = y.sum()", "return y * n"),
     ),
@@ -196,10 +196,10 @@ _MINDSPORE: dict[BreakKind, Fix] = {
         ("net.set_inputs(Tensor(shape=[None, 64], dtype=ms.float32))", "net(x)"),
     ),
     BreakKind.AFTER_BREAK: Fix(
-        "cure the graph break above it: what is computed with its value is left to the interpreter as well",
+        "fix the graph break above it: what is computed with its value is left to the interpreter as well",
         ("order = Tensor(np.sort(y.asnumpy(), 0))", "return ops.matmul(y, order.T)"),
         ("order = ops.sort(y, 0)[0]", "return ops.matmul(y, order.T)"),
     ),
 }
 
-_CURES: dict[str, dict[BreakKind, Fix]] = {"torch": _TORCH, "mindspore": _MINDSPORE}
+_FIXES: dict[str, dict[BreakKind, Fix]] = {"torch": _TORCH, "mindspore": _MINDSPORE}

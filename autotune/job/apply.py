@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import psutil
 
-from autotune.apply.compile_model import compile_under, recalled, versions_under
+from autotune.apply.compile_model import compile_under, given_functions, versions_under
 from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import WarmStart, key_here, warm_start
 from autotune.backends.capabilities import require
@@ -23,7 +23,7 @@ from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.fallback import Fallback, MismatchError
-from autotune.job.guard import Guard, Terms
+from autotune.job.guard import Guard, GuardTerms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.stats import CallTimes, StatsRecorder, register
 from autotune.measure.accuracy import default_tolerance
@@ -31,7 +31,7 @@ from autotune.measure.measurement import structure_sha256
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.arguments import Arguments
-from autotune.workload.build import Apply, Recipe, Variants
+from autotune.workload.build import Apply, TrainingRecipe, Variants
 
 OnMismatch = Literal["retune-hint", "untuned", "apply", "raise"]
 MARGIN = 1.5
@@ -78,7 +78,7 @@ class LoadedFile:
 class Application:
     """One model, or one training step, under one policy."""
 
-    def __init__(self, loaded: LoadedFile, model: Any, policy: Policy, recipe: Recipe | None = None) -> None:
+    def __init__(self, loaded: LoadedFile, model: Any, policy: Policy, recipe: TrainingRecipe | None = None) -> None:
         """`recipe`: what is applied is a training step of the model; None: the model's calls."""
         self._loaded = loaded
         self._given = self._model = model
@@ -138,7 +138,7 @@ class Application:
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
         fallback = Fallback(untuned, self._changes, self._recorder, raises=self._policy.on_mismatch == "raise")
-        functions = recalled(tuned.config, tuned.variants, self._policy.variants)
+        functions = given_functions(tuned.config, tuned.variants, self._policy.variants)
         adaptive = self._adaptive_model(tuned, backend, functions, fallback, terms)
         if adaptive is not None:
             return self._stand_in(backend, tuned, self._model, adaptive, fallback.release)
@@ -185,7 +185,7 @@ class Application:
         return given, release
 
     def _adaptive_model(
-        self, tuned: TunedConfig, backend: Backend, variants: list[Apply], fallback: Fallback, terms: Terms
+        self, tuned: TunedConfig, backend: Backend, variants: list[Apply], fallback: Fallback, terms: GuardTerms
     ) -> AdaptiveModel | None:
         """What decides for each shape on its own; None where nobody wants that, or the config does not allow it."""
         limits = self._limits(tuned)
@@ -250,11 +250,11 @@ class Application:
         """A training step's inputs, latency and code are not those of the model's call in it."""
         return (self._recipe is not None) == (tuned.workload.task == "train")
 
-    def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool, unchecked_caches: bool) -> Terms:
+    def _terms(self, tuned: TunedConfig, backend: Backend, *, fits: bool, unchecked_caches: bool) -> GuardTerms:
         is_measured = self._is_measured(tuned)
         # Under traffic the recorded latency is that of a mixture of shapes, and the first calls are another one.
         is_comparable = fits and is_measured and self._policy.margin is not None and tuned.shapes is None
-        return Terms(
+        return GuardTerms(
             misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from autotune.apply.warm_start import WarmStart
-from autotune.backends.outputs import compared
+from autotune.backends.outputs import compare_outputs
 from autotune.backends.protocol import Backend
 from autotune.errors import InputError
 from autotune.job.fallback import Fallback, MismatchError
@@ -32,7 +32,7 @@ NUM_TIMED = 10
 
 
 @dataclass(frozen=True)
-class Terms:
+class GuardTerms:
     """What was agreed on for one loaded model."""
 
     misfit: Callable[[Arguments], str | None]
@@ -56,7 +56,7 @@ class Guard:
         backend: Backend,
         tuned: Callable[..., Any],
         fallback: Fallback,
-        terms: Terms,
+        terms: GuardTerms,
         recorder: StatsRecorder,
         *,
         warm_start: WarmStart | None = None,
@@ -120,7 +120,7 @@ class Guard:
 
     def _checked(self, result: Any, tolerance: float, args: _Args, kwargs: _Kwargs) -> Any:
         """The result if it is right, else the untuned model's."""
-        expected, error = compared(self._backend, result, lambda: self._untuned(*args, **kwargs))
+        expected, error = compare_outputs(self._backend, result, lambda: self._untuned(*args, **kwargs))
         if error is None:
             self._recorder.note("mismatch", "the model draws random numbers: its first outputs cannot be checked")
             return result

@@ -19,7 +19,7 @@ from autotune.errors import InputError
 from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import load_tuned
-from autotune.workload.build import Recipe, Variants
+from autotune.workload.build import TrainingRecipe, Variants
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Loaded(LoadedFile):
             process_settings=process_settings,
             compiler_options=compiler_options,
         )
-        step, _ = Application(self, model, policy, Recipe(loss, optimizer)).applied()
+        step, _ = Application(self, model, policy, TrainingRecipe(loss, optimizer)).applied()
         return cast("Callable[..., Any]", step)
 
     @contextmanager

@@ -47,7 +47,7 @@ _SENTENCE = re.compile(r"\s*(\w+(?::\w*)?)\s*(<=|>=|==|=)\s*([0-9.].*)")
 
 
 @dataclass(frozen=True)
-class Miss:
+class ConstraintMiss:
     """A constraint that a measurement does not keep."""
 
     constraint: Constraint
@@ -99,7 +99,8 @@ class Constraint(Record):
         bound = amount.to_base(quantity.unit)
         if bound is None:
             known = ", ".join(each for each in UNITS[quantity.unit] if each) or "no unit"
-            raise InputError(f"--constraint {text!r}: {name} is not given in {amount.unit!r}", tip=f"use: {known}")
+            how = f"in {amount.unit!r}" if amount.unit else "without a unit"
+            raise InputError(f"--constraint {text!r}: {name} cannot be given {how}", tip=f"use: {known}")
         return cls(
             text=" ".join(text.split()),
             quantity=name,
@@ -124,9 +125,9 @@ class Constraint(Record):
         factor = {"s": measurement.scale, "/s": 1 / measurement.scale}.get(self.unit, 1.0)
         return None if value is None else factor * value
 
-    def miss(self, measurement: Measurement) -> Miss | None:
+    def miss(self, measurement: Measurement) -> ConstraintMiss | None:
         """None where the constraint is kept. What the framework cannot tell keeps no promise."""
-        return Miss(self, self.value(measurement)) if self.violation(measurement) > 0 else None
+        return ConstraintMiss(self, self.value(measurement)) if self.violation(measurement) > 0 else None
 
     def violation(self, measurement: Measurement) -> float:
         """How far the bound is missed, as a share of it, 0 or less where it is kept; 1 where the value is unknown.

@@ -56,7 +56,7 @@ def plan_document(manifest: Manifest, cost: ExpectedCost, busy: MachineBusy | No
 def busy_words(busy: MachineBusy) -> str:
     """How much of the machine other programs use."""
     load = "" if busy.load_1m is None else f" (load average {busy.load_1m:.1f})"
-    return f"busy: {busy.taken:.1f} of {busy.num_cores} cores are used by other programs{load}; timings will be unsure"
+    return f"busy: {busy.taken:.1f} of {busy.num_cores} cores are used by other programs{load}; timings will be noisy"
 
 
 def _at_most(cost: ExpectedCost) -> str:

@@ -93,7 +93,7 @@ def _against(rival: Rival, objective: Objective) -> str:
     """`1.50x as fast as the default compile (trial 1), side by side in the confirmation`."""
     name = f"{rival.name} (trial {rival.trial})"
     if rival.ratio is None:
-        return f"against {name}: something else kept the machine busy, the times say nothing"
+        return f"against {name}: other programs kept the machine busy, so the times say nothing"
     where = "side by side in the confirmation" if rival.confirmed else "one process each in the search"
     return f"{times(rival.ratio)} {as_good_as(objective)} {name}, {where}"
 
@@ -102,7 +102,7 @@ def _set_aside(told: Explanation) -> list[Text]:
     if not told.disturbed:
         return []
     numbers = ", ".join(map(str, told.disturbed))
-    return [Text(f"  something else kept the machine busy during trials {numbers}: their times are left out here")]
+    return [Text(f"  other programs kept the machine busy during trials {numbers}: their times are left out")]
 
 
 def _contrast(contrast: Contrast) -> str:
@@ -143,7 +143,7 @@ def _effects(told: Explanation) -> list[RenderableType]:
 
 def _by(each: Influence) -> str:
     if not each.is_significant:
-        return "no effect that can be told from noise"
+        return "no effect distinguishable from noise"
     many = len(each.ratios) > 1
     return times(each.median) + (f" ({times(min(each.ratios))} to {times(max(each.ratios))})" if many else "")
 
@@ -159,7 +159,7 @@ def _groups(told: Explanation) -> list[RenderableType]:
     return [Text(f"all others, by the most important setting in which they differ from the best ({what}):"), table]
 
 
-def _trouble(group: explain.Group) -> str:
+def _trouble(group: explain.LosingGroup) -> str:
     failed = [f"{number} failed: {reason}" for reason, number in group.failures.items()]
     broke = [f"{number} broke {text}" for text, number in group.violations.items()]
     return "; ".join([*failed, *broke])

@@ -6,7 +6,7 @@ from autotune.config import Config
 from autotune.results.result import StudyResult
 from autotune.tuning.events import Event, PriorsGiven, PriorsOffered, RuleLearned
 from autotune.tuning.failure_rules import FailureRule
-from autotune.tuning.priors import Use
+from autotune.tuning.priors import PriorUse
 
 MAX_RULES_SHOWN = 5
 MAX_OFFERED = 3
@@ -58,7 +58,7 @@ def priors_summary(answer: StudyResult) -> list[str]:
     return lines
 
 
-def _use(use: Use, answer: StudyResult) -> str:
+def _use(use: PriorUse, answer: StudyResult) -> str:
     if not use.prior.configs:
         return "no config that is new here"
     if not use.trials:

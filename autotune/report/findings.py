@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.doctor.diagnose import ModelDiagnosis
-from autotune.doctor.findings import Cost, Finding, Kind, findings_of, ranked, with_profiled_cost
+from autotune.doctor.findings import Finding, FindingCost, Kind, findings_of, ranked, with_profiled_cost
 from autotune.doctor.fixes import fix_of
 from autotune.measure.diagnosis import BreakKind
 from autotune.measure.measurement import Measurement
@@ -20,7 +20,7 @@ _WORDS: dict[BreakKind, str] = {
     BreakKind.SCALAR: "number taken out of a tensor",
     BreakKind.PRINT: "printing or logging",
     BreakKind.NUMPY: "NumPy call",
-    BreakKind.CLOCK_OR_RANDOM: "clock or random number of Python's",
+    BreakKind.CLOCK_OR_RANDOM: "Python's clock or random numbers",
     BreakKind.FOREIGN_CALL: "call of other code",
     BreakKind.CONTAINER: "Python container or object",
     BreakKind.DATA_SHAPE: "shape that depends on values",
@@ -36,7 +36,7 @@ _WORDS: dict[BreakKind, str] = {
     BreakKind.CHANGING_TYPE: "element type, device or mode that changes",
     BreakKind.CHANGING_INPUT: "input that changes",
     BreakKind.AFTER_BREAK: "value out of a graph break",
-    BreakKind.OTHER: "of no kind that is known here",
+    BreakKind.OTHER: "not classified",
 }
 
 
@@ -54,7 +54,7 @@ def findings_of_best(answer: StudyResult) -> list[Finding]:
 
 
 def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
-    """Headline, then each finding with its line, its cost and its cure."""
+    """Headline, then each finding with its line, its cost and its fix."""
     lines = [_headline(checkup)]
     if checkup.refusal is not None:
         lines.append(f"  it does not compile: {checkup.refusal}")
@@ -63,41 +63,41 @@ def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
     for number, each in enumerate(checkup.findings, start=1):
         lines += ["", *_numbered(number, finding_lines(each, checkup.framework))]
     if not checkup.findings and checkup.refusal is None:
-        lines.append("  nothing broke, and nothing was compiled again for the inputs that it was called with")
+        lines.append("  no graph breaks and no recompiles for the inputs that it was called with")
     return [*lines, *_fusion(checkup)]
 
 
 def finding_lines(finding: Finding, framework: str) -> list[str]:
-    """One finding, with its cure."""
+    """One finding, with its fix."""
     often = f" ({finding.count} times)" if finding.count > 1 else ""
-    lines = [f"{finding.location or 'place unknown'}: {KINDS[finding.kind]}{often}: {_WORDS[finding.ailment]}"]
+    lines = [f"{finding.location or 'location unknown'}: {KINDS[finding.kind]}{often}: {_WORDS[finding.ailment]}"]
     if finding.source:
         lines.append(f"    {finding.source}")
-    lines.append(f"  said    {finding.reason}")
+    lines.append(f"  reason  {finding.reason}")
     if finding.gives_up:
         lines.append("  effect  the whole function around it runs eagerly")
     lines.append(f"  costs   {cost_words(finding.cost)}")
-    return [*lines, *_cure_lines(finding, framework)]
+    return [*lines, *_fix_lines(finding, framework)]
 
 
 def one_line(finding: Finding) -> str:
     """Place, kind and line of a finding, and what it costs if that is known, for a study's report."""
     said = finding.reason if finding.ailment is BreakKind.OTHER else _WORDS[finding.ailment]
     cost = "" if finding.cost is None else f"; {seconds(finding.cost.seconds)} {_PAID[finding.cost.kind]}"
-    return f"{finding.location or 'place unknown'}: {(finding.source or said)[:80]}  ({said[:110]}{cost})"
+    return f"{finding.location or 'location unknown'}: {(finding.source or said)[:80]}  ({said[:110]}{cost})"
 
 
-_PAID: dict[str, str] = {"per_call": "a call", "once": "of compiling again"}
+_PAID: dict[str, str] = {"per_call": "a call", "once": "of recompiling"}
 
 
-def cost_words(cost: Cost | None) -> str:
+def cost_words(cost: FindingCost | None) -> str:
     """Seconds with what kind of seconds they are."""
     if cost is None:
-        return "not measured: no setting takes it out and leaves all else as it is, and no profile tells it apart"
+        return "not measured: no setting removes it alone, and no profile shows it"
     if cost.kind == "once":
-        return f"{seconds(cost.seconds)} of compiling again ({cost.how})"
+        return f"{seconds(cost.seconds)} of recompiling ({cost.how})"
     graphs = f"; graphs without it: {count(cost.num_graphs_without)}" if cost.num_graphs_without is not None else ""
-    amount = f"{seconds(abs(cost.seconds))} a call" if cost.seconds else "no time that can be told from noise"
+    amount = f"{seconds(abs(cost.seconds))} a call" if cost.seconds else "nothing distinguishable from noise"
     if cost.seconds < 0:
         amount = f"nothing: a call takes {seconds(-cost.seconds)} more without it"
     return f"{amount} ({cost.how}{graphs})"
@@ -119,18 +119,18 @@ def _findings_document(checkup: ModelDiagnosis) -> list[dict[str, Any]]:
 def _headline(checkup: ModelDiagnosis) -> str:
     num_breaks = sum(each.kind == "graph_break" for each in checkup.findings)
     num_again = len(checkup.findings) - num_breaks
-    found = f"{num_breaks} places that break the graph, {num_again} that have it compiled again"
+    found = f"{num_breaks} graph breaks, {num_again} recompiles"
     ran = f"untuned {seconds(checkup.untuned_s)}"
     if checkup.compiled_s is not None and checkup.untuned_s is not None:
         ran += f", compiled {seconds(checkup.compiled_s)} ({times(checkup.untuned_s / checkup.compiled_s)})"
     return f"{checkup.model} ({checkup.framework}): {found}; {count(checkup.num_graphs)} graphs; {ran} a call"
 
 
-def _cure_lines(finding: Finding, framework: str) -> list[str]:
+def _fix_lines(finding: Finding, framework: str) -> list[str]:
     cure = fix_of(framework, finding.ailment)
     if cure is None:
         return [f"  hint    {finding.hint}"] if finding.hint else []
-    lines = [f"  cure    {cure.words}"]
+    lines = [f"  fix     {cure.words}"]
     for name, code in (("before", cure.before), ("after", cure.after)):
         lines += [f"    {name if number == 0 else '':<7} {line}" for number, line in enumerate(code) if line]
     return lines

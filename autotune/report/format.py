@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.measure.constraint import Miss
+from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.sampler.early_stop import NOTABLE, ExpectedGain
 
@@ -70,7 +70,7 @@ def promise(forecast: ExpectedGain) -> str:
     return (
         f"stopped after {forecast.num_trials} trials: the most promising of {untried} is expected to gain "
         f"{100 * forecast.expected_gain:.2f} %, "
-        f"and the last {forecast.num_idle} trials gave nothing {NOTABLE:.0%} better"
+        f"and the last {forecast.num_idle} trials gained less than {NOTABLE:.0%}"
     )
 
 
@@ -110,7 +110,7 @@ def amount(value: float | None, unit: str) -> str:
     return f"{_three_digits(value)}/s" if unit == "/s" else f"{value:.4g}"
 
 
-def missed(miss: Miss) -> str:
+def missed(miss: ConstraintMiss) -> str:
     """What a constraint forbids and how far it is missed, e.g. `peak_memory 2.31 GiB, 15 % over 2GiB`."""
     constraint = miss.constraint
     bound = constraint.text.partition(constraint.relation[0])[2].lstrip("= ")

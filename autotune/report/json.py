@@ -16,8 +16,8 @@ from autotune.results.result import StudyResult
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, exclusions, failures_by_reason
 from autotune.tuning.failure_rules import FailureRule
-from autotune.tuning.priors import Use
-from autotune.verification.comparison import Result
+from autotune.tuning.priors import PriorUse
+from autotune.verification.comparison import ComparisonResult
 from autotune.verification.verify import Verification
 
 
@@ -86,7 +86,7 @@ def _failure_rule(rule: FailureRule, manifest: Manifest, answer: StudyResult) ->
     }
 
 
-def _prior(use: Use, answer: StudyResult) -> dict[str, Any]:
+def _prior(use: PriorUse, answer: StudyResult) -> dict[str, Any]:
     prior = use.prior
     return {
         "name": prior.name,
@@ -148,7 +148,7 @@ def _derived(record: TrialRecord) -> dict[str, Any]:
     }
 
 
-def comparison_document(result: Result, names: tuple[str, str]) -> dict[str, Any]:
+def comparison_document(result: ComparisonResult, names: tuple[str, str]) -> dict[str, Any]:
     """Two configs side by side; `verdict` is about the second."""
     verdict = result.verdict
     return {

@@ -139,7 +139,7 @@ def _beginning(event: SearchStarted) -> list[str]:
     limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
     lines = [f"{space}; {event.num_done} trials recorded, {', '.join(limits)}"]
     if event.traffic is not None:
-        lines.append(f"shapes {event.traffic}, replayed in each trial; what is made less: {event.objective.name}")
+        lines.append(f"shapes {event.traffic}, replayed in each trial; objective: {event.objective.name}")
     if event.given_back:
         lines.append(f"trials left running by a run that died are tried again: {event.given_back}")
     return lines
@@ -156,7 +156,7 @@ def _between(event: Event) -> list[str]:
             return [f"noise floor {spread}: what two processes of the untuned model differ by here"]
         case DriftChecked():
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
-            return [f"sentinel    {seconds(now_s)}, {change:+.1%} since the start"]
+            return [f"drift       {seconds(now_s)}, {change:+.1%} since the start"]
         case TrialLost():
             return [f"trial {event.number:>3}  lost: {event.why}; its config is tried again"]
         case WorkerChanged() if event.stays:

@@ -29,9 +29,9 @@ _BETTER = {
 }
 _STOPS = {
     StopReason.EXHAUSTED: "every config was tried",
-    StopReason.TRIALS: "as many trials as were asked for",
-    StopReason.UNPROMISING: "further trials promise too little",
-    StopReason.TIME: "the time was used up",
+    StopReason.TRIALS: "trial limit reached",
+    StopReason.UNPROMISING: "no remaining config is likely to improve the result",
+    StopReason.TIME: "time limit reached",
 }
 
 
@@ -104,5 +104,5 @@ def ratio_footnote(objective: Objective) -> str:
 
 
 def stopped(reason: StopReason) -> str:
-    """Why the search ended, e.g. `the time was used up`."""
+    """Why the search ended, e.g. `time limit reached`."""
     return _STOPS.get(reason, reason.value)

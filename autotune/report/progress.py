@@ -169,7 +169,7 @@ def _beginning(event: Event) -> str | None:
         case NoiseFloorStarted():
             return "noise floor, the untuned model against itself"
         case DriftCheckStarted():
-            return "sentinel, the untuned model once more"
+            return "drift check: the untuned model once more"
         case ConfigProbed():
             return f"the same error again and again: trial {event.record.number} once more"
     return None

@@ -236,9 +236,9 @@ def _others(answer: StudyResult, *, full: bool) -> list[str]:
 
 
 def _idle_knobs(answer: StudyResult) -> list[str]:
-    """Knobs that were turned and changed nothing in what ran."""
+    """Knobs whose values made no difference to the program that ran."""
     idle = [each.knob for each in answer.effects if each.verdict == "no effect"]
-    return [f"no effect   here: {', '.join(idle)} (the same program ran whatever they were set to)"] if idle else []
+    return [f"no effect   here: {', '.join(idle)} (the same program ran with every value)"] if idle else []
 
 
 def _frameworks(answer: StudyResult) -> list[str]:
@@ -265,13 +265,13 @@ def _noise(answer: StudyResult) -> list[str]:
     if answer.noise_floor is not None:
         lines.append(f"noise       two processes of the untuned model differ by {percent(answer.noise_floor.spread)}")
     if answer.drift is not None and answer.drift > DRIFTING:
-        which = "the search's own figures are not to be trusted" if answer.drift > UNRELIABLE_DRIFT else ""
+        which = "the search's own figures cannot be trusted" if answer.drift > UNRELIABLE_DRIFT else ""
         lines.append(
             f"drift       the untuned model's own latency changed by {percent(answer.drift)} during the search: "
-            + (which or "the comparison is made side by side and does not suffer")
+            + (which or "the confirmation compares side by side and is not affected")
         )
     if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:
-        lines.append("note        so wide an interval means a noisy machine: let nothing else run, and `resume`")
+        lines.append("note        the interval is wide, so the machine is noisy: stop other programs and `resume`")
     return lines
 
 
@@ -317,7 +317,7 @@ def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:
         when = "with more time" if answer.confirmation and answer.confirmation.cut_short else "on a quieter machine"
         return [f"{with_study('resume')}     (confirms again, {when})"]
     if answer.verdict is Verdict.INFEASIBLE:
-        return ["loosen a constraint or give more time under another --study NAME"]
+        return ["relax a constraint, or allow more time, in another study (--study NAME)"]
     steps = [with_study("export", "-o", "best.yaml")]
     if answer.verdict in COMPILED:
         steps.append('model = autotune.load("best.yaml").apply(model)')

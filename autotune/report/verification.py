@@ -5,11 +5,11 @@ from __future__ import annotations
 from autotune.measure.objective import Objective
 from autotune.report.format import ABOUT_THE_SECOND
 from autotune.report.objectives import gain, shown
-from autotune.verification.comparison import Result
+from autotune.verification.comparison import ComparisonResult
 from autotune.verification.verify import Verification
 
 
-def comparison_lines(result: Result, names: tuple[str, str]) -> list[str]:
+def comparison_lines(result: ComparisonResult, names: tuple[str, str]) -> list[str]:
     """Two configs side by side, or which of them failed and why."""
     first, second = names
     if result.failure is not None:

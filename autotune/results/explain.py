@@ -77,7 +77,7 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Group:
+class LosingGroup:
     """Trials that lost, put down to one setting: the most important knob in which they differ from the winner."""
 
     knob: str
@@ -106,7 +106,7 @@ class Explanation:
     effects: list[Influence]
     """Those that are distinguishable from noise first, the largest first."""
     rivals: list[Rival]
-    groups: list[Group]
+    groups: list[LosingGroup]
     disturbed: tuple[int, ...] = ()
     """Trials whose times are not used, because other programs kept the machine busy."""
     hot_spots: HotSpots | None = None
@@ -120,7 +120,7 @@ def explain(study: Study) -> Explanation | None:
     if winner is None:
         return None
     space = study.manifest.space
-    known = Figures.of(study, answer)
+    known = TrialComparisons.of(study, answer)
     measured = [each for each in answer.records if isinstance(each.outcome, Measurement)]
     quiet = [each for each in measured if each.disturbed is None]
     values = [known.value(each.measurement) for each in quiet]
@@ -141,7 +141,7 @@ def explain(study: Study) -> Explanation | None:
 
 
 @dataclass(frozen=True)
-class Figures:
+class TrialComparisons:
     """How trials compare, as far as the study can tell: in the confirmation's blocks, else by undisturbed processes."""
 
     value: Callable[[Measurement], float]
@@ -153,7 +153,7 @@ class Figures:
     """What is minimised is the time of a steady call, in which equal programs do not differ."""
 
     @classmethod
-    def of(cls, study: Study, answer: StudyResult) -> Figures:
+    def of(cls, study: Study, answer: StudyResult) -> TrialComparisons:
         untuned = answer.untuned
         noise = 0.0 if untuned is None else uncertainty_of(study, untuned)
         objective = study.manifest.objective
@@ -188,7 +188,7 @@ class Figures:
         return (None if found is None else found.median), False
 
 
-def influences(space: SearchSpace, records: Sequence[TrialRecord], known: Figures) -> list[Influence]:
+def influences(space: SearchSpace, records: Sequence[TrialRecord], known: TrialComparisons) -> list[Influence]:
     """Of every knob and pair of values for which two measured trials differ in nothing else."""
     found = []
     for knob in space.knobs:
@@ -202,7 +202,7 @@ def influences(space: SearchSpace, records: Sequence[TrialRecord], known: Figure
 
 
 def _influence(
-    knob: str, first: Scalar, second: Scalar, pairs: Sequence[tuple[TrialRecord, TrialRecord]], known: Figures
+    knob: str, first: Scalar, second: Scalar, pairs: Sequence[tuple[TrialRecord, TrialRecord]], known: TrialComparisons
 ) -> Influence | None:
     """By the pairs that were confirmed if there are any. None where every pair was disturbed."""
     confirmed = [each for pair in pairs if (each := known.confirmed(*pair)) is not None]
@@ -219,8 +219,8 @@ def groups(
     records: Sequence[TrialRecord],
     winner: TrialRecord,
     by_importance: Sequence[str],
-    known: Figures,
-) -> list[Group]:
+    known: TrialComparisons,
+) -> list[LosingGroup]:
     """Every trial but the winner under one heading; the headings in the order of importance."""
     members: dict[tuple[str, str], list[TrialRecord]] = {}
     for each in records:
@@ -239,9 +239,9 @@ def _first_difference(winner: Config, config: Config, by_importance: Sequence[st
     return present[0] if present else min(differing)
 
 
-def _group(knob: str, trials: list[TrialRecord], known: Figures) -> Group:
+def _group(knob: str, trials: list[TrialRecord], known: TrialComparisons) -> LosingGroup:
     speedups = (known.over_untuned(each)[0] for each in trials if each.state == "measured")
-    return Group(
+    return LosingGroup(
         knob=knob,
         value=trials[0].config.get(knob),
         trials=tuple(each.number for each in trials),
@@ -251,7 +251,7 @@ def _group(knob: str, trials: list[TrialRecord], known: Figures) -> Group:
     )
 
 
-def _rivals(answer: StudyResult, space: SearchSpace, winner: TrialRecord, known: Figures) -> Iterator[Rival]:
+def _rivals(answer: StudyResult, space: SearchSpace, winner: TrialRecord, known: TrialComparisons) -> Iterator[Rival]:
     for name, config in (("the untuned model", space.untuned()), ("the default compile", space.default())):
         record = next((each for each in answer.records if each.config == config), None)
         if record is None or record.config == winner.config or not isinstance(record.outcome, Measurement):

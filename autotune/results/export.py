@@ -67,7 +67,7 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
     if answer.best is None:
         raise InputError(
             f"study {study.name!r} is infeasible: no config keeps every constraint, so there is nothing to export",
-            tip="loosen a constraint under another --study NAME",
+            tip="relax a constraint in another study (--study NAME)",
         )
     return _tuned(study, answer, _Exported(answer.best, answer.verdict, answer.speedup, confirmation.pairs))
 

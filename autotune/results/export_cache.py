@@ -88,6 +88,6 @@ _DOING = {
 def _refuse_if_useless(cold_s: float, shipped_s: float) -> None:
     if cold_s < max(MIN_GAIN * shipped_s, shipped_s + MIN_SPARED_S):
         raise InputError(
-            f"no artifact: it would spare too little, {shipped_s:.3g} s of compiling in place of {cold_s:.3g} s",
+            f"no artifact: it would save too little, {shipped_s:.3g} s of compiling instead of {cold_s:.3g} s",
             tip="some configs cannot be cached (docs/warm-start.md)",
         )

@@ -23,7 +23,7 @@ def deadline_s(text: str) -> float:
     """Seconds of `50ms`, `0.05s` or `800us`. Raises InputError."""
     seconds = seconds_of(text)
     if not seconds:
-        raise InputError(f"--deadline {text}: that is no time of a call", tip="give e.g. 50ms or 0.2s")
+        raise InputError(f"--deadline {text}: not a duration", tip="give a number with a unit, e.g. 50ms or 0.2s")
     return seconds
 
 

@@ -24,7 +24,7 @@ from autotune.study.records import (
     fastest,
 )
 from autotune.study.sampler.early_stop import ExpectedGain
-from autotune.study.shared.home import Home
+from autotune.study.shared.home import StudyHome
 from autotune.study.slots import Slot
 from autotune.study.study import Study
 from autotune.tuned.cache_file import Artifact
@@ -62,7 +62,7 @@ class StudyResult:
     """The forecast with which the search stopped before its budget was used; None if it did not."""
     failure_rules: list[FailureRule] = field(default_factory=list)
     """Settings that the study does not try again."""
-    priors: list[priors.Use] = field(default_factory=list)
+    priors: list[priors.PriorUse] = field(default_factory=list)
     artifact: Artifact | None = None
     """The best config's compile cache, as it was exported last."""
     hot_spots: HotSpots | None = None
@@ -71,7 +71,7 @@ class StudyResult:
     """Number of trials after which the search was within 2 % of its final best."""
     traffic: Traffic | None = None
     """The shapes that the model is called with; None: a single one."""
-    home: Home | None = None
+    home: StudyHome | None = None
     """Where the files of a shared study's trials are; None: beside its records."""
 
     @property
@@ -145,7 +145,7 @@ def result_of(study: Study) -> StudyResult:
         stop_reason=study.stop_reason,
         num_configs=study.num_configs(),
         failure_rules=find_failure_rules(study.manifest.space, records),
-        priors=priors.uses(study, records),
+        priors=priors.prior_uses(study, records),
         near_best_after=priors.near_best_after(study, records),
         early_stop=study.early_stop,
         artifact=None if best is None else _artifact_of(study, best.number),

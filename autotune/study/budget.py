@@ -81,5 +81,5 @@ def duration_s(text: str) -> float | None:
     """Seconds of `90s`, `10m`, `1.5h` or `600`; None where the text is no duration. Raises InputError for 0."""
     seconds = seconds_of(text, bare="s")
     if seconds == 0:
-        raise InputError(f"--budget {text}: that is no time", tip="give e.g. 90s, 10m or 1h")
+        raise InputError(f"--budget {text}: not a duration above 0", tip="give e.g. 90s, 10m or 1h")
     return seconds

@@ -15,7 +15,7 @@ from optuna.storages import RDBStorage
 
 from autotune.study import own_files, storage
 from autotune.study.manifest import read_manifest
-from autotune.study.shared.home import Home
+from autotune.study.shared.home import StudyHome
 from autotune.study.shared.url import StorageUrl
 
 DEFAULT_STUDIES_DIR = Path("studies")
@@ -36,7 +36,7 @@ class Database(Protocol):
         """The storage that several machines share; None: a file of this machine."""
 
     @property
-    def home(self) -> Home | None:
+    def home(self) -> StudyHome | None:
         """Where the evidence of a shared study is; None: beside its records."""
 
     @property
@@ -67,7 +67,7 @@ class SqliteDatabase:
 
     locks_out_hosts = False
     url: StorageUrl | None = None
-    home: Home | None = None
+    home: StudyHome | None = None
 
     def __init__(self, folder: Path, opened: RDBStorage) -> None:
         self._folder = folder

@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import AliasChoices, Field
 
 from autotune.config import Config
-from autotune.measure.constraint import Miss
+from autotune.measure.constraint import ConstraintMiss
 from autotune.measure.disturbance import disturbance_of
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
 from autotune.measure.statistics import MARGIN, Speedup, Verdict
@@ -134,7 +134,7 @@ class TrialRecord:
     number: int
     config: Config
     outcome: Outcome | None
-    violations: Mapping[str, Miss]
+    violations: Mapping[str, ConstraintMiss]
     """Constraint, as it was written -> how it is missed; only those that are."""
     started: datetime | None
     ended: datetime | None

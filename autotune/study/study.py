@@ -46,7 +46,7 @@ _LEASE = "lease"
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedTrial:
     """A trial to run: its number, its config, and Optuna's trial, which takes the outcome."""
 
     number: int
@@ -186,14 +186,14 @@ class Study:
         """
         self._excluded = replace(self._excluded, predicates=predicates)
 
-    def ask(self, longest_s: float) -> Asked | None:
+    def ask(self, longest_s: float) -> AskedTrial | None:
         """A trial of a config that was not tried before; None if there is none left."""
         with self.database.errors():
             trials = self._survey()
         config = self._choose(trials)
         return None if config is None else self._ask_once(config, longest_s)
 
-    def ask_for(self, config: Config, longest_s: float) -> Asked | None:
+    def ask_for(self, config: Config, longest_s: float) -> AskedTrial | None:
         """A trial of this config, which no trial has yet; None if it is excluded."""
         return None if self._excluded(config) else self._ask_once(config, longest_s)
 
@@ -202,7 +202,7 @@ class Study:
         with self.database.errors():
             return self._sampler.forecast(self._survey())
 
-    def tell(self, asked: Asked, outcome: Outcome) -> None:
+    def tell(self, asked: AskedTrial, outcome: Outcome) -> None:
         """Store the outcome. Raises StoreError; the trial's folder then still holds the outcome."""
         blamed = isinstance(outcome, Measurement) or outcome.blames_config
         violations = self._violations(outcome)
@@ -217,7 +217,7 @@ class Study:
             else:
                 self._optuna.tell(asked.handle, state=TrialState.FAIL)
 
-    def abandon(self, asked: Asked) -> None:
+    def abandon(self, asked: AskedTrial) -> None:
         """End an interrupted trial; its config will be asked for again."""
         self.trial_folder(asked.number).drop_leftovers()
         with self._changing():
@@ -316,7 +316,7 @@ class Study:
             return None
         return OptunaSampler(manifest.sampler, manifest.space, len(manifest.objectives), manifest.workload.seed)
 
-    def _ask_once(self, config: Config, longest_s: float) -> Asked:
+    def _ask_once(self, config: Config, longest_s: float) -> AskedTrial:
         self._sampler.next = config
         with self._changing():
             handle = self._optuna.ask()
@@ -325,7 +325,7 @@ class Study:
             def suggest(name: str, values: tuple[Scalar, ...]) -> Scalar:
                 return handle.suggest_categorical(name, values)
 
-            return Asked(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
+            return AskedTrial(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
 
     def _values(self, outcome: Outcome) -> list[float]:
         """One value for each objective; a value that the framework cannot measure counts like a failure."""

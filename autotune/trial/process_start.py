@@ -29,7 +29,7 @@ def start_when_possible(start: Callable[[], Started], retry_for_s: float | None 
                 raise HarnessError(
                     f"this machine can start no further process: {error.strerror}",
                     tip="stop unneeded programs, or raise the limits on processes and memory (ulimit -u, the "
-                    "container's pids and memory); nothing recorded is lost",
+                    "container's pids and memory); recorded trials are kept",
                 ) from None
         time.sleep(_PAUSE_S)
 

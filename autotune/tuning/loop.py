@@ -44,11 +44,11 @@ from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.jobs import num_at_once
 from autotune.tuning.lost_workers import until_no_worker_is_lost
 from autotune.tuning.noise_floor import check_drift, measure_noise_floor, note_drift
-from autotune.tuning.reuse import shelve
+from autotune.tuning.reuse import keep_caches
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget
 from autotune.tuning.time_left import TimeLeft, may_stop_early
-from autotune.tuning.trial_queue import Queued, TrialQueue
+from autotune.tuning.trial_queue import QueuedTrial, TrialQueue
 
 HARNESS_FAILURES_IN_A_ROW = 2
 """After this many the machine is at fault, and the search ends."""
@@ -69,7 +69,7 @@ class Tuner:
         notify: Notify = lambda _: None,
         *,
         deadline: Deadline | None = None,
-        sources: Sequence[priors.Source] = (),
+        sources: Sequence[priors.PriorSource] = (),
         prepared_trials: PreparedTrials | None = None,
         devices: ManyDevices | None = None,
     ) -> None:
@@ -102,7 +102,7 @@ class Tuner:
             is_here = self._session.devices is None
             if is_here and (self._wants_more() or study.confirmation is None or not _stands(study.confirmation, study)):
                 require_same_machine(study)
-            priors.begin(study, self._sources, self._notify)
+            priors.enqueue_priors(study, self._sources, self._notify)
             reason = self._search()
             earlier = study.confirmation
             stands = earlier is not None and _stands(earlier, study)
@@ -191,7 +191,7 @@ class Tuner:
             self._breaker.check([each for each in self._study.records() if each.state != "running"], record)
         return StopReason.TRIALS
 
-    def _try_again(self, queued: Queued, longest_s: float, lost: WorkerLostError) -> None:
+    def _try_again(self, queued: QueuedTrial, longest_s: float, lost: WorkerLostError) -> None:
         """Put the config of a lost trial at the end of the queue, as another trial."""
         self._notify(TrialLost(queued.asked.number, str(lost)))
         asked = self._study.ask_for(queued.asked.config, longest_s=self._budget.limits.total)
@@ -298,7 +298,7 @@ class Tuner:
             if check is not None:
                 Study.drift_checks.add(study, check)
 
-    def _run_queued(self, queued: Queued, longest_s: float) -> Outcome:
+    def _run_queued(self, queued: QueuedTrial, longest_s: float) -> Outcome:
         """Run and store one trial, of at most `longest_s`. An interrupted trial is not left running in the study, nor
         one whose worker was lost: it has no outcome, and WorkerLostError is raised again. A config that loses a worker
         again is recorded as a failure of the harness, so that it cannot end all of them.
@@ -331,7 +331,7 @@ class Tuner:
             raise
         self._study.tell(asked, outcome)
         wanted = [*(each.number for each in likely_finalists(self._session)), *self._queue.numbers()]
-        shelve(self._study.record(asked.number), wanted, self._study, self._session.caches)
+        keep_caches(self._study.record(asked.number), wanted, self._study, self._session.caches)
         return outcome
 
 

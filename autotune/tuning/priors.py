@@ -49,7 +49,7 @@ class Prior(Record):
 
 
 @dataclass(frozen=True)
-class Source:
+class PriorSource:
     """A study or a file that was read: its configs, the best first, in its own space."""
 
     name: str
@@ -60,7 +60,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Use:
+class PriorUse:
     """What became of a prior."""
 
     prior: Prior
@@ -68,7 +68,7 @@ class Use:
     """Those of this study that came from it."""
 
 
-def read_prior(text: str, studies_dir: Path, url: StorageUrl | None = None) -> Source:
+def read_prior(text: str, studies_dir: Path, url: StorageUrl | None = None) -> PriorSource:
     """What `--prior TEXT` names. Raises an AutotuneError where it is neither a study nor a file that can be read."""
     if Path(text).suffix in (".yaml", ".yml") or Path(text).is_file():
         return _from_file(text)
@@ -85,12 +85,12 @@ def read_prior(text: str, studies_dir: Path, url: StorageUrl | None = None) -> S
 _GIVEN = ListSlot("priors", Prior)
 
 
-def begin(study: Study, sources: Sequence[Source], notify: Notify) -> None:
+def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify) -> None:
     """Enqueue what the sources suggest, once; offer other studies of the same model to one that has no prior.
 
     Raises InputError for a source that has nothing in common with this study's space.
     """
-    already = {each.name for each in given(study)}
+    already = {each.name for each in priors_of(study)}
     new = _projected([each for each in sources if each.name not in already], study)
     if new:
         configs = [config for each in new for config in each.configs]
@@ -98,28 +98,28 @@ def begin(study: Study, sources: Sequence[Source], notify: Notify) -> None:
         _GIVEN.add(study, *new)
         notify(PriorsGiven({each.name: len(each.configs) for each in new}))
     elif not already and not study.records():
-        offered = related(study.folder.parent, study.manifest, study.database.url)
+        offered = related_studies(study.folder.parent, study.manifest, study.database.url)
         if offered:
             notify(PriorsOffered(offered))
 
 
-def given(study: Study) -> list[Prior]:
+def priors_of(study: Study) -> list[Prior]:
     """The priors that the study was given, in order."""
     return _GIVEN.read(study)
 
 
-def uses(study: Study, records: Sequence[TrialRecord]) -> list[Use]:
+def prior_uses(study: Study, records: Sequence[TrialRecord]) -> list[PriorUse]:
     """Each prior with the trials that came from it."""
     return [
-        Use(
+        PriorUse(
             prior,
             tuple(each.number for each in records if each.number >= prior.given_at and each.config in prior.configs),
         )
-        for prior in given(study)
+        for prior in priors_of(study)
     ]
 
 
-def related(studies_dir: Path, manifest: Manifest, url: StorageUrl | None = None) -> list[str]:
+def related_studies(studies_dir: Path, manifest: Manifest, url: StorageUrl | None = None) -> list[str]:
     """Other studies of the same model and framework, in the folder or the storage, that have something to suggest."""
     others = (each for each in readable_manifests(studies_dir, url) if each.name != manifest.name)
     same = [each.name for each in others if _is_same_model(each, manifest)]
@@ -142,10 +142,10 @@ def near_best_after(study: Study, records: Sequence[TrialRecord]) -> int | None:
     )
 
 
-def _from_file(text: str) -> Source:
+def _from_file(text: str) -> PriorSource:
     tuned = load_tuned(text)
     environment = tuned.environment
-    return Source(
+    return PriorSource(
         name=text,
         framework=tuned.framework,
         origin=f"{tuned.workload.model}, {tuned.framework} {environment.framework_version} on {environment.device}",
@@ -154,10 +154,10 @@ def _from_file(text: str) -> Source:
     )
 
 
-def _from_study(study: Study) -> Source:
+def _from_study(study: Study) -> PriorSource:
     manifest, records = study.manifest, study.records()
     workload = manifest.workload
-    return Source(
+    return PriorSource(
         name=study.name,
         framework=workload.framework,
         origin=f"{workload.model}, {workload.framework} {manifest.framework_version} on {workload.device}",
@@ -182,7 +182,7 @@ def _best_distinct(study: Study, records: Sequence[TrialRecord]) -> Iterator[Tri
             yield each
 
 
-def _projected(sources: Sequence[Source], study: Study) -> list[Prior]:
+def _projected(sources: Sequence[PriorSource], study: Study) -> list[Prior]:
     """Each source in this study's space; of all together `MOST_CONFIGS`, the best of each first."""
     space, records = study.manifest.space, study.records()
     taken: set[Config] = {space.untuned(), space.default(), *(each.config for each in records if each.counts)}
@@ -204,7 +204,7 @@ def _projected(sources: Sequence[Source], study: Study) -> list[Prior]:
     ]
 
 
-def _in_space(source: Source, space: SearchSpace) -> list[Config]:
+def _in_space(source: PriorSource, space: SearchSpace) -> list[Config]:
     """The source's configs, made whole here; those that are forbidden are left out.
 
     Raises InputError where none of them says anything about this space.
@@ -216,11 +216,11 @@ def _in_space(source: Source, space: SearchSpace) -> list[Config]:
             f"--prior {source.name}: its configs ({source.origin}) say nothing about the knobs of {space.framework}",
             tip=f"give a study or an exported YAML of {space.framework}",
         )
-    projected = (projection(config, space) for config in source.configs)
+    projected = (project_config(config, space) for config in source.configs)
     return [each for each in dict.fromkeys(projected) if space.forbidden(each) is None]
 
 
-def projection(config: Config, space: SearchSpace) -> Config:
+def project_config(config: Config, space: SearchSpace) -> Config:
     """The config as far as it can be said in this space: what is not on offer, or not set, has its default."""
     defaults = {knob.name: knob.default for knob in space.knobs}
 

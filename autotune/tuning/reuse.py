@@ -35,7 +35,7 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialR
     return request.compiled_already(_cold_compile(donor))
 
 
-def shelve(record: TrialRecord, wanted: Sequence[int], study: Study, shelf: CacheStore) -> None:
+def keep_caches(record: TrialRecord, wanted: Sequence[int], study: Study, shelf: CacheStore) -> None:
     """A trial has ended: keep its cache if it worked, and those of the trials `wanted`; remove the others."""
     if isinstance(record.outcome, Measurement):
         shelf.shelve(record.number)

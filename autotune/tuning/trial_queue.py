@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from autotune.study.study import Asked
+from autotune.study.study import AskedTrial
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.compile_limit import CompileLimit, compile_limit
@@ -17,10 +17,10 @@ from autotune.tuning.session import Session, trial_request
 
 
 @dataclass(frozen=True)
-class Queued:
+class QueuedTrial:
     """A trial to run: what the study asked for, its folder, and its request."""
 
-    asked: Asked
+    asked: AskedTrial
     folder: TrialFolder
     request: TrialRequest
     is_ahead: bool = False
@@ -34,12 +34,12 @@ class TrialQueue:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._queued: deque[Queued] = deque()
+        self._queued: deque[QueuedTrial] = deque()
 
     def __len__(self) -> int:
         return len(self._queued)
 
-    def add(self, asked: Asked, longest_s: float) -> None:
+    def add(self, asked: AskedTrial, longest_s: float) -> None:
         """Put a trial at the end, and start it if others run at the same time."""
         session = self._session
         folder = session.study.trial_folder(asked.number)
@@ -54,18 +54,18 @@ class TrialQueue:
         except BaseException:  # No worker is left.
             session.study.abandon(asked)
             raise
-        self._queued.append(Queued(asked, folder, request, is_ahead, limit))
+        self._queued.append(QueuedTrial(asked, folder, request, is_ahead, limit))
         if is_ahead:
             session.prepare(folder, request, longest_s)
 
-    def _compile_limit(self, asked: Asked) -> CompileLimit | None:
+    def _compile_limit(self, asked: AskedTrial) -> CompileLimit | None:
         session = self._session
         if not session.budget.cuts_slow_compiles:
             return None
         limits = session.budget.limits
         return compile_limit(session.study, asked.config, min(limits.compile, limits.total))
 
-    def pop(self) -> Queued:
+    def pop(self) -> QueuedTrial:
         """The next one: on several devices the one that ends first."""
         ahead = [each.folder for each in self._queued if each.is_ahead]
         if self._session.devices is None or not ahead:

@@ -124,7 +124,7 @@ def paired_run_of_trials(study: Study, first: int, second: int, folder: Path) ->
 
 
 @dataclass(frozen=True)
-class Result:
+class ComparisonResult:
     """Either a comparison or the failure of one of the two (or of the untuned model) and its name."""
 
     comparison: Comparison | None
@@ -161,7 +161,7 @@ class Result:
 
 def measure(
     pair: PairedRun, trials: Trials, budget: Budget, on_block: OnBlock = lambda _first, _second: None
-) -> Result:
+) -> ComparisonResult:
     """Measure until the answer is clear or the budget's blocks, or its time, are used up.
 
     Raises HarnessError for another model than the one whose signature a side names, and for too little time.
@@ -173,7 +173,7 @@ def measure(
     if isinstance(untuned, Failure) and deadline.left_s() <= 0:
         raise _too_little_time(budget)
     if isinstance(untuned, Failure):
-        return Result(None, failure=untuned, failed="untuned")
+        return ComparisonResult(None, failure=untuned, failed="untuned")
     _require_same_model(pair.untuned, untuned)
     contest = BlockedRun(
         trials,
@@ -188,11 +188,11 @@ def measure(
     comparison = contest.run(_is_clear)
     if comparison is None:
         for name, failure in contest.failures.items():
-            return Result(None, failure=failure, failed=name)
+            return ComparisonResult(None, failure=failure, failed=name)
         raise _too_little_time(budget)
     for name, side in _sides(pair).items():
         _require_same_model(side, contest.blocks[0][name])
-    return Result(comparison, objective=pair.objective, second=contest.blocks[0]["second"])
+    return ComparisonResult(comparison, objective=pair.objective, second=contest.blocks[0]["second"])
 
 
 def _too_little_time(budget: Budget) -> HarnessError:

@@ -13,7 +13,7 @@ from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.budget import Budget
 from autotune.trial.runner.runner import Trials
 from autotune.tuned.tuned_config import TunedConfig
-from autotune.verification.comparison import OnBlock, PairedRun, Result, measure, paired_run_of, sides_of
+from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of, sides_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Verification:
     outcome: Literal["holds", "regressed", "wrong", "unclear"]
     why: str
     promised: Speedup | None
-    result: Result | None
+    result: ComparisonResult | None
     """None where there was nothing to measure: the exported answer is the untuned model."""
     objective: Objective = LATENCY
     """What was promised."""
@@ -70,7 +70,7 @@ def _verify(
 
 
 def _judgement(
-    tuned: TunedConfig, result: Result, max_loss: float
+    tuned: TunedConfig, result: ComparisonResult, max_loss: float
 ) -> tuple[Literal["holds", "regressed", "unclear"], str]:
     """`regressed` needs proof: today's whole interval below 1, or below the promised one less `max_loss`.
 
@@ -92,11 +92,11 @@ def _judgement(
         return "holds", f"it is {better} than the untuned model here too"
     return "unclear", (
         f"it is neither shown to be {better} than the untuned model today nor shown to have lost what was promised; "
-        "let nothing else run beside it"
+        "stop other programs and try again"
     )
 
 
-def _of_failure(result: Result, promised: Speedup | None) -> Verification:
+def _of_failure(result: ComparisonResult, promised: Speedup | None) -> Verification:
     failure = result.failure
     assert failure is not None
     if result.failed == "first" or not result.blames_config:

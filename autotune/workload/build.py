@@ -37,7 +37,7 @@ Variants = Mapping[str, Mapping[str, Apply | None]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingRecipe:
     """How a model is trained: `loss(model, *inputs, *targets)` gives one number, `optimizer` changes the weights."""
 
     loss: Callable[..., Any]
@@ -58,7 +58,7 @@ class Built:
     """The first value of each is the model as it is (see `variants`)."""
     tiers: TierSpecs = field(default_factory=dict)
     """Quality levels that run faster (see `tiers`)."""
-    recipe: Recipe | None = None
+    recipe: TrainingRecipe | None = None
     """Given if and only if the task is training."""
     padding: Mapping[str, float] = field(default_factory=dict)
     """Dimension of the traffic -> the value for padding along it (see `Shapes`)."""
@@ -117,10 +117,10 @@ def _parts(returned: object, workload: Workload) -> Mapping[str, Any]:
     return parts
 
 
-def _recipe(parts: Mapping[str, Any], workload: Workload) -> Recipe:
+def _recipe(parts: Mapping[str, Any], workload: Workload) -> TrainingRecipe:
     if not callable(parts["loss"]):
         raise InputError(f"{workload.model} returned {_kind(parts['loss'])} as the loss, which cannot be called")
-    return Recipe(parts["loss"], parts["optimizer"])
+    return TrainingRecipe(parts["loss"], parts["optimizer"])
 
 
 def _more_inputs(value: object, workload: Workload) -> tuple[Arguments, ...]:

@@ -21,7 +21,7 @@ from autotune.job.tiers.model import LoadedTiers, TieredModel
 from autotune.job.tiers.selector import TieredStats
 from autotune.measure.statistics import Speedup
 from autotune.study.records import TrialRecord
-from autotune.verification.comparison import Result
+from autotune.verification.comparison import ComparisonResult
 from autotune.verification.verify import Verification
 
 GROUPS: dict[str, list[Any]] = {
@@ -30,7 +30,7 @@ GROUPS: dict[str, list[Any]] = {
         autotune.verify,
         Verification,
         autotune.compare,
-        Result,
+        ComparisonResult,
         autotune.diagnose,
         ModelDiagnosis,
         Finding,

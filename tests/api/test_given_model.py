@@ -129,8 +129,8 @@ class Callable:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (Callable, "Callable is no plain function"),
-        (Callable().method, "method is no plain function"),
+        (Callable, "Callable is not a plain function"),
+        (Callable().method, "method is not a plain function"),
         (functools.partial(json.dumps, 1), "partial has no source"),
         (Callable(), "a Callable cannot be tuned"),
         (3, "a int cannot be tuned"),

@@ -234,7 +234,7 @@ def test_a_model_that_fails_untuned(tune, scripted):
         ({"tolerance": 0}, "tolerance=0"),
         ({"compile_timeout": 0}, "compile_timeout=0"),
         ({"budget": "soon"}, "^budget soon: neither a time nor a file"),
-        ({"budget": 0}, "0: that is no time"),
+        ({"budget": 0}, "0: not a duration"),
         ({"objective": "beauty"}, "beauty"),
         ({"constraints": ["compile=60"]}, "compile=60"),
         ({"arguments": {"rows": float("inf")}}, "arguments="),

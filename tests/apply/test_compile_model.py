@@ -47,11 +47,11 @@ DECLARED = {"activation": {"plain": None, "fused": make_fused}, "attention": {"s
 
 def test_the_functions_of_a_config() -> None:
     """Those of the values that it has, in its order; the model as it is needs none; an unknown value is invalid."""
-    assert compile_model.declared(CONFIG, DECLARED) == [make_fused, fails]
-    assert compile_model.declared(Config({"variant.activation": "plain"}), DECLARED) == []
+    assert compile_model.declared_functions(CONFIG, DECLARED) == [make_fused, fails]
+    assert compile_model.declared_functions(Config({"variant.activation": "plain"}), DECLARED) == []
     for unknown in ({"variant.activation": "x"}, {"variant.norm": "fused"}):
         with pytest.raises(InvalidConfigError, match="declares no variant"):
-            compile_model.declared(Config(unknown), DECLARED)
+            compile_model.declared_functions(Config(unknown), DECLARED)
 
 
 def test_a_variant_is_applied_to_a_copy() -> None:
@@ -107,15 +107,15 @@ PLACES = {"activation": f"{__name__}:make_fused"}
 
 def test_a_job_gives_its_variants() -> None:
     """Only what the job gives is called; what the exported file does not name is the model as it is."""
-    assert compile_model.recalled(CONFIG, PLACES, {"activation": {"fused": fails}}) == [fails]
-    assert compile_model.recalled(CONFIG, {}, {}) == []
+    assert compile_model.given_functions(CONFIG, PLACES, {"activation": {"fused": fails}}) == [fails]
+    assert compile_model.given_functions(CONFIG, {}, {}) == []
 
 
 @pytest.mark.parametrize("place", [None, f"{__name__}:make_fused", "os:system", ""])
 def test_a_variant_that_is_not_at_hand(place: str | None) -> None:
     """A sentence with the variant and what to write; nothing that the file names is imported."""
     with pytest.raises(MissingVariantError, match="variant activation=fused") as caught:
-        compile_model.recalled(CONFIG, {"activation": place}, {"activation": {}})
+        compile_model.given_functions(CONFIG, {"activation": place}, {"activation": {}})
     assert not place or place in str(caught.value)
     assert caught.value.tip == "give it: apply(model, variants={'activation': {'fused': FUNCTION}})"
     assert isinstance(caught.value, InputError)

@@ -94,8 +94,8 @@ class Compiles:
 
 
 REFUSED = [
-    (10.0, 6.0, {}, "it would spare too little, 6 s of compiling in place of 10 s"),
-    (0.08, 0.001, {}, "it would spare too little"),
+    (10.0, 6.0, {}, "it would save too little, 6 s of compiling instead of 10 s"),
+    (0.08, 0.001, {}, "it would save too little"),
     (10.0, 1.0, {"diagnosis": Diagnosis(compiled=False)}, "nothing is compiled"),
 ]
 

@@ -19,7 +19,7 @@ from tests.conftest import REPOSITORY
 torch = pytest.importorskip("torch")
 
 from autotune.backends.torch import attention, counters, device_memory, fingerprint, float32_precision  # noqa: E402
-from autotune.backends.torch.apply import adapted  # noqa: E402
+from autotune.backends.torch.apply import with_precision  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.compiler import setting_name  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
@@ -45,7 +45,7 @@ from autotune.config import Config
 def tune(statement):
     exec(statement)
     model, x = torch.nn.Linear(8, 8).eval(), torch.ones(4, 8)
-    backend, before = TorchBackend(), float32_precision.in_force()
+    backend, before = TorchBackend(), float32_precision.current_precisions()
     backend.prepare("cpu", 0)
     programs = []
     for settings in ({}, {"matmul_precision": "medium"}):
@@ -53,12 +53,12 @@ def tune(statement):
         backend.compile(model, config, changes)(x)
         programs.append(backend.program(model, config))
         changes.undo()
-        assert float32_precision.in_force() == before, settings
+        assert float32_precision.current_precisions() == before, settings
     assert None not in programs and len(set(programs)) == 2, programs
     torch.backends.fp32_precision = "ieee"
     for name, value in (("cuda.matmul", "tf32"), ("mkldnn.matmul", "bf16")):
         expected = value if name in statement else "ieee"
-        assert float32_precision.in_force()[name] == expected, (name, float32_precision.in_force())
+        assert float32_precision.current_precisions()[name] == expected, (name, float32_precision.current_precisions())
 
 for statement in sys.argv[1:]:  # Each in a process of its own: nothing brings the state of a new process back.
     child = os.fork()
@@ -69,7 +69,7 @@ for statement in sys.argv[1:]:  # Each in a process of its own: nothing brings t
 """
 
 
-@pytest.mark.skipif(float32_precision.getter() is None, reason="PyTorch has this API since 2.9")
+@pytest.mark.skipif(float32_precision.precision_getter() is None, reason="PyTorch has this API since 2.9")
 def test_a_model_may_set_fp32_precision():
     """With PyTorch 2.9's API in the model's file nothing raises: the digest is made, and a config with a precision of
     its own is undone to what the file set; what followed the generic setting follows it again."""
@@ -80,29 +80,29 @@ def test_a_model_may_set_fp32_precision():
     assert child.returncode == 0, child.stderr
 
 
-@pytest.mark.skipif(float32_precision.getter() is None, reason="PyTorch has this API since 2.9")
+@pytest.mark.skipif(float32_precision.precision_getter() is None, reason="PyTorch has this API since 2.9")
 @pytest.mark.parametrize(("precision", "is_the_same"), [("highest", True), ("high", False)])
 def test_a_precision_that_is_the_usual_one_makes_no_other_program(precision, is_the_same):
     """PyTorch reads `none` back where nothing was set, and computes as it does under `highest`."""
     changes = UndoLog()
     changes.make(lambda: torch._C._set_fp32_precision_setter("cuda", "matmul", "none"), lambda: None)
-    before = float32_precision.in_force()
+    before = float32_precision.current_precisions()
     float32_precision.set_matmul_precision(precision, changes)
-    assert (float32_precision.in_force() == before) is is_the_same
+    assert (float32_precision.current_precisions() == before) is is_the_same
     changes.undo()
-    assert float32_precision.in_force() == before
+    assert float32_precision.current_precisions() == before
 
 
 def test_the_old_api_is_read_where_there_is_no_other(monkeypatch):
     """Before 2.9 the three getters of that time say what is in force, and the old value is put back."""
     monkeypatch.delattr(torch._C, "_get_fp32_precision_getter", raising=False)
     changes = UndoLog()
-    before = float32_precision.in_force()
+    before = float32_precision.current_precisions()
     assert set(before) == {"matmul", "cuda.matmul", "cudnn"}
     float32_precision.set_matmul_precision("medium", changes)
-    assert float32_precision.in_force()["matmul"] == "medium"
+    assert float32_precision.current_precisions()["matmul"] == "medium"
     changes.undo()
-    assert float32_precision.in_force() == before
+    assert float32_precision.current_precisions() == before
 
 
 def test_a_setting_has_its_former_name_before_it_was_renamed():
@@ -252,7 +252,7 @@ class TestAttention:
 
         torch._dynamo.reset()
         model, x = self.Attends().eval(), torch.ones(2, 4, 8)
-        step = adapted(model, settings_of(Config({**ATTENTION, **settings})))
+        step = with_precision(model, settings_of(Config({**ATTENTION, **settings})))
         with torch.no_grad():
             assert torch.allclose(torch.compile(step, backend=backend, fullgraph=True)(x), model(x), atol=1e-5)
         first, second = ([str(node.target) for node in each.graph.nodes] for each in graphs)

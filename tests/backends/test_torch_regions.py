@@ -198,7 +198,7 @@ model, inputs = built["model"], built["inputs"]
 config = Config({
     "execution": "compile", "region": "blocks.*", "variant.activation": "fused", "variant.attention": "math",
 })
-functions, changes = compile_model.declared(config, built["variants"]), UndoLog()
+functions, changes = compile_model.declared_functions(config, built["variants"]), UndoLog()
 with torch.no_grad():
     expected = model(*inputs)
     step = compile_model.compile_under(backend, model, config, functions, changes)

@@ -41,7 +41,7 @@ def test_rm_removes_a_study_and_leaves_what_a_user_put_there(folder, cli):
     (folder / "elsewhere" / "weights.pt").write_text("mine")
     (folder / "full" / "caches").symlink_to(folder / "elsewhere")
     result = cli("studies", "rm", "full", "--yes")
-    assert (result.returncode, result.stdout) == (0, "removed full; these stay: caches, notes.txt, trials\n")
+    assert (result.returncode, result.stdout) == (0, "removed full; not removed: caches, notes.txt, trials\n")
     assert sorted(path.name for path in (folder / "full").iterdir()) == ["caches", "notes.txt", "trials"]
     assert (folder / "elsewhere" / "weights.pt").exists()
     assert [each["study"] for each in json.loads(cli("studies", "--json").stdout)] == ["empty"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.doctor.diagnose import differ_in
-from autotune.doctor.findings import Cost, Finding, findings_of, ranked, with_profiled_cost
+from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
 from autotune.measure.profile import EVERYWHERE, Profile
 from tests.conftest import REPOSITORY
@@ -140,8 +140,8 @@ def finding(ailment: BreakKind, **fields: object) -> Finding:
 
 def test_the_dearest_comes_first():
     """Seconds of every call, then seconds of compiling again, then what was not measured; no cost comes last."""
-    per_call = [Cost(kind="per_call", seconds=s, how="") for s in (0.001, 0.002)]
-    once = Cost(kind="once", seconds=9.0, how="")
+    per_call = [FindingCost(kind="per_call", seconds=s, how="") for s in (0.001, 0.002)]
+    once = FindingCost(kind="once", seconds=9.0, how="")
     order = [
         finding(BreakKind.SCALAR, cost=per_call[1]),
         finding(BreakKind.PRINT, cost=per_call[0]),
@@ -150,7 +150,7 @@ def test_the_dearest_comes_first():
         finding(BreakKind.NUMPY, count=3),
         finding(BreakKind.CONTAINER, count=1),
         finding(BreakKind.AFTER_BREAK, count=9),
-        finding(BreakKind.DATA_SHAPE, cost=Cost(kind="per_call", seconds=0.0, how="")),
+        finding(BreakKind.DATA_SHAPE, cost=FindingCost(kind="per_call", seconds=0.0, how="")),
     ]
     assert ranked(reversed(order)) == order
 
@@ -175,7 +175,7 @@ def test_one_place_is_one_finding():
 
 def test_what_nothing_else_told_the_profiler_tells():
     """At a break's place, or of all places together; never in place of what was measured, nor for a recompile."""
-    measured = finding(BreakKind.SCALAR, cost=Cost(kind="per_call", seconds=1.0, how=""))
+    measured = finding(BreakKind.SCALAR, cost=FindingCost(kind="per_call", seconds=1.0, how=""))
     at, elsewhere = finding(BreakKind.BRANCH, location="a.py:7"), finding(BreakKind.PRINT, location="a.py:8")
     again = finding(BreakKind.CHANGING_SHAPE, location="a.py:7", kind="recompile")
     told = [measured, at, elsewhere, again]

@@ -159,7 +159,7 @@ def test_one_study_one_answer(tune_both, cli, tmp_path, budget_file):
     assert verified["outcome"] == "holds"
     again = cli("run", "s", "3")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "SHAM=1" in again.stdout, "the plain command is that of the trial's framework"
+    assert "SHAM=1" in again.stdout, "the command is that of the trial's framework"
 
 
 class TestAfterwards:

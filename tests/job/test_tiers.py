@@ -118,7 +118,7 @@ class TestTheQuestion:
     @pytest.mark.parametrize("text", ["50", "ms", "0ms", "-1ms", "50 parsecs", "", "1e999s", "nan"])
     def test_no_deadline(self, text):
         """A number without a unit could be of anything."""
-        with pytest.raises(InputError, match=r"--deadline .*that is no time"):
+        with pytest.raises(InputError, match=r"--deadline .*not a duration"):
             deadline_s(text)
 
     @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measure.constraint import Constraint, Miss
+from autotune.measure.constraint import Constraint, ConstraintMiss
 from autotune.report import format as formats
 
 
@@ -115,4 +115,4 @@ def test_an_amount_has_its_unit(value: float | None, unit: str, expected: str) -
 )
 def test_a_miss_says_what_was_measured_and_how_far_it_is(text: str, value: float | None, expected: str) -> None:
     """With units, and the bound in the operator's own words."""
-    assert formats.missed(Miss(Constraint.parse(text), value)) == expected
+    assert formats.missed(ConstraintMiss(Constraint.parse(text), value)) == expected

@@ -22,7 +22,7 @@ from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.report.explanation import explanation
-from autotune.results.explain import Figures, explain, influences
+from autotune.results.explain import TrialComparisons, explain, influences
 from autotune.study import importance
 from autotune.study.importance import FEWEST_TRIALS, importances
 from autotune.study.knob_effects import pairs_of
@@ -109,7 +109,7 @@ def test_a_knob_that_another_switches_on_must_stand_at_its_default(space, measur
 
 def test_effects_need_no_order_of_the_records(told):
     """The same pairs whatever trial came first."""
-    space, known = told.manifest.space, Figures(told.manifest.objective.value)
+    space, known = told.manifest.space, TrialComparisons(told.manifest.objective.value)
     records = [each for each in told.records() if each.state in ("measured", "infeasible")]
     as_set = {(e.knob, repr(e.slower), repr(e.faster), e.median) for e in influences(space, records, known)}
     turned = influences(space, records[::-1], known)
@@ -123,8 +123,8 @@ def test_equal_programs_do_not_differ_in_a_call(measurement):
         for each in (measured(0, {"a": 1}, measurement, 0.01), measured(1, {"a": 2}, measurement, 0.02))
     )
     latency, total = Objective(), Objective.parse("total:10")
-    assert Figures(latency.value).in_search(one, other).median == 1
-    assert Figures(total.value, is_of_calls=False).in_search(one, other).median > 1
+    assert TrialComparisons(latency.value).in_search(one, other).median == 1
+    assert TrialComparisons(total.value, is_of_calls=False).in_search(one, other).median > 1
 
 
 class TestAMachineThatIsNotQuiet:
@@ -160,7 +160,7 @@ class TestAMachineThatIsNotQuiet:
         Study.drift_checks.add(loaded, DriftCheck(after=2, latency_s=0.008 * 130))
         (effect,) = explain(loaded).effects
         assert not effect.is_significant
-        assert "no effect that can be told from noise" in text(explain(loaded))
+        assert "no effect distinguishable from noise" in text(explain(loaded))
 
     def test_what_was_confirmed_is_told_by_its_blocks(self, loaded):
         """The same two trials side by side: there the one is the faster, and that is what counts in all figures."""

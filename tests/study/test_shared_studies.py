@@ -369,7 +369,7 @@ class TestRemoval:
         (studies / "s" / "notes.txt").write_text("mine")
         assert shared_cli("studies", "rm", "s", "nobody", "--yes").returncode == 2
         result = shared_cli("studies", "rm", "s", "--yes")
-        assert (result.returncode, result.stdout) == (0, "removed s; these stay: notes.txt\n"), result.stderr
+        assert (result.returncode, result.stdout) == (0, "removed s; not removed: notes.txt\n"), result.stderr
         assert list_studies(studies, url) == []
         assert [each.name for each in (studies / "s").iterdir()] == ["notes.txt"]
         make_shared().close()

@@ -18,7 +18,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runners import Runners
 from autotune.trial.worker.device_lock import FOLDER_VARIABLE, DeviceLock, device_key, stages_alone
-from autotune.trial.worker.stages import Progress
+from autotune.trial.worker.stages import StageReporter
 
 COMPILED = {"execution": "compile", "latency_ms": 2}
 HOLDER = """
@@ -57,7 +57,7 @@ def make_lock(tmp_path, make_request, locks):
         request = make_request(COMPILED, limits=Limits(total=total))
         folder = TrialFolder(tmp_path / "trial")
         folder.path.mkdir(exist_ok=True)
-        return DeviceLock.of(request, Device(), Progress(folder))
+        return DeviceLock.of(request, Device(), StageReporter(folder))
 
     return make
 

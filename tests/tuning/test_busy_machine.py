@@ -176,7 +176,7 @@ class TestBeforeTheStart:
         with console.capture() as captured, LiveDisplay(console) as display:
             display(MachineBusy(event.taken, 2, 3.25))
         told = "this machine is busy: 1.0 of 2 cores are used by other programs (load average 3.2)"
-        assert f"{told}; timings will be unsure" in captured.get()
+        assert f"{told}; timings will be noisy" in captured.get()
 
     def test_a_quiet_one_is_not(self, tune, monkeypatch):
         """Nor one that does not tell."""

@@ -18,7 +18,7 @@ from autotune.study.records import Confirmation
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning import priors
 from autotune.tuning.events import PriorsGiven, PriorsOffered
-from autotune.tuning.priors import MOST_CONFIGS, given, near_best_after, projection, read_prior, related
+from autotune.tuning.priors import MOST_CONFIGS, near_best_after, priors_of, project_config, read_prior, related_studies
 from tests.conftest import REPOSITORY, with_latency
 from tests.tuning.test_failure_rules import SPACE, knob, load
 
@@ -80,7 +80,7 @@ def earlier(make_study, space, search, searched, studies_dir, tmp_path):
 
 def give(study, *sources):
     events = []
-    priors.begin(study, sources, events.append)
+    priors.enqueue_priors(study, sources, events.append)
     return events
 
 
@@ -166,8 +166,8 @@ class TestProjection:
         """Knobs that are not there are dropped, values not on offer fall back, what is missing has its default."""
         default = {knob.name: knob.default for knob in space.knobs}
         expected = space.walk(lambda name, _: {**default, **here}[name])
-        assert projection(Config(there), space) == expected
-        assert projection(projection(Config(there), space), space) == expected
+        assert project_config(Config(there), space) == expected
+        assert project_config(project_config(Config(there), space), space) == expected
 
     def test_what_is_known_double_or_forbidden_here_is_dropped(self, make_study, space, earlier, studies_dir, tmp_path):
         """The default, two that fall together, and a forbidden one leave their places to the next best."""
@@ -175,7 +175,7 @@ class TestProjection:
         narrow = load(tmp_path, SPACE.replace("[plain, fancy]", "[plain]") + forbid)
         study = make_study(space=narrow)
         give(study, read_prior("earlier", studies_dir))
-        (prior,) = given(study)
+        (prior,) = priors_of(study)
         assert len(set(prior.configs)) == len(prior.configs) == MOST_CONFIGS
         assert all(narrow.forbidden(each) is None and each in set(narrow.configs()) for each in prior.configs)
         assert not {narrow.default(), narrow.untuned()} & set(prior.configs)
@@ -190,7 +190,7 @@ class TestSeveral:
         other = search(make_study("other", space=space), 24, lambda c, m: with_latency(m, 1.5 - latency_s(c) / 2))
         study = make_study(space=space)
         give(study, read_prior("earlier", studies_dir), read_prior("other", studies_dir))
-        first, second = given(study)
+        first, second = priors_of(study)
         assert first.configs[0] == read_prior("earlier", studies_dir).configs[0]
         assert len(first.configs) + len(second.configs) <= MOST_CONFIGS
         assert not set(first.configs) & set(second.configs)
@@ -206,14 +206,14 @@ class TestSeveral:
         give(study, source)
         search(study, 3)
         assert give(study, source) == []
-        assert len(given(study)) == 1
+        assert len(priors_of(study)) == 1
 
     def test_given_later_it_comes_next(self, make_study, space, search, earlier, studies_dir):
         """A prior that is added to a running study is tried from then on, without what is known already."""
         study = search(make_study(space=space), 10)
         known = {each.config for each in study.records()}
         give(study, read_prior("earlier", studies_dir))
-        (prior,) = given(study)
+        (prior,) = priors_of(study)
         assert prior.given_at == 10
         assert not known & set(prior.configs)
         search(study, 10 + len(prior.configs))
@@ -224,7 +224,7 @@ def test_a_study_that_is_stopped_among_them_goes_on(make_study, space, search, e
     """Opened anew after trial 3, the rest of the prior's configs comes next."""
     study = make_study(space=space)
     give(study, read_prior("earlier", studies_dir))
-    (prior,) = given(study)
+    (prior,) = priors_of(study)
     search(study, 4)
     study.close()
     again = search(open_study(studies_dir, "s"), 6)
@@ -274,7 +274,7 @@ def test_another_frameworks_knobs_are_a_sentence(make_study, space, search, stud
     search(make_study("earlier", space=space), 24)
     with pytest.raises(InputError, match=r"--prior earlier: its configs .* say nothing about the knobs"):
         give(study, read_prior("earlier", studies_dir))
-    assert given(study) == []
+    assert priors_of(study) == []
     assert study.read_attribute("queue") is None
 
 
@@ -298,7 +298,7 @@ class TestOffered:
     def test_no_study_of_another_model_or_framework(self, make_study, space, workload, earlier, studies_dir, change):
         """Those must be asked for by name."""
         study = make_study(space=space, workload=workload.model_copy(update=change))
-        assert related(studies_dir, study.manifest) == []
+        assert related_studies(studies_dir, study.manifest) == []
 
     def test_no_study_without_anything_to_suggest_or_that_is_broken(self, make_study, space, studies_dir, earlier):
         """An empty study, a manifest or a database that cannot be read: no offer, and no error."""
@@ -306,7 +306,7 @@ class TestOffered:
         for name, file in (("bad-manifest", "manifest.json"), ("bad-database", "study.db")):
             make_study(name, space=space).close()
             (studies_dir / name / file).write_bytes(b"rubbish, and long enough to be a file of its own" * 20)
-        assert related(studies_dir, make_study(space=space).manifest) == ["earlier"]
+        assert related_studies(studies_dir, make_study(space=space).manifest) == ["earlier"]
 
 
 class TestWhatItSaved:
@@ -358,7 +358,7 @@ class TestWhatItSaved:
         """Given to a study that goes on, it takes no credit for earlier trials."""
         study = search(make_study(space=space), 24)
         give(study, read_prior("earlier", studies_dir))
-        assert priors.uses(study, study.records())[0].trials == ()
+        assert priors.prior_uses(study, study.records())[0].trials == ()
 
 
 def test_a_prior_is_no_part_of_the_question(make_study, make_manifest, space, search, earlier, studies_dir):

@@ -179,9 +179,8 @@ class TestTheSearch:
         assert tune.clock.now <= 300
         assert 3 < study.num_recorded() < 11
         assert stop_of(tune) is study.stop_reason is StopReason.TIME
-        assert (
-            f"searched    {study.num_recorded()} of 11 configs: the time was used up; `resume` goes on"
-            in summary_of(study)
+        assert f"searched    {study.num_recorded()} of 11 configs: time limit reached; `resume` goes on" in summary_of(
+            study
         )
         assert document(study.manifest, result_of(study))["stop_reason"] == "time"
 
@@ -207,7 +206,7 @@ class TestTheSearch:
         tune(3000, num_trials=4)
         assert study.num_recorded() == 4
         assert study.stop_reason is StopReason.TRIALS
-        assert "searched    4 of 11 configs: as many trials as were asked for" in summary_of(study)
+        assert "searched    4 of 11 configs: trial limit reached" in summary_of(study)
 
     def test_all_configs_may_come_first(self, study, tune):
         """Time that is left over is no reason."""
@@ -505,7 +504,7 @@ class TestWords:
 
     def test_no_time_is_refused(self):
         """Zero holds nothing."""
-        with pytest.raises(InputError, match="--budget 0m: that is no time"):
+        with pytest.raises(InputError, match="--budget 0m: not a duration"):
             duration_s("0m")
 
     def test_a_time_alone_is_the_only_limit(self):
@@ -519,13 +518,13 @@ class TestWords:
         budget_file.write_text(json.dumps({**json.loads(budget_file.read_text()), "wall_s": 3600}))
         result = tune_fake("--trials", "1")
         assert result.returncode == 0, result.stderr
-        assert "as many trials as were asked for" in result.stdout
+        assert "trial limit reached" in result.stdout
         study = open_study(tmp_path / "studies", "s")
         assert (study.budget.wall_s, study.budget.num_trials) == (3600, 1)
         assert cli("resume", "s", "--budget", "30m", "--trials", "2").returncode == 0
         assert (study.budget.wall_s, study.budget.num_trials) == (1800, 2)
 
-    @pytest.mark.parametrize(("given", "words"), [("0", "that is no time"), ("10x", "neither a time nor a file")])
+    @pytest.mark.parametrize(("given", "words"), [("0", "not a duration"), ("10x", "neither a time nor a file")])
     def test_what_is_neither_is_refused(self, tune_fake, given, words):
         """With the flag and what was given, before anything is begun."""
         result = tune_fake("--budget", given)

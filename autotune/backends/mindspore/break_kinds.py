@@ -107,26 +107,26 @@ def refusal(text: str) -> GraphBreak | None:
     place = _users(found["stack"]) if found else None
     if found is None or place is None:
         return None
-    ailment = next((ailment for words, ailment in _BY_WORDS if words in found["error"]), BreakKind.OTHER)
-    return GraphBreak(reason=found["error"], location=place, ailment=ailment, gives_up=True)
+    break_kind = next((break_kind for words, break_kind in _BY_WORDS if words in found["error"]), BreakKind.OTHER)
+    return GraphBreak(reason=found["error"], location=place, ailment=break_kind, gives_up=True)
 
 
 def _interpreted(text: str) -> Iterator[GraphBreak]:
     """Capture `ast`: what stays in the graph as a call of the interpreter, and what was run while compiling."""
     for block in _FALLBACK.finditer(text):
         kept = _calls(block["kept"])
-        ailments = {location: _of_names(names) for location, names in kept.items()}
+        break_kinds = {location: _of_names(names) for location, names in kept.items()}
         # What is computed with a value of the interpreter's is left to it as well, MindSpore's own operators included.
-        is_named = any(ailment is not BreakKind.FOREIGN_CALL for ailment in ailments.values())
-        for location, ailment in ailments.items():
-            follows = is_named and ailment is BreakKind.FOREIGN_CALL
+        is_named = any(break_kind is not BreakKind.FOREIGN_CALL for break_kind in break_kinds.values())
+        for location, break_kind in break_kinds.items():
+            follows = is_named and break_kind is BreakKind.FOREIGN_CALL
             yield GraphBreak(
-                reason=INTERPRETED, location=location, ailment=BreakKind.AFTER_BREAK if follows else ailment
+                reason=INTERPRETED, location=location, ailment=BreakKind.AFTER_BREAK if follows else break_kind
             )
         for location, names in _calls(block["parsed"]).items():
-            ailment = _of_names(names)
-            if location not in kept and ailment not in _HARMLESS_IF_FROZEN:
-                yield GraphBreak(reason=FROZEN, location=location, ailment=ailment)
+            break_kind = _of_names(names)
+            if location not in kept and break_kind not in _HARMLESS_IF_FROZEN:
+                yield GraphBreak(reason=FROZEN, location=location, ailment=break_kind)
 
 
 def _calls(section: str) -> dict[str, list[str]]:
@@ -171,7 +171,7 @@ def _bytecode_breaks(text: str) -> Iterator[GraphBreak]:
 
 
 def _of_break(found: re.Match[str], forbidden: re.Match[str] | None) -> BreakKind:
-    told = next((ailment for words, ailment in _BY_WORDS if words in found["reason"]), None)
+    told = next((break_kind for words, break_kind in _BY_WORDS if words in found["reason"]), None)
     if told is not None:
         return told
     if "Unsupported function" not in found["reason"]:
@@ -187,9 +187,9 @@ def _of_break(found: re.Match[str], forbidden: re.Match[str] | None) -> BreakKin
 def _internal_errors(text: str) -> Iterator[GraphBreak]:
     for found in _INTERNAL.finditer(text):
         thrown_by = found["rest"].rpartition("\n")[2]
-        ailment = next((ailment for words, ailment in _BY_WORDS if words in thrown_by), BreakKind.OPERATOR)
+        break_kind = next((break_kind for words, break_kind in _BY_WORDS if words in thrown_by), BreakKind.OPERATOR)
         reason = f"capture bytecode failed in itself ({found['error']}): the function runs as PyNative"
-        yield GraphBreak(reason=reason, ailment=ailment, gives_up=True)
+        yield GraphBreak(reason=reason, ailment=break_kind, gives_up=True)
 
 
 def _recompile(found: re.Match[str]) -> Recompile:

@@ -15,9 +15,9 @@ from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.mindspore import ascend, regions, shapes, training
 from autotune.backends.mindspore.cell_copy import CellCopy
 from autotune.backends.mindspore.compile_cache import compile_cache
-from autotune.backends.mindspore.compiled_cell import CompiledCell, compiled_of, one_at_a_time
+from autotune.backends.mindspore.compiled_cell import CompiledCell, call_exclusively, compiled_of
 from autotune.backends.mindspore.counters import compilations
-from autotune.backends.mindspore.proxy import original, twin
+from autotune.backends.mindspore.proxy import make_proxy, original
 from autotune.backends.mindspore.tensors import array_of
 from autotune.backends.protocol import variables_set
 from autotune.backends.undo import UndoLog
@@ -45,20 +45,20 @@ class MindSporeTraining:
         return training.training_step(model, loss, optimizer, config, changes)
 
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        return training.kept(model, optimizer)
+        return training.snapshot(model, optimizer)
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [array_of(each).copy() for each in optimizer.parameters]
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
-        return training.moments(optimizer, array_of)
+        return training.optimizer_moments(optimizer, array_of)
 
 
 class MindSporeShapes:
     """See `ShapeStrategies`."""
 
     def marker(self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog) -> Callable[[Arguments], None]:
-        return shapes.Marker(compiled_of(model) or model, varying)
+        return shapes.ShapeMarker(compiled_of(model) or model, varying)
 
     def uncompiled(self) -> AbstractContextManager[Any]:
         """MindSpore looks at the variable at each call of what it compiled (measured)."""
@@ -108,13 +108,13 @@ class MindSporeProxies:
 
     def proxy(self, model: Any, step: Any, call: Callable[..., Any], changes: UndoLog) -> Any:
         """Another Cell that shares all that the model holds."""
-        return twin(model, call)
+        return make_proxy(model, call)
 
     def original(self, model: Any) -> Any:
         return original(model)
 
     def direct(self, step: Any) -> Callable[..., Any]:
-        return partial(one_at_a_time, partial(type(step).__call__, step))
+        return partial(call_exclusively, partial(type(step).__call__, step))
 
 
 def compiled_cell(model: ms.nn.Cell) -> ms.nn.Cell:

@@ -8,7 +8,7 @@ from typing import Any
 import mindspore as ms
 
 from autotune.backends.mindspore.compiled_cell import note_compiled
-from autotune.backends.mindspore.proxy import shadow
+from autotune.backends.mindspore.proxy import copy_cells
 from autotune.backends.mindspore.state import REGISTERS, Snapshot, initialise
 from autotune.errors import UnsuitableCallError
 
@@ -23,7 +23,7 @@ class CellCopy:
     def __init__(self, model: ms.nn.Cell) -> None:
         initialise(model)
         copies: dict[int, ms.nn.Cell] = {}
-        self.model = shadow(model, copies)
+        self.model = copy_cells(model, copies)
         self._original = model
         self._held = [(vars(each), vars(copies[id(each)])) for _, each in model.cells_and_names()]
         self._seen = Snapshot(model)

@@ -18,7 +18,7 @@ import mindspore as ms
 
 from autotune.backends.mindspore.knobs import CompileArguments
 from autotune.backends.mindspore.moved_names import first
-from autotune.backends.mindspore.proxy import shadow
+from autotune.backends.mindspore.proxy import copy_cells
 from autotune.backends.mindspore.regions import cells_of
 from autotune.backends.mindspore.state import Snapshot, initialise
 
@@ -67,7 +67,7 @@ class CompiledCell:
 
     def _follow(self) -> str | None:
         """Make `_current` what the Cell is now; or say why this call is left untuned."""
-        if self._arguments.whole_graph and takes_gradients():
+        if self._arguments.whole_graph and records_gradients():
             return "gradients are recorded, and execution=graph gives none: such calls stay untuned"
         if not self._current.seen.holds():
             seen = Snapshot(self._model)
@@ -119,7 +119,7 @@ class _State:
 
     def __init__(self, model: ms.nn.Cell, arguments: CompileArguments) -> None:
         self.seen = Snapshot(model)
-        self.cell = shadow(model)
+        self.cell = copy_cells(model)
         if arguments.mixed_precision is not None:
             level, dtype = arguments.mixed_precision
             # O2 and O3 put a Cell around it.
@@ -162,7 +162,7 @@ def jitted(what: Any, arguments: CompileArguments) -> Any:
     return ms.jit(what, **(arguments.jit or {}), **options)
 
 
-def one_at_a_time(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_exclusively(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The call, while nothing else is called that was compiled here: beside a graph's call one of PyNative in another
     thread can wait for ever (measured).
 
@@ -187,9 +187,9 @@ class Compiling:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with _LOCK:
-            key = (seen(args), seen(kwargs), takes_gradients()) if self._settings else None
+            key = (call_key(args), call_key(kwargs), records_gradients()) if self._settings else None
             is_new = bool(self._settings) and key not in self._compiled
-            with context_set(self._settings) if is_new else nullcontext():
+            with context_settings(self._settings) if is_new else nullcontext():
                 result = self._call(*args, **kwargs)
             if is_new:
                 self._compiled.add(key)
@@ -197,7 +197,7 @@ class Compiling:
 
 
 @contextmanager
-def context_set(settings: dict[str, Any]) -> Iterator[None]:
+def context_settings(settings: dict[str, Any]) -> Iterator[None]:
     """Within: these hold for the process."""
     before = {name: ms.get_context(name) for name in settings}
     ms.set_context(**settings)
@@ -207,18 +207,18 @@ def context_set(settings: dict[str, Any]) -> Iterator[None]:
         ms.set_context(**before)
 
 
-def takes_gradients() -> bool:
+def records_gradients() -> bool:
     """PyNative records what is called, to take gradients of it."""
     return bool(_PYNATIVE is not None and _PYNATIVE.requires_grad())
 
 
-def seen(value: Any) -> Hashable:
+def call_key(value: Any) -> Hashable:
     """Equal for arguments that MindSpore has one graph for: shapes and types of tensors, values of what is none."""
     if isinstance(value, ms.Tensor):
         return (tuple(value.shape), value.dtype)
     if isinstance(value, (tuple, list)):
-        return (type(value), *map(seen, value))
+        return (type(value), *map(call_key, value))
     if isinstance(value, dict):
-        return tuple((name, seen(each)) for name, each in value.items())
+        return tuple((name, call_key(each)) for name, each in value.items())
     kind: Any = type(value)
     return (kind, value) if isinstance(value, (bool, int, float, str, type(None))) else kind

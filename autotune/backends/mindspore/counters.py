@@ -27,14 +27,14 @@ _TRACE_PHASES = first(
 )
 
 
-def way_of(config: Config) -> str:
+def execution_mode(config: Config) -> str:
     """How the model runs: `pynative`, `graph`, or the capture of ms.jit."""
     return str(config.get("capture", "ast") if config["execution"] == "jit" else config["execution"])
 
 
 def phases(model: Any, config: Config) -> Collection[str] | None:
     """MindSpore's names for the graphs that it compiled; empty if it compiled none, None if it does not tell."""
-    way = way_of(config)
+    way = execution_mode(config)
     if way == "pynative":
         return ()
     if way == "bytecode":
@@ -46,7 +46,7 @@ def phases(model: Any, config: Config) -> Collection[str] | None:
 
 def diagnose(model: Any, config: Config) -> Diagnosis:
     """See `Backend.diagnose`."""
-    way = way_of(config)
+    way = execution_mode(config)
     if way == "pynative":
         return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=())
     num_cells = len(compiled_paths(model)) or 1
@@ -64,7 +64,7 @@ def diagnose(model: Any, config: Config) -> Diagnosis:
 
 def compilations(model: Any, config: Config) -> Compilations | None:
     """See `Backend.compilations`. What cannot be compiled is an error in every way but `bytecode`."""
-    way = way_of(config)
+    way = execution_mode(config)
     if way == "bytecode":
         num_graphs = None if _CODE_EXTRA is None else _diagnose_bytecode(model).num_graphs
     else:

@@ -16,7 +16,7 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore.counters import graph_text, phases, way_of
+from autotune.backends.mindspore.counters import execution_mode, graph_text, phases
 from autotune.backends.mindspore.kernel_dump import kernel_graphs
 from autotune.backends.mindspore.knob_rows import KNOBS, Shows
 from autotune.backends.mindspore.moved_names import first
@@ -33,7 +33,7 @@ def program(model: Any, config: Config) -> str | None:
     if names is None:
         return None
     # Capture bytecode that never compiled is PyNative by another name.
-    way = way_of(config) if names else "pynative"
+    way = execution_mode(config) if names else "pynative"
     texts = [graph_text(name) for name in sorted(names)]
     if any(text is None for text in texts):
         return None

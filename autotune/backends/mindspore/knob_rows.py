@@ -151,7 +151,7 @@ THREADS = tuple(name for name, knob in KNOBS.items() if knob.values is None)
 
 
 @dataclass(frozen=True)
-class Refused:
+class Unsupported:
     """A combination that some releases or devices ignore, or fail on without a clear word."""
 
     pattern: dict[str, object]
@@ -161,25 +161,27 @@ class Refused:
 
 
 REFUSED = (
-    Refused(
+    Unsupported(
         {"execution": "pynative", "shapes": KNOBS["shapes"].values}, "without a graph there is no code for a shape"
     ),
-    Refused({"execution": "graph", "shapes": "automatic"}, "dynamic is a setting of ms.jit"),
-    Refused(
+    Unsupported({"execution": "graph", "shapes": "automatic"}, "dynamic is a setting of ms.jit"),
+    Unsupported(
         {"shapes": ["automatic", "marked", "bounded"], "capture": ["bytecode", "trace"]},
         "this capture compiles for each shape, whatever it is told (measured)",
     ),
-    Refused({"capture": "trace", "fullgraph": True}, "fullgraph means nothing to capture trace"),
-    Refused(
+    Unsupported({"capture": "trace", "fullgraph": True}, "fullgraph means nothing to capture trace"),
+    Unsupported(
         {"execution": "jit", "jit_level": "O2"}, "ms.jit takes O0 and O1; O2 needs execution graph", versions=">=2.6"
     ),
-    Refused({"jit_level": "O2"}, "O2 compiles whole graphs with CANN's GE", devices=("cpu", "gpu")),
-    Refused({"jit_level": "O2"}, "O2 and its backend GE are deprecated since 2.9", versions=">=2.9"),
-    Refused({"infer_boost": True}, "infer_boost is deprecated since 2.10", versions=">=2.10"),
-    Refused({"infer_boost": True, "execution": ["pynative", "jit"]}, "it is a setting of graph mode's JitConfig"),
-    Refused({"infer_boost": True, "jit_level": ["O1", "O2"]}, "it acts at jit_level O0"),
-    Refused({"execution": "pynative", "enable_graph_kernel": True}, "without a graph there is nothing to fuse"),
-    Refused({"execution": "graph", "launch_blocking": True}, "a graph launches its kernels without PyNative's queue"),
-    Refused({"execution": ["pynative", "jit"], "aclnn_global_cache": True}, "it acts in graph mode only"),
+    Unsupported({"jit_level": "O2"}, "O2 compiles whole graphs with CANN's GE", devices=("cpu", "gpu")),
+    Unsupported({"jit_level": "O2"}, "O2 and its backend GE are deprecated since 2.9", versions=">=2.9"),
+    Unsupported({"infer_boost": True}, "infer_boost is deprecated since 2.10", versions=">=2.10"),
+    Unsupported({"infer_boost": True, "execution": ["pynative", "jit"]}, "it is a setting of graph mode's JitConfig"),
+    Unsupported({"infer_boost": True, "jit_level": ["O1", "O2"]}, "it acts at jit_level O0"),
+    Unsupported({"execution": "pynative", "enable_graph_kernel": True}, "without a graph there is nothing to fuse"),
+    Unsupported(
+        {"execution": "graph", "launch_blocking": True}, "a graph launches its kernels without PyNative's queue"
+    ),
+    Unsupported({"execution": ["pynative", "jit"], "aclnn_global_cache": True}, "it acts in graph mode only"),
 )
 """What single rows of the table do not say."""

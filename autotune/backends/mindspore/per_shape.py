@@ -12,7 +12,7 @@ from typing import Any
 import mindspore as ms
 
 from autotune.backends.mindspore.apply import prepare
-from autotune.backends.mindspore.compiled_cell import CompiledCell, seen
+from autotune.backends.mindspore.compiled_cell import CompiledCell, call_key
 from autotune.backends.mindspore.knobs import CompileArguments
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -40,7 +40,7 @@ class CellVersions:
         return type(self._model).__call__(self._model, *args, **kwargs)
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
-        return (seen(args), seen(kwargs), self._model.training)
+        return (call_key(args), call_key(kwargs), self._model.training)
 
     def new(self) -> Callable[..., Any]:
         return CompiledCell(self._model, self._arguments)

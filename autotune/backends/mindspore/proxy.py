@@ -18,7 +18,7 @@ _COPIED = (dict, OrderedDict, list, set)
 """Registers and flags of a Cell: what is put into a copy does not reach the original."""
 
 
-def shadow(model: ms.nn.Cell, known: dict[int, ms.nn.Cell] | None = None) -> ms.nn.Cell:
+def copy_cells(model: ms.nn.Cell, known: dict[int, ms.nn.Cell] | None = None) -> ms.nn.Cell:
     """The Cell and all Cells in it as new objects: attributes are those of now, and the Parameters are the same ones.
 
     Compiling marks Cells, mixed precision sets flags in them, and MindSpore finds a graph by its Cell's identity: all
@@ -31,13 +31,13 @@ def shadow(model: ms.nn.Cell, known: dict[int, ms.nn.Cell] | None = None) -> ms.
         held.update(_create_time=time.time_ns(), _compile_cache=None, _phase_cache=None)
         held.update(requires_grad=False, is_top_cell=False)  # They mark the calls of which gradients are taken.
         children = vars(model)["_cells"].items()
-        held["_cells"] = OrderedDict((name, each and shadow(each, known)) for name, each in children)
+        held["_cells"] = OrderedDict((name, each and copy_cells(each, known)) for name, each in children)
         object.__setattr__(other, "__dict__", held)
         ms.nn.Cell.total_instance_count += 1  # It goes down when a Cell is deleted.
     return known[id(model)]
 
 
-def twin(model: ms.nn.Cell, call: Callable[..., Any]) -> ms.nn.Cell:
+def make_proxy(model: ms.nn.Cell, call: Callable[..., Any]) -> ms.nn.Cell:
     """A Cell that is `model` in all but its calls, which go to `call`: it shares the model's `__dict__`.
 
     Copied or pickled it becomes the model itself, uncompiled.

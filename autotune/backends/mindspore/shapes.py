@@ -13,7 +13,7 @@ from autotune.errors import InvalidConfigError
 from autotune.workload.arguments import Arguments
 
 
-class Marker:
+class ShapeMarker:
     """Gives a Cell inputs with open sizes before its first call: it is compiled once, for all of them.
 
     `set_inputs` wants the types and ranks of all inputs, which only a call shows.

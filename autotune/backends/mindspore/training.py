@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.mindspore.apply import prepare
 from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, note_compiled, whole_graph
-from autotune.backends.mindspore.proxy import twin
+from autotune.backends.mindspore.proxy import make_proxy
 from autotune.backends.mindspore.state import Snapshot, initialise
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -36,7 +36,7 @@ def training_step(
         return SameState(Compiling(whole_graph(cell), arguments.compiling), model, optimizer)
     scope = config.get("scope", "step") if arguments.jit is not None else None
     if scope == "model":
-        model = twin(model, CompiledCell(model, arguments))
+        model = make_proxy(model, CompiledCell(model, arguments))
     value_and_gradients = ms.value_and_grad(WithLoss(model, loss), None, optimizer.parameters)
     if scope == "gradients":
         value_and_gradients = SameState(Compiling(jitted(value_and_gradients, arguments), arguments.compiling), model)
@@ -91,7 +91,7 @@ class WithLoss(ms.nn.Cell):  # type: ignore[misc]
         return self.loss(self.model, *batch)
 
 
-def kept(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None]:
+def snapshot(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None]:
     """See `Training.snapshot`: parameters, moments and counters.
 
     They are assigned in place: what `set_data` gives a Parameter, a graph compiled before does not see (measured).
@@ -106,7 +106,7 @@ def kept(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None]:
     return put_back
 
 
-def moments(optimizer: ms.nn.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
+def optimizer_moments(optimizer: ms.nn.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
     """What the optimizer keeps of the gradients, for each weight: its clones of them, such as `moment1.head.weight`.
 
     The gradients themselves never leave a compiled step. After the first one Adam's first moment is a tenth of them.

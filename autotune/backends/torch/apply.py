@@ -51,7 +51,7 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog) -> Any:
     settings = settings_of(config)
     regions.check(model, settings.region)
     setup = prepare(model, settings, changes)
-    step: Any = adapted(model, settings)
+    step: Any = with_precision(model, settings)
     if setup.compile is not None:
         step = regions.compile_region(model, step, settings.region, setup.compile)
     return setup.wrap(step)
@@ -107,13 +107,13 @@ def captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
     return settings.backend == "cudagraphs" or npu.captures_graphs(settings) or bool(options.get("triton.cudagraphs"))
 
 
-def capture_despite(ailment: BreakKind, changes: UndoLog) -> None:
+def capture_despite(break_kind: BreakKind, changes: UndoLog) -> None:
     """See `BreakCapture`: dynamo's own switches, so far as this release has them."""
     dynamo = importlib.import_module(_DYNAMO)
-    for name in _CAPTURES.get(ailment, ()):
+    for name in _CAPTURES.get(break_kind, ()):
         if hasattr(dynamo, name):
             changes.set_attribute(dynamo, name, True)
-    if ailment is BreakKind.PRINT:
+    if break_kind is BreakKind.PRINT:
         # Printed after the graph, in the same order; a logger's methods are left out of the compiled code.
         reordered, left_out = ({print, warnings.warn}, {getattr(logging.Logger, name) for name in _LOGS})
         for name, functions in (("reorderable_logging_functions", reordered), (_IGNORED, left_out)):
@@ -296,7 +296,7 @@ def _tell_allocator(trim_threshold: int, mmap_max: int) -> None:
         raise InvalidConfigError("knob allocator: mallopt(3) refused")
 
 
-def adapted(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
+def with_precision(model: torch.nn.Module, settings: Settings) -> torch.nn.Module:
     """The model in its config's precision, with its attention kernel; the very same object where both are its own."""
     chosen = with_attention(model, settings)
     return chosen if settings.autocast is None else Autocast(chosen, getattr(torch, settings.autocast))

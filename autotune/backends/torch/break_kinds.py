@@ -121,8 +121,8 @@ _BY_WORDS: tuple[tuple[str, BreakKind], ...] = (
 """For a reason without a type that is known: the first of these that stands in its first line."""
 
 _GUARDS: tuple[tuple[re.Pattern[str], BreakKind], ...] = tuple(
-    (re.compile(pattern), ailment)
-    for pattern, ailment in (
+    (re.compile(pattern), break_kind)
+    for pattern, break_kind in (
         (r"___stack\d|Cache line invalidated", BreakKind.AFTER_BREAK),
         (r"(size|stride|rank) mismatch|\.size\(\)\[|\.stride\(\)\[", BreakKind.CHANGING_SHAPE),
         (r"^len\(|^not \S+$|dict\.keys|_contains|missing key", BreakKind.CHANGING_CONTAINER),
@@ -134,7 +134,7 @@ _GUARDS: tuple[tuple[re.Pattern[str], BreakKind], ...] = tuple(
 
 
 VARIABLES: dict[str, str] = {}
-"""Dynamo keeps books in the process (`counters`), and need not be asked to write."""
+"""Dynamo counts in the process (`counters`), and need not be asked to write."""
 
 _REFUSAL = re.compile(
     r"^torch\._dynamo\.exc\.\w+: (?P<reason>.*?)^from user code:\n(?P<stack>.*?)(?=\n\s*\n|\Z)",
@@ -144,12 +144,12 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 
 
 def breaks(text: str) -> tuple[GraphBreak, ...]:
-    """None: they stand in the books."""
+    """None: the counters have them."""
     return ()
 
 
 def recompiles(text: str) -> tuple[Recompile, ...]:
-    """None: they stand in the books."""
+    """None: the counters have them."""
     return ()
 
 
@@ -177,15 +177,15 @@ def break_kind_of(reason: str) -> BreakKind:
     if kind is BreakKind.FOREIGN_CALL:
         return _BY_CALL.get(_called(rest).partition(".")[0], kind)
     if kind is BreakKind.OPERATOR:
-        return next((ailment for words, ailment in _BY_NODE if words in rest), kind)
+        return next((break_kind for words, break_kind in _BY_NODE if words in rest), kind)
     if kind is not None:
         return kind
-    return next((ailment for words, ailment in _BY_WORDS if words in first.lower()), BreakKind.OTHER)
+    return next((break_kind for words, break_kind in _BY_WORDS if words in first.lower()), BreakKind.OTHER)
 
 
 def recompile_kind_of(guard: str) -> BreakKind:
     """The kind of a recompile, from the guard that failed."""
-    return next((ailment for pattern, ailment in _GUARDS if pattern.search(guard)), BreakKind.OTHER)
+    return next((break_kind for pattern, break_kind in _GUARDS if pattern.search(guard)), BreakKind.OTHER)
 
 
 def guard_of(reason: str) -> str:

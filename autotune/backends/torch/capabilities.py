@@ -48,7 +48,7 @@ class TorchTraining:
         return training.snapshot(model, optimizer)
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
-        return [array_of(each).copy() for each in training.trained(optimizer)]
+        return [array_of(each).copy() for each in training.trained_parameters(optimizer)]
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
         return training.gradients(optimizer, array_of)

@@ -1,4 +1,4 @@
-"""What dynamo and inductor did, from their own books.
+"""What dynamo and inductor did, from their own counters and logs.
 
 `torch._dynamo.utils.counters`, `graph_break_reasons`, `get_compilation_metrics()` and `torch._inductor.metrics` are
 private and differ between releases, so each is looked up on its own and a missing one makes that quantity None.
@@ -23,16 +23,16 @@ _LIMIT = re.compile(r"(recompile|cache_size)_limit")
 _MOST_METRICS = 10_000
 
 
-def book(name: str) -> Any:
-    """One of dynamo's books, None where this release has no such name or dynamo was never imported."""
+def dynamo_counter(name: str) -> Any:
+    """A counter or log of dynamo, None where this release has no such name or dynamo was never imported."""
     import torch._dynamo.utils
 
     return getattr(torch._dynamo.utils, name, None)
 
 
 def diagnosis() -> Diagnosis:
-    """What was compiled in this process since `clear`, by all that the books tell."""
-    counters = book("counters")
+    """What was compiled in this process since `clear`, by all counters and logs."""
+    counters = dynamo_counter("counters")
     num_graphs = None if counters is None else int(counters["stats"]["unique_graphs"])
     metrics = _compilation_metrics()
     num_kernels, num_fused = _kernels(counters)
@@ -51,10 +51,10 @@ def diagnosis() -> Diagnosis:
 def compilations() -> Compilations | None:
     """What was compiled in this process since `clear`, and where dynamo gave up. Dynamo keeps its records of 64
     compilations, fewer than a stream of shapes may cause: from the first call on it keeps more."""
-    keep_more = book("set_compilation_metrics_limit")
+    keep_more = dynamo_counter("set_compilation_metrics_limit")
     if keep_more is not None:
         keep_more(_MOST_METRICS)
-    counters, metrics = book("counters"), _compilation_metrics()
+    counters, metrics = dynamo_counter("counters"), _compilation_metrics()
     if counters is None:
         return None
     given_up = None if metrics is None else sum(map(_is_over_the_limit, metrics))
@@ -70,7 +70,7 @@ def _is_over_the_limit(metric: Any) -> bool:
 def num_uncaptured() -> int:
     """Graphs that were to be replayed as CUDA graphs and are not: inductor leaves them as they are, with a warning in
     its log. On a CPU it counts them too."""
-    counters = book("counters")
+    counters = dynamo_counter("counters")
     return 0 if counters is None else int(counters["inductor"]["cudagraph_skips"])
 
 
@@ -90,10 +90,10 @@ def clear() -> None:
         return
     sys.modules["torch._dynamo"].reset()
     for name in ("counters", "graph_break_reasons"):
-        pages = book(name)
+        pages = dynamo_counter(name)
         if pages is not None:
             pages.clear()
-    forget_metrics = book("clear_compilation_metrics")
+    forget_metrics = dynamo_counter("clear_compilation_metrics")
     if forget_metrics is not None:
         forget_metrics()
     if "torch._inductor.metrics" in sys.modules:
@@ -116,13 +116,15 @@ def _kernels(counters: Any) -> tuple[int | None, int | None]:
     return num_kernels, None if nodes is None else max(int(nodes) - num_kernels, 0)
 
 
-def resumed_after() -> dict[str, str]:
+def resumed_locations() -> dict[str, str]:
     """Compilation "N/k" -> place of the graph break after which the code goes on that it compiled.
 
     The name of such code has the line of the break in the function that was being compiled; the break itself may be
     in one that is called there. The names are dynamo's (`torch/_dynamo/resume_execution.py`).
     """
-    places = {_outermost(each.user_stack): _user_line(each.user_stack) for each in book("graph_break_reasons") or ()}
+    places = {
+        _outermost(each.user_stack): _user_line(each.user_stack) for each in dynamo_counter("graph_break_reasons") or ()
+    }
     resumed: dict[str, str] = {}
     for each in _compilation_metrics() or ():
         named = _RESUMED.fullmatch(str(each.co_name))
@@ -132,7 +134,7 @@ def resumed_after() -> dict[str, str]:
     return resumed
 
 
-def given_up() -> list[str]:
+def given_up_locations() -> list[str]:
     """Places at which dynamo gave up the whole function around them, so that it runs eagerly from there on."""
     return [
         each.location for each in _graph_breaks(_compilation_metrics() or []) or () if each.gives_up and each.location
@@ -145,13 +147,13 @@ def _outermost(stack: Any) -> str | None:
 
 
 def _compilation_metrics() -> list[Any] | None:
-    read = book("get_compilation_metrics")
+    read = dynamo_counter("get_compilation_metrics")
     return None if read is None else list(read())
 
 
 def _graph_breaks(metrics: list[Any]) -> tuple[GraphBreak, ...] | None:
     """Each place once for each kind of break, with the number of times that dynamo broke there."""
-    reasons = book("graph_break_reasons")
+    reasons = dynamo_counter("graph_break_reasons")
     if reasons is None:
         return None
     seen: dict[tuple[str | None, BreakKind], GraphBreak] = {}
@@ -170,12 +172,12 @@ def _note_break(
     seen: dict[tuple[str | None, BreakKind], GraphBreak], reason: str, location: str | None, num_times: int
 ) -> None:
     """`num_times` 0: it made dynamo give the function up, after it had been counted as a break if it was one."""
-    ailment = break_kind_of(reason)
-    known = seen.get((location, ailment))
+    break_kind = break_kind_of(reason)
+    known = seen.get((location, break_kind))
     first = known or GraphBreak(
-        reason=_first_line(reason), location=location, count=0, ailment=ailment, hint=hint_of(reason)
+        reason=_first_line(reason), location=location, count=0, ailment=break_kind, hint=hint_of(reason)
     )
-    seen[location, ailment] = first.model_copy(
+    seen[location, break_kind] = first.model_copy(
         update={
             "count": first.count + num_times if known or num_times else 1,
             "gives_up": first.gives_up or num_times == 0,

@@ -18,7 +18,7 @@ from autotune.backends.torch.apply import mode_options
 from autotune.backends.torch.counters import diagnosis, num_uncaptured
 from autotune.backends.torch.emitted_code import emitted_code
 from autotune.backends.torch.knobs import Settings
-from autotune.backends.torch.model_copy import rewritten
+from autotune.backends.torch.model_copy import newest_copy
 from autotune.backends.torch.regions import compiled_paths, left_paths
 
 
@@ -32,7 +32,7 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
     content: dict[str, Any] = {
         "code": code,
         "capture": _capture() if settings.compiles_anything else None,
-        "region": [compiled_paths(rewritten(model)), left_paths(rewritten(model))],
+        "region": [compiled_paths(newest_copy(model)), left_paths(newest_copy(model))],
         "graphs_of_the_device": _device_graphs(model, settings),
         "process": _process(),
         "precision": settings.autocast,
@@ -82,7 +82,7 @@ def _process() -> list[Any]:
     """What library kernels go by."""
     return [
         torch.get_num_threads(),
-        float32_precision.in_force(),
+        float32_precision.current_precisions(),
         torch.backends.mkldnn.enabled,
         torch.backends.cudnn.benchmark,
     ]

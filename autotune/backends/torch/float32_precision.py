@@ -23,9 +23,9 @@ three is set: then operators compute in float32, as under `_PLAIN`."""
 _PLAIN = "ieee"
 
 
-def in_force() -> dict[str, Any]:
+def current_precisions() -> dict[str, Any]:
     """What each kind of operator may be computed in, for comparison only: the names are those of the release's API."""
-    read = getter()
+    read = precision_getter()
     if read is not None:
         named = {f"{backend}.{each}": read(backend, each) for backend in _BACKENDS for each in _OPERATORS}
         return {name: _PLAIN if value == _INHERITED else value for name, value in named.items()}
@@ -41,7 +41,7 @@ def set_matmul_precision(value: str, changes: UndoLog) -> None:
     changes.make(lambda: torch.set_float32_matmul_precision(value), _restorer())
 
 
-def getter() -> Callable[[str, str], str] | None:
+def precision_getter() -> Callable[[str, str], str] | None:
     """Backend and operator to what is in force; None before 2.9."""
     found: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precision_getter", None)
     return found
@@ -49,7 +49,7 @@ def getter() -> Callable[[str, str], str] | None:
 
 def _restorer() -> Callable[[], object]:
     """Both APIs write to the same state: the first is restored before the second, which is the finer one."""
-    legacy, read = _legacy(), getter()
+    legacy, read = _legacy(), precision_getter()
     finer = {} if read is None else {backend: _own_value(read, backend) for backend in _BACKENDS}
 
     def restore() -> None:

@@ -207,7 +207,7 @@ def _writes(tensor: torch.Tensor) -> tuple[int, int] | None:
 _NEWEST: weakref.WeakKeyDictionary[torch.nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
-def rewritten(model: torch.nn.Module) -> torch.nn.Module:
+def newest_copy(model: torch.nn.Module) -> torch.nn.Module:
     """The newest copy of a model; the model itself where there is none."""
     copy: torch.nn.Module = _NEWEST.get(model, model)
     return copy

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from autotune.backends.torch import device_memory
-from autotune.backends.torch.apply import ModelSetup, adapted, device_of, prepare
+from autotune.backends.torch.apply import ModelSetup, device_of, prepare, with_precision
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -34,7 +34,7 @@ def versions(model: torch.nn.Module, config: Config, changes: UndoLog) -> TorchV
         return None
     # A version sees one shape alone: what would be made dynamic by itself never is.
     setup = prepare(model, settings, changes, one_shape=True)
-    return TorchVersions(model, adapted(model, settings), setup, warms=settings.backend == "inductor")
+    return TorchVersions(model, with_precision(model, settings), setup, warms=settings.backend == "inductor")
 
 
 class TorchVersions:

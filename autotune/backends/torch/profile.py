@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity
 
-from autotune.backends.torch.counters import given_up, resumed_after
+from autotune.backends.torch.counters import given_up_locations, resumed_locations
 from autotune.measure.profile import Profile
 
 _FUSED = "CompiledFxGraph"
@@ -28,8 +28,8 @@ def profile(call: Callable[[], None], num_calls: int, trace: Path, device: str) 
             call()
     profiler.export_chrome_trace(str(trace))
     events = [(each.name, each.time_range.start * 1e-6, each.time_range.end * 1e-6) for each in profiler.events()]
-    at_breaks = between_graphs(events, resumed_after())
-    lost = given_up()
+    at_breaks = between_graphs(events, resumed_locations())
+    lost = given_up_locations()
     if len(lost) == 1:
         at_breaks[lost[0]] = after_the_last_graph(events)
     times: dict[str, tuple[float, int]] = {}

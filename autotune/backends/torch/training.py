@@ -54,7 +54,7 @@ def training_step(
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """See `Training.snapshot`. What the optimizer holds is left as it is: its gradients can be read without."""
-    tensors = [*dict.fromkeys([*model.parameters(), *model.buffers(), *trained(optimizer)])]
+    tensors = [*dict.fromkeys([*model.parameters(), *model.buffers(), *trained_parameters(optimizer)])]
     copies = [each.detach().clone() for each in tensors]
 
     def restore() -> None:
@@ -65,14 +65,14 @@ def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callab
     return restore
 
 
-def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The parameters of all groups, in order."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def gradients(optimizer: torch.optim.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
     """Of all that is trained; zeros where a step gave none."""
-    found = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained(optimizer)]
+    found = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained_parameters(optimizer)]
     return [to_array(each).copy() for each in found]
 
 

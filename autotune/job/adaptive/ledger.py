@@ -44,7 +44,7 @@ class Expected:
 
 
 @dataclass(eq=False)
-class Account:
+class ShapeAccount:
     """One shape: what its calls cost, and what it got for that."""
 
     text: str
@@ -87,7 +87,7 @@ class Ledger:
         a version can go for another one; without it `max_versions` bounds all that are ever compiled."""
         self.limits = limits
         self.num_calls = 0
-        self._accounts: dict[Hashable, Account] = {}
+        self._accounts: dict[Hashable, ShapeAccount] = {}
         self._expected = expected
         self.compile_s = expected.compile_s - expected.fixed_s
         """What compiling a shape is expected to take: by the evidence, and then by the versions compiled here."""
@@ -121,22 +121,22 @@ class Ledger:
         """Too many failures in a row."""
         return self._failures_in_a_row >= self.limits.max_failures
 
-    def account_of(self, key: Hashable, text: Callable[[], str]) -> Account:
+    def account_of(self, key: Hashable, text: Callable[[], str]) -> ShapeAccount:
         """The account of a shape, a new one if there is none. `text` names it for people."""
         found = self._accounts.get(key)
         if found is None:
             if len(self._accounts) >= MAX_SHAPES:
                 self._forget_half()
-            found = self._accounts[key] = Account(text())
+            found = self._accounts[key] = ShapeAccount(text())
         return found
 
-    def is_timed(self, account: Account) -> bool:
+    def is_timed(self, account: ShapeAccount) -> bool:
         """Whether the next call of this shape is to be timed."""
         if account.standing == "compiled":
             return len(account.compiled_times_s) < NUM_TIMED
         return account.num_eager < NUM_TIMED or account.num_eager % _TIMED_EVERY == 0
 
-    def add_eager_call(self, account: Account, seconds: float | None) -> None:
+    def add_eager_call(self, account: ShapeAccount, seconds: float | None) -> None:
         """An eager call was made; `seconds` if it was timed."""
         self.num_calls += 1
         # This call is left out: that it was made says nothing of a shape that comes once in a thousand calls.
@@ -150,7 +150,7 @@ class Ledger:
             account.eager_s = statistics.median_low(account.eager_times_s)
         self._missed_s += max(self._saved_by(account), 0.0)
 
-    def is_due(self, account: Account) -> bool:
+    def is_due(self, account: ShapeAccount) -> bool:
         """Whether this shape is to be compiled now."""
         saved_s = self._saved_by(account)
         if account.standing != "eager" or saved_s <= 0:
@@ -164,20 +164,22 @@ class Ledger:
         is_earned = account.num_unpaid * saved_s >= needed_s and self._missed_s >= fixed_s + needed_s
         return is_earned and self.stopped is None
 
-    def start(self, account: Account) -> None:
+    def start(self, account: ShapeAccount) -> None:
         """It is being compiled from now on."""
         account.standing = "compiling"
 
-    def cancel(self, account: Account) -> None:
+    def cancel(self, account: ShapeAccount) -> None:
         """It is not being compiled any more, if it was."""
         if account.standing == "compiling":
             account.standing = "eager"
 
-    def refuse(self, account: Account, why: str) -> None:
+    def refuse(self, account: ShapeAccount, why: str) -> None:
         """The new version refused the call that it was compiled with: the shape has to earn the next one again."""
         account.num_unpaid, account.reason = 0, f"refused: {why}"
 
-    def finish(self, account: Account, seconds: float, grown_bytes: int = 0, fixed_s: float = 0.0) -> Account | None:
+    def finish(
+        self, account: ShapeAccount, seconds: float, grown_bytes: int = 0, fixed_s: float = 0.0
+    ) -> ShapeAccount | None:
         """It was compiled. Returns the account whose version must go for it, or None.
 
         `fixed_s` were spent besides, once for all versions.
@@ -196,20 +198,20 @@ class Ledger:
         self._grown_bytes += grown_bytes
         return self._evicted_for(account)
 
-    def fail(self, account: Account, why: str, seconds: float = 0.0) -> None:
+    def fail(self, account: ShapeAccount, why: str, seconds: float = 0.0) -> None:
         """Compiling took `seconds` and gave nothing, or the version failed at a call. It is not tried again."""
         account.standing, account.reason = "failed", f"eager for good: {why}"
         self._failures_in_a_row += 1
         self._counts["failures"] += 1
         self._compiling_s += seconds
 
-    def add_compiled_call(self, account: Account) -> None:
+    def add_compiled_call(self, account: ShapeAccount) -> None:
         """A compiled call was made."""
         self.num_calls += 1
         account.num_compiled += 1
         account.last_call = self.num_calls
 
-    def add_compiled_time(self, account: Account, seconds: float) -> bool:
+    def add_compiled_time(self, account: ShapeAccount, seconds: float) -> bool:
         """A compiled call was timed. Returns whether the version stays: False, it is no faster and must go."""
         if account.num_to_warm:
             account.num_to_warm -= 1
@@ -250,16 +252,16 @@ class Ledger:
             shapes=tuple(self._shape_stats(each) for each in accounts),
         )
 
-    def _saved_by(self, account: Account) -> float:
+    def _saved_by(self, account: ShapeAccount) -> float:
         """Seconds that compiling saves in each of its calls, as far as is known."""
         ratio = self.ratio if account.ratio is None else account.ratio
         return (account.eager_s or 0.0) * (1 - ratio)
 
-    def _price(self, account: Account) -> float:
+    def _price(self, account: ShapeAccount) -> float:
         """Seconds; a shape that was compiled before may find its code in the framework's caches."""
         return self.compile_s if account.compile_s is None else account.compile_s
 
-    def _evicted_for(self, newest: Account) -> Account | None:
+    def _evicted_for(self, newest: ShapeAccount) -> ShapeAccount | None:
         others = [each for each in self._accounts.values() if each.standing == "compiled" and each is not newest]
         if len(others) < self.limits.max_versions:
             return None
@@ -277,7 +279,7 @@ class Ledger:
             self._counts["forgotten eager"] += gone.num_eager
             self._counts["forgotten compiled"] += gone.num_compiled
 
-    def _shape_stats(self, account: Account) -> ShapeStats:
+    def _shape_stats(self, account: ShapeAccount) -> ShapeStats:
         return ShapeStats(
             shape=account.text,
             standing=account.standing,
@@ -288,7 +290,7 @@ class Ledger:
             why=self._why(account),
         )
 
-    def _why(self, account: Account) -> str:
+    def _why(self, account: ShapeAccount) -> str:
         if account.standing == "compiling":
             return "is being compiled"
         if account.standing == "compiled" and account.ratio:
@@ -303,7 +305,7 @@ class Ledger:
         return "; ".join(filter(None, [account.reason, story, self.stopped]))
 
 
-def _saved(account: Account) -> float:
+def _saved(account: ShapeAccount) -> float:
     """Seconds that its compiled calls took less than eager ones would have."""
     if account.eager_s is None or account.compiled_s is None:
         return 0.0

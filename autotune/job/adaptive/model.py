@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 
 from autotune.backends.capabilities import Versions
-from autotune.backends.outputs import compared
+from autotune.backends.outputs import compare_outputs
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
-from autotune.job.adaptive.ledger import Account, Ledger
+from autotune.job.adaptive.ledger import Ledger, ShapeAccount
 from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.job.fallback import Fallback
 from autotune.job.interruption import raise_interruption
@@ -34,7 +34,7 @@ class WrongOutputsError(AutotuneError):
 class _Running:
     """A compiled version in use."""
 
-    account: Account
+    account: ShapeAccount
     version: Callable[..., Any]
     is_timed: bool = True
 
@@ -105,7 +105,7 @@ class AdaptiveModel:
             return self._eager_counted(account, args, kwargs)
         return self._compile_with(key, account, args, kwargs)
 
-    def _eager_counted(self, account: Account, args: _Args, kwargs: _Kwargs) -> Any:
+    def _eager_counted(self, account: ShapeAccount, args: _Args, kwargs: _Kwargs) -> Any:
         """An eager call, on the shape's account."""
         seconds = None
         if self._ledger.is_timed(account):
@@ -116,7 +116,7 @@ class AdaptiveModel:
             self._ledger.add_eager_call(account, seconds)
         return result
 
-    def _compile_with(self, key: Hashable, account: Account, args: _Args, kwargs: _Kwargs) -> Any:
+    def _compile_with(self, key: Hashable, account: ShapeAccount, args: _Args, kwargs: _Kwargs) -> Any:
         """The result of the call with which a shape is compiled."""
         attempt = _Attempt()
         try:
@@ -140,7 +140,7 @@ class AdaptiveModel:
                 if attempt.unused is not None:
                     self._versions.drop(attempt.unused)
 
-    def _first_call(self, key: Hashable, account: Account, attempt: _Attempt, args: _Args, kwargs: _Kwargs) -> Any:
+    def _first_call(self, key: Hashable, account: ShapeAccount, attempt: _Attempt, args: _Args, kwargs: _Kwargs) -> Any:
         """What a new version returns; from now on the shape's calls go to it. Raises what the version raises."""
         version = attempt.unused = self._versions.new()
         start = self._clock()
@@ -165,7 +165,7 @@ class AdaptiveModel:
         return result
 
     def _compare(self, result: Any, eager: Callable[[], Any], tolerance: float) -> None:
-        _, error = compared(self._backend, result, eager)
+        _, error = compare_outputs(self._backend, result, eager)
         # None: random numbers.
         if error is not None and error > tolerance:
             raise WrongOutputsError(f"wrong outputs: relative error {error:.3g}, tolerance {tolerance:g}")
@@ -183,7 +183,7 @@ class AdaptiveModel:
                 self._fail(running.account, error)
         return result
 
-    def _fail(self, account: Account, error: Exception, seconds: float = 0.0) -> None:
+    def _fail(self, account: ShapeAccount, error: Exception, seconds: float = 0.0) -> None:
         why = str(error) if isinstance(error, AutotuneError) else quoted(error)
         self._ledger.fail(account, why, seconds)
         self._recorder.note("version", f"{account.text}, compiled for itself: {why}; this shape stays eager")
@@ -216,7 +216,7 @@ class AdaptiveModel:
         self._backend.synchronise()
         return result, self._clock() - start
 
-    def _drop(self, account: Account) -> None:
+    def _drop(self, account: ShapeAccount) -> None:
         """Its version goes; a call of it that is under way is not hurt."""
         key = next(key for key, each in self._running.items() if each.account is account)
         held_bytes = self._held_bytes()

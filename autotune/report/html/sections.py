@@ -62,12 +62,12 @@ def _graph_breaks(manifest: Manifest, answer: StudyResult) -> Section | None:
     for each in told:
         cure = fix_of(manifest.workload.framework, each.ailment)
         rows.append((
-            KINDS[each.kind], each.location or "place unknown", each.source or "-", each.reason,
+            KINDS[each.kind], each.location or "location unknown", each.source or "-", each.reason,
             cost_words(each.cost), cure.words if cure is not None else each.hint or "-",
         ))  # fmt: skip
-    columns = ("kind", "place", "line", "said", "costs", "cure")
-    table = Table("Where the compiler stopped or compiled again", columns, rows, frozenset(columns))
-    words = "Of the best config if it compiles, else of the first trial that does. `diagnose` proves each cure."
+    columns = ("kind", "location", "line", "reason", "cost", "fix")
+    table = Table("Each finding", columns, rows, frozenset(columns))
+    words = "Of the best config if it compiles, else of the first trial that does. `diagnose` measures what each costs."
     return Section("breaks", "Graph breaks and recompiles", words, (table,))
 
 

@@ -14,7 +14,7 @@ import optuna
 from autotune import environment
 from autotune.errors import StoreError
 from autotune.schema import Record
-from autotune.study.shared.home import Home
+from autotune.study.shared.home import StudyHome
 from autotune.study.shared.lock import AdvisoryLock
 from autotune.study.shared.storage import PATIENCE_S, PatientStorage, storage_errors
 from autotune.study.shared.url import StorageUrl
@@ -46,7 +46,7 @@ class SharedDatabase:
 
     locks_out_hosts = True
 
-    def __init__(self, url: StorageUrl, opened: PatientStorage, study: str, home: Home, *, is_here: bool) -> None:
+    def __init__(self, url: StorageUrl, opened: PatientStorage, study: str, home: StudyHome, *, is_here: bool) -> None:
         self.url = url
         self.storage = opened
         self.home = home

@@ -1,4 +1,4 @@
-"""`Home`: the machine and folder where a shared study's trials run, and the file by which that folder is known.
+"""`StudyHome`: the machine and folder where a shared study's trials run, and the file by which that folder is known.
 
 Records are shared, measurements are not: trials of two machines are not comparable, and the files of a trial (logs,
 caches, reference outputs) stay where it ran.
@@ -20,14 +20,14 @@ MARKER = "shared_study.json"
 """In the folder of a shared study's evidence, where a study of one machine has its manifest and database."""
 
 
-class Home(Record):
+class StudyHome(Record):
     """Where the files of a study's trials are."""
 
     host: str
     folder: str
 
     @classmethod
-    def here(cls, folder: Path) -> Home:
+    def here(cls, folder: Path) -> StudyHome:
         return cls(host=environment.hostname(), folder=str(folder.resolve()))
 
     @property
@@ -36,7 +36,7 @@ class Home(Record):
         return Path(f"{self.host}:{self.folder}")
 
 
-class Marker(Record):
+class StudyMarker(Record):
     """What the folder belongs to."""
 
     id: str
@@ -53,10 +53,10 @@ class Marker(Record):
             raise StoreError(f"cannot write in {folder}: {error.strerror}") from None
 
 
-def read_marker(folder: Path) -> Marker | None:
+def read_marker(folder: Path) -> StudyMarker | None:
     """None where the folder is no shared study's."""
     try:
-        return Marker.model_validate_json((folder / MARKER).read_bytes())
+        return StudyMarker.model_validate_json((folder / MARKER).read_bytes())
     except (OSError, ValidationError):
         return None
 

@@ -16,7 +16,7 @@ from autotune.errors import InputError, StoreError
 from autotune.study import own_files
 from autotune.study.manifest import Manifest, parse_manifest
 from autotune.study.shared.database import HOME, MANIFEST, SharedDatabase, attributes
-from autotune.study.shared.home import Home, Marker, folder_here, read_marker
+from autotune.study.shared.home import StudyHome, StudyMarker, folder_here, read_marker
 from autotune.study.shared.storage import PatientStorage, open_storage, storage_errors
 from autotune.study.shared.url import StorageUrl
 from autotune.study.study import Study
@@ -115,9 +115,9 @@ def _manifest_of(name: str, found: dict[str, Any], url: StorageUrl) -> Manifest:
     return parse_manifest(lambda: Manifest.model_validate_json(text), f"the manifest of {name!r} in {url}")
 
 
-def _home_of(name: str, found: dict[str, Any], url: StorageUrl) -> Home:
+def _home_of(name: str, found: dict[str, Any], url: StorageUrl) -> StudyHome:
     try:
-        return Home.model_validate(found.get(HOME))
+        return StudyHome.model_validate(found.get(HOME))
     except ValidationError:
         raise StoreError(f"study {name!r} in {url} does not say where its evidence is") from None
 
@@ -135,7 +135,7 @@ def _require_free(folder: Path, url: StorageUrl) -> None:
     raise StoreError(f"{folder} {what}", tip=tip)
 
 
-def _settle(folder: Path, manifest: Manifest, url: StorageUrl) -> Home:
+def _settle(folder: Path, manifest: Manifest, url: StorageUrl) -> StudyHome:
     """Make the folder this study's. What a study left whose records are gone is removed. Raises StoreError."""
     try:
         if read_marker(folder) is not None:
@@ -145,5 +145,5 @@ def _settle(folder: Path, manifest: Manifest, url: StorageUrl) -> Home:
         raise StoreError(
             f"cannot clear {error.filename}, of an earlier study: {error.strerror}", tip="move that folder away"
         ) from None
-    Marker(id=manifest.id, study=manifest.name, storage=str(url)).write(folder)
-    return Home.here(folder)
+    StudyMarker(id=manifest.id, study=manifest.name, storage=str(url)).write(folder)
+    return StudyHome.here(folder)

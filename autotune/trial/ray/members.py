@@ -102,7 +102,7 @@ class Members:
         if not left:
             raise HarnessError(
                 "no worker is left: " + "; ".join(f"{each.name}: {each.dropped}" for each in self.members),
-                tip="nothing recorded is lost: `resume` goes on when the machines are back",
+                tip="recorded trials are kept: `resume` continues when the machines are back",
             )
         return left
 
@@ -120,7 +120,7 @@ class Members:
             raise HarnessError(
                 "no worker is left that is like the one that measured the untuned model: "
                 + ("; ".join(self.answer.differences(other)) or "another device or driver"),
-                tip="`resume` goes on when such a machine is there, or tune under another --study NAME",
+                tip="`resume` continues when such a machine is there, or tune under another --study NAME",
             )
         return alike[0]
 

@@ -18,7 +18,7 @@ MIN_FREE_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessExit:
     """How the child's process ended: its wait status, and the stage that timed out, if one did."""
 
     status: int
@@ -27,7 +27,7 @@ class Ended:
     """It was killed but did not end: the kernel waits for a device or a disk (state D)."""
 
 
-def outcome_of(folder: TrialFolder, ended: Ended | None, *, oom_killed: bool) -> Outcome:
+def outcome_of(folder: TrialFolder, ended: ProcessExit | None, *, oom_killed: bool) -> Outcome:
     """The child's outcome if it wrote one, else one derived from its exit; `ended` None: its supervisor was lost."""
     outcome = folder.read_outcome()
     if outcome is not None:
@@ -36,7 +36,7 @@ def outcome_of(folder: TrialFolder, ended: Ended | None, *, oom_killed: bool) ->
     return Failure(reason=reason, stage=folder.read_stage(), error=error, evidence=str(folder.stderr))
 
 
-def _reason(ended: Ended | None, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
+def _reason(ended: ProcessExit | None, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended is None:
         kill_marked(folder.path)
         return Reason.HARNESS, "the supervisor of the trial was lost (see supervisor.log in the study's folder)"
@@ -45,7 +45,7 @@ def _reason(ended: Ended | None, oom_killed: bool, folder: TrialFolder) -> tuple
     return (Reason.HARNESS if folder.read_stage() in (Stage.START, Stage.BUILD) else reason), error
 
 
-def _how_it_ended(ended: Ended, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
+def _how_it_ended(ended: ProcessExit, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended.timed_out is not None:
         stuck = "; its process cannot be killed: it waits for a device or a disk" if ended.stuck else ""
         return Reason.TIMEOUT, f"stopped: longer than its limit in stage {ended.timed_out}{stuck}"
@@ -85,7 +85,7 @@ def require_disk(path: Path) -> None:
     if free < MIN_FREE_BYTES:
         raise HarnessError(
             f"{path}: {free / 2**20:.0f} MiB free on this disk, a trial needs {MIN_FREE_BYTES / 2**20:.0f} MiB",
-            tip="free some space and run the same command again; nothing recorded is lost",
+            tip="free some space and run the same command again; recorded trials are kept",
         )
 
 

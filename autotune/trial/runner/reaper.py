@@ -20,7 +20,7 @@ unkillable: set[int] = set()
 """Processes that were killed and do not end."""
 
 
-def reaped() -> list[tuple[int, int]]:
+def reap_children() -> list[tuple[int, int]]:
     """Process number and status of every descendant that has ended since the last call."""
     ended = []
     with suppress(ChildProcessError):
@@ -47,7 +47,7 @@ def kill_descendants(of_trial: str | None = None) -> None:
         for process in descendants:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        if not reaped():
+        if not reap_children():
             time.sleep(0.01)
 
 

@@ -18,7 +18,7 @@ from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.command import module_command, package_path
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.exit_status import Ended, num_oom_kills, outcome_of, require_disk
+from autotune.trial.runner.exit_status import ProcessExit, num_oom_kills, outcome_of, require_disk
 from autotune.trial.runner.supervisor_process import SupervisorProcess
 from autotune.trial.toolchain import ensure_toolchain
 from autotune.trial.worker.stages import QUEUED
@@ -194,7 +194,7 @@ class Runner:
         running = self._running[event["folder"]]
         if event["event"] == "ended":
             del self._running[event["folder"]]
-            running.end(Ended(event["status"], event["timed_out"], event["stuck"]))
+            running.end(ProcessExit(event["status"], event["timed_out"], event["stuck"]))
         elif event["event"] == "refused":
             del self._running[event["folder"]]
             running.refuse(event["error"])
@@ -325,7 +325,7 @@ class _Process:
         if self._on_stage is not None:
             self._on_stage(stage)
 
-    def end(self, ended: Ended | None) -> None:
+    def end(self, ended: ProcessExit | None) -> None:
         """Record that it has ended; `ended` None: the supervisor was lost."""
         self.outcome = outcome_of(self._folder, ended, oom_killed=num_oom_kills() > self._oom_kills)
         self._folder.drop_leftovers()

@@ -42,7 +42,7 @@ from autotune.trial.runner.reaper import (
     continue_tree,
     kill_descendants,
     kill_group,
-    reaped,
+    reap_children,
     stop_tree,
     unkillable,
 )
@@ -273,7 +273,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Reap every ended descendant; if it was a trial's main process, kill the processes that it left."""
-        for pid, status in reaped():
+        for pid, status in reap_children():
             child = next((each for each in self._children.values() if each.pid == pid), None)
             if child is not None:
                 self._end(child, status)

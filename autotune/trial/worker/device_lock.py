@@ -18,7 +18,7 @@ from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
 from autotune.measure.measurement import Stage
 from autotune.trial.request import TrialRequest
-from autotune.trial.worker.stages import Progress
+from autotune.trial.worker.stages import StageReporter
 
 FOLDER_VARIABLE = "AUTOTUNE_DEVICE_LOCKS"
 """Folder of the lock files; `off`: no locks."""
@@ -39,7 +39,7 @@ class DeviceLock:
     `stages` are those that it must not enter without the lock."""
 
     def __init__(
-        self, files: tuple[Path, Path] | None, longest_s: float, progress: Progress, stages: frozenset[Stage]
+        self, files: tuple[Path, Path] | None, longest_s: float, progress: StageReporter, stages: frozenset[Stage]
     ) -> None:
         self._files = files
         self._stages = stages
@@ -49,7 +49,7 @@ class DeviceLock:
         self._has_it = False
 
     @classmethod
-    def of(cls, request: TrialRequest, backend: Backend, progress: Progress) -> DeviceLock:
+    def of(cls, request: TrialRequest, backend: Backend, progress: StageReporter) -> DeviceLock:
         """For the device that the backend has selected."""
         folder = os.environ.get(FOLDER_VARIABLE) or str(FOLDER)
         name = re.sub(r"[^\w.-]", "_", device_key(request, backend))

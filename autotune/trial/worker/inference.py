@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from autotune.apply.compile_model import compile_under, declared
+from autotune.apply.compile_model import compile_under, declared_functions
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
@@ -29,7 +29,7 @@ class Inference:
         return self._backend.inference()
 
     def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
-        functions = declared(config, self._subject.variants)
+        functions = declared_functions(config, self._subject.variants)
         return compile_under(
             self._backend, self._subject.model, config, functions, changes, shapes=self._subject.shapes
         )

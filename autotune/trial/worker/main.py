@@ -28,7 +28,7 @@ from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import reference
 from autotune.trial.worker.failures import failure_of
 from autotune.trial.worker.measure import measure
-from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, Progress, Turns, take_pipe
+from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
 
 _RESTARTED = "AUTOTUNE_RESTARTED"
 
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     if not only_reference:
         _require_variables(request, folder)
         temporary = _use_temporary_folder(request, folder)
-    progress = Progress(folder)
+    progress = StageReporter(folder)
     turns, gate = (_turns(name, progress) for name in (TURN_FD_VARIABLE, GATE_FD_VARIABLE))
     if not only_reference and reference.is_missing(request):
         progress.enter(Stage.CHECK)
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(
-    job: Callable[[Backend], Measurement | None], request: TrialRequest, progress: Progress, folder: TrialFolder
+    job: Callable[[Backend], Measurement | None], request: TrialRequest, progress: StageReporter, folder: TrialFolder
 ) -> Outcome | None:
     """The result of `job`, or a `Failure` for any exception in it; the traceback goes to stderr."""
     backend: Backend | None = None
@@ -88,7 +88,7 @@ def run(
         return failure_of(error, progress.stage, request, backend, evidence=str(folder.stderr))
 
 
-def _turns(variable: str, progress: Progress) -> Turns | None:
+def _turns(variable: str, progress: StageReporter) -> Turns | None:
     pipe = take_pipe(variable)
     return None if pipe is None else Turns(pipe, progress)
 

@@ -28,7 +28,7 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import check
 from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.memory import PeakMemory
-from autotune.trial.worker.stages import Progress, Turns
+from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
 from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, first_pass, one_call
@@ -39,7 +39,7 @@ DEVICE_TIMES_S = 0.2
 
 
 def measure(
-    request: TrialRequest, progress: Progress, turns: Turns | None, gate: Turns | None, backend: Backend
+    request: TrialRequest, progress: StageReporter, turns: Turns | None, gate: Turns | None, backend: Backend
 ) -> Measurement:
     """Build, compile, check and time the workload under the request's config. Raises on any failure.
 

@@ -23,7 +23,7 @@ QUEUED, SERVED = "queued", "served"
 """What a child writes into the pipe of its stages before and after it waits for the device: no limit counts that."""
 
 
-class Progress:
+class StageReporter:
     """The stage that the child is in, reported to the folder and the supervisor, and the seconds spent in each."""
 
     def __init__(self, folder: TrialFolder) -> None:
@@ -78,7 +78,7 @@ class Progress:
 class Turns:
     """Tells a process when to take samples: a live one at each turn, a prepared one when it may begin."""
 
-    def __init__(self, pipe: int, progress: Progress) -> None:
+    def __init__(self, pipe: int, progress: StageReporter) -> None:
         self._pipe = pipe
         self._progress = progress
 

@@ -16,7 +16,7 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.trial.worker.traffic_inputs import Stream, find_shapes
 from autotune.workload.arguments import Arguments
-from autotune.workload.build import Recipe, Variants, build
+from autotune.workload.build import TrainingRecipe, Variants, build
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Workload
 
@@ -38,7 +38,7 @@ class Subject:
     """Digest of each leaf of the example inputs before any call; None for a leaf that is no tensor."""
     variants: Variants
     """Other implementations of parts of the model, as its author declared them."""
-    recipe: Recipe | None = None
+    recipe: TrainingRecipe | None = None
     """How the model is trained; None for inference."""
     shapes: Shapes | None = None
     """What is known of the shapes of its inputs; None: there is one shape."""

@@ -55,7 +55,7 @@ def find_shapes(workload: Workload, built: Built, model: Any, largest: Arguments
     """
     assert workload.traffic is not None
     traffic = workload.traffic
-    looked_at = [Dimension.of(name, traffic) for name in traffic.dimensions if len(traffic.sizes_of(name)) > 1]
+    looked_at = [VaryingDimension.of(name, traffic) for name in traffic.dimensions if len(traffic.sizes_of(name)) > 1]
     inputs = tuple(axis for each in looked_at for axis in _input_axes(each, workload, largest, backend))
     padding = {each.name: built.padding[each.name] for each in looked_at if each.name in built.padding}
     outputs: tuple[Axis, ...] = ()
@@ -77,7 +77,7 @@ def find_shapes(workload: Workload, built: Built, model: Any, largest: Arguments
 
 
 @dataclass(frozen=True)
-class Dimension:
+class VaryingDimension:
     """One that varies, with its largest and its smallest size."""
 
     name: str
@@ -85,7 +85,7 @@ class Dimension:
     smallest: int
 
     @classmethod
-    def of(cls, name: str, traffic: Traffic) -> Dimension:
+    def of(cls, name: str, traffic: Traffic) -> VaryingDimension:
         sizes = traffic.sizes_of(name)
         return cls(name, max(sizes), min(sizes))
 
@@ -128,7 +128,7 @@ def _notable(sizes: Sequence[Sizes], calls: Sequence[int]) -> list[int]:
     return list(dict.fromkeys([most_frequent, order[0], order[-1]]))
 
 
-def _input_axes(dimension: Dimension, workload: Workload, largest: Arguments, backend: Backend) -> list[Axis]:
+def _input_axes(dimension: VaryingDimension, workload: Workload, largest: Arguments, backend: Backend) -> list[Axis]:
     """Where the inputs differ that the workload's function gives with the dimension at its smallest size."""
     arguments = {**workload.arguments, **dimension.at_smallest}
     other = build(workload.model_copy(update={"arguments": arguments})).inputs.leaves()
@@ -154,7 +154,7 @@ def _input_axes(dimension: Dimension, workload: Workload, largest: Arguments, ba
     return axes
 
 
-def _output_axes(dimension: Dimension, model: str, large: Sequence[Shape], small: Sequence[Shape]) -> list[Axis]:
+def _output_axes(dimension: VaryingDimension, model: str, large: Sequence[Shape], small: Sequence[Shape]) -> list[Axis]:
     """Where the outputs of the model as it is differ: what was appended to the inputs has to be cut off there."""
     who = f"padding of {dimension.name}: the outputs of {model}"
     if len(small) != len(large):
