@@ -31,7 +31,7 @@ from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.stages import Progress, Turns
 from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
-from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, first_pass, one_call
+from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, copying_s, first_pass, one_call
 
 PROFILED_CALLS = 5
 DEVICE_TIMES_S = 0.2
@@ -81,6 +81,8 @@ def measure(
         second = SecondCall(step, backend, clock) if _is_recorded_later(subject, config, backend) else None
         seen = task.observe(second or step, outputs)
         second_call_s = None if second is None else second.seconds
+        if second is not None and compile_peak_bytes is not None:
+            compile_peak_bytes = max(compile_peak_bytes, memory.peak_bytes() or 0)  # What is recorded is held as well.
         errors = check(request, seen, tolerance, task.gate) if request.judged else None
         del outputs, seen
 
@@ -92,6 +94,7 @@ def measure(
         samples = _take(request, subject, step, backend, turns, device=device)
         peak_bytes = memory.peak_bytes()
         device_times = _device_times(subject, step, backend, device)
+        copies_s = _copies_s(request, subject, step, backend, device)
         device.release()
         task.require_sound(step)
         diagnosis = backend.diagnose(model, config)
@@ -117,6 +120,7 @@ def measure(
         replay=replay,
         second_call_s=second_call_s,
         device_times=device_times,
+        copies_s=copies_s,
     )
 
 
@@ -134,6 +138,17 @@ def _device_times(
     device.take()
     launch = partial(subject.inputs[0].call, step)
     return times_beside(launch, backend.synchronise, backend.instruments, backend.clock, DEVICE_TIMES_S)
+
+
+def _copies_s(
+    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
+) -> float | None:
+    """Of inference with one shape: what a training step gives is a number, whose copy costs nothing."""
+    copy = backend.copies_outputs(subject.model, ConfigParts.of(request.config).settings)
+    if copy is None or subject.stream is not None or request.workload.task == "train":
+        return None
+    device.take()
+    return copying_s(copy, subject.inputs[0].call(step), backend.synchronise, backend.clock)
 
 
 def _compile_s(cold_s: tuple[float | None, ...], replay: Replay | None, samples: Samples) -> float:
