@@ -148,7 +148,8 @@ class ClockWatch:
     """Whether an accelerator's clock has settled under load.
 
     A GPU raises it from idle within milliseconds and lowers it again as it reaches its power limit: by 15 % within 100
-    calls on a B200 (https://github.com/flashinfer-ai/flashinfer/pull/2899), too slowly for two successive calls to show.
+    calls on a B200 (https://github.com/flashinfer-ai/flashinfer/pull/2899), too slowly for two
+    successive calls to show.
     """
 
     def __init__(self, instruments: Instruments | None) -> None:

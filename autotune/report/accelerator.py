@@ -26,7 +26,9 @@ def accelerator_facts(measured: Measurement) -> list[tuple[str, str]]:
         "power": ([each.power_w for each in state.readings], "W"),
         "temperature": ([each.temperature_c for each in state.readings], "°C"),
     }
-    means = [(name, statistics.fmean(known), unit) for name, (values, unit) in read.items() if (known := _known(values))]
+    means = [
+        (name, statistics.fmean(known), unit) for name, (values, unit) in read.items() if (known := _known(values))
+    ]
     return [*state.identity.items(), *((f"mean {name}", f"{mean:.0f} {unit}") for name, mean, unit in means)]
 
 

@@ -198,7 +198,9 @@ def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials
     folder = study.folder / EXPORTED_CACHE.name
     clear_runs(folder)
     request = trial_request(study, number, study.record(number).config, TrialFolder(folder), _PREWARMING)
-    confirmed = ConfirmedCaches(partial(confirmed_caches(study).copy, number), study.record(number).measurement.compile_s)
+    confirmed = ConfirmedCaches(
+        partial(confirmed_caches(study).copy, number), study.record(number).measurement.compile_s
+    )
     artifact = prewarm(request, folder, path.with_suffix(SUFFIX), trials, confirmed)
     tuned.model_copy(update={"artifact": artifact}).write(path)
     EXPORTED_CACHE.write(study, ExportedCache(trial=number, artifact=artifact))

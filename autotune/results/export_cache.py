@@ -49,9 +49,7 @@ def prewarm(
 class _Making:
     """One artifact."""
 
-    def __init__(
-        self, request: TrialRequest, folder: Path, trials: Trials, confirmed: ConfirmedCaches | None
-    ) -> None:
+    def __init__(self, request: TrialRequest, folder: Path, trials: Trials, confirmed: ConfirmedCaches | None) -> None:
         self._request = request
         self._folder = folder
         self._trials = trials

@@ -126,7 +126,12 @@ def test_what_a_release_does_not_take_is_invalid(config, version, device, senten
     ("config", "device", "part", "wanted"),
     [
         (PYNATIVE, "cpu", "variables", {}),
-        (PYNATIVE | {"pynative_fusion": True}, "ascend", "variables", {"MS_DEV_PYNATIVE_FUSION_FLAGS": "--opt_level=1"}),
+        (
+            PYNATIVE | {"pynative_fusion": True},
+            "ascend",
+            "variables",
+            {"MS_DEV_PYNATIVE_FUSION_FLAGS": "--opt_level=1"},
+        ),
         (PYNATIVE | {"onednn_isa": "AVX2"}, "cpu", "variables", {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
         (WHOLE | {"graph_pipeline": False}, "cpu", "variables", {"MS_DEV_RUNTIME_CONF": "graph_pipeline:false"}),
         (PYNATIVE | {"launch_blocking": True}, "cpu", "context", PROCESS | {"pynative_synchronize": True}),

@@ -74,7 +74,9 @@ def test_copies_of_outputs_are_timed_beside_the_calls():
     assert copied == ["outputs"] * (1 + NUM_COPIES)
 
 
-@pytest.mark.parametrize(("task", "copies", "is_timed"), [("infer", True, True), ("infer", False, False), ("train", True, False)])
+@pytest.mark.parametrize(
+    ("task", "copies", "is_timed"), [("infer", True, True), ("infer", False, False), ("train", True, False)]
+)
 def test_only_what_is_copied_is_timed(make_request, task, copies, is_timed):
     """A training step gives a number, and most configs copy nothing."""
     device = Device()

@@ -52,7 +52,6 @@ def measure(
     memory = PeakMemory(backend)
     subject = build_subject(request.workload, backend)
     model, inputs = subject.model, subject.inputs
-    tolerance = request.tolerance_for(subject.dtypes)
     task = task_for(request.workload, subject, backend)
 
     with task.recording():
@@ -81,9 +80,9 @@ def measure(
         second = SecondCall(step, backend, clock) if _is_recorded_later(subject, config, backend) else None
         seen = task.observe(second or step, outputs)
         second_call_s = None if second is None else second.seconds
-        if second is not None and compile_peak_bytes is not None:
-            compile_peak_bytes = max(compile_peak_bytes, memory.peak_bytes() or 0)  # What is recorded is held as well.
-        errors = check(request, seen, tolerance, task.gate) if request.judged else None
+        # What is recorded in the second call is held as well; without one the check is no part of the compile.
+        compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes()
+        errors = check(request, seen, request.tolerance_for(subject.dtypes), task.gate) if request.judged else None
         del outputs, seen
 
         program = compile_model.program(backend, model, request.config)
@@ -93,8 +92,7 @@ def measure(
         memory.restart()
         samples = _take(request, subject, step, backend, turns, device=device)
         peak_bytes = memory.peak_bytes()
-        device_times = _device_times(subject, step, backend, device)
-        copies_s = _copies_s(request, subject, step, backend, device)
+        device_times, copies_s = _times_beside(request, subject, step, backend, device)
         device.release()
         task.require_sound(step)
         diagnosis = backend.diagnose(model, config)
@@ -129,10 +127,17 @@ def _is_recorded_later(subject: Subject, config: Config, backend: Backend) -> bo
     return subject.stream is None and backend.calls_until_compiled(subject.model, config) > 1
 
 
+def _times_beside(
+    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
+) -> tuple[DeviceTimes | None, float | None]:
+    """Of the calls by the device's own clock, and of copies; after the samples, so that no event is recorded within a
+    timed call."""
+    return _device_times(subject, step, backend, device), _copies_s(request, subject, step, backend, device)
+
+
 def _device_times(
     subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
 ) -> DeviceTimes | None:
-    """After the samples, so that no event is recorded within a timed call."""
     if backend.instruments is None or subject.stream is not None:
         return None
     device.take()

@@ -13,7 +13,6 @@ from autotune.measure.sampling import Clock, take_cold_pass
 from autotune.trial.worker.subject import Subject
 from autotune.workload.arguments import Arguments
 
-
 NUM_COPIES = 20
 
 
