@@ -53,7 +53,7 @@ class DeviceReport:
     """Compilers and runtimes that the framework's backends need -> version or where found."""
     notes: tuple[str, ...] = ()
     shared: dict[Device, str] = field(default_factory=dict)
-    """Device -> what else computes on it, in words."""
+    """Device -> what keeps it from being a study's alone, in words: other processes, or a mode that lets one in."""
 
 
 class Backend(Protocol):
@@ -124,6 +124,11 @@ class Backend(Protocol):
     def calls_until_compiled(self, model: Any, config: Config) -> int:
         """Calls of one shape after which nothing more is compiled, captured or recorded for it."""
         return 1
+
+    def copies_outputs(self, model: Any, config: Config) -> Callable[[Any], Any] | None:
+        """What is done to the outputs of each call under a config whose next call would write over them: it copies
+        them, so that a job may keep them. None: nothing is copied."""
+        return None
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         """What the compiler did for all calls so far, from its own counters and reports."""

@@ -23,6 +23,10 @@ MOST_REPEATED = 4
 """Turns that a process repeats: a device that does not cool down in these is throttled for good."""
 COOLING_S = 0.5
 """Wait before a turn is repeated, with nothing on the device but what others run."""
+CLOCK_WINDOW_S = 0.25
+"""Of calls between two looks at the clock while a model warms up."""
+CLOCK_DRIFT = 0.02
+"""Change of the clock within a window below which it has settled."""
 
 
 class DeviceReading(Record):
@@ -138,6 +142,31 @@ class DeviceWatch:
             num_repeated=self._num_repeated,
             always_throttled=bool(self._throttled) and num_dropped == 0,
         )
+
+
+class ClockWatch:
+    """Whether an accelerator's clock has settled under load.
+
+    A GPU raises it from idle within milliseconds and lowers it again as it reaches its power limit: by 15 % within 100
+    calls on a B200 (https://github.com/flashinfer-ai/flashinfer/pull/2899), too slowly for two
+    successive calls to show.
+    """
+
+    def __init__(self, instruments: Instruments | None) -> None:
+        self._instruments = instruments
+        self._seen: int | None = None
+        self._next_look = -math.inf
+        self._has_settled = instruments is None
+
+    def has_settled(self, now: float) -> bool:
+        """Asked between two calls. A clock that cannot be read is taken for settled."""
+        if self._has_settled or now < self._next_look or self._instruments is None:
+            return self._has_settled
+        reading = self._instruments.read()
+        clock, before = None if reading is None else reading.sm_clock_mhz, self._seen
+        self._has_settled = clock is None or (before is not None and abs(clock - before) <= CLOCK_DRIFT * before)
+        self._seen, self._next_look = clock, now + CLOCK_WINDOW_S
+        return self._has_settled
 
 
 def without(values: Sequence[Number], dropped: frozenset[int]) -> tuple[Number, ...]:

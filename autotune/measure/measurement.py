@@ -229,6 +229,9 @@ class Measurement(Record):
     device_times: DeviceTimes | None = None
     """The same calls by the device's own clock, and pipelined; None without an accelerator, under traffic, and in older
     records."""
+    copies_s: NonNegativeFloat | None = None
+    """Of each call, what it takes to copy the outputs of a captured graph, which the next replay writes over: a part of
+    each latency. None where nothing is copied, under traffic, in training, and in older records."""
     replay: Replay | None = None
     """What was called under traffic; None: the same inputs again and again."""
     first_crash: str | None = None

@@ -20,7 +20,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from autotune.measure.device_state import COOLING_S, DeviceWatch, Instruments, without
+from autotune.measure.device_state import COOLING_S, ClockWatch, DeviceWatch, Instruments, without
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.machine_load import LoadMeter
 from autotune.measure.measurement import Samples, Usage
@@ -96,7 +96,7 @@ def take_samples(
 ) -> Samples:
     """Warm up, then time passes by `plan`. The warm-up's samples are kept apart."""
     begun = clock()
-    warmup, steady = _warm_up(calls, plan, clock)
+    warmup, steady = _warm_up(calls, plan, clock, instruments)
     log = SampleLog(plan, instruments)
     with log.watched():
         ended_by = _sample(calls, plan, clock, log, begun=begun)
@@ -119,7 +119,7 @@ def take_turns(
     Each turn begins with a call that is not counted, because other processes used the processor's caches between turns.
     Raises RuntimeError if there was no turn at all.
     """
-    warmup, steady = _warm_up(calls, plan, clock)
+    warmup, steady = _warm_up(calls, plan, clock, instruments)
     log = SampleLog(plan, instruments)
     turns = []
     while next_turn():
@@ -255,8 +255,11 @@ class SampleLog:
         return round(sum(known), 3) if known and len(known) == len(self.by_others_s) else None
 
 
-def _warm_up(calls: Calls, plan: SamplingPlan, clock: Clock) -> tuple[list[float], bool]:
-    """Seconds of each call of the warm-up, and whether the passes settled in time."""
+def _warm_up(
+    calls: Calls, plan: SamplingPlan, clock: Clock, instruments: Instruments | None
+) -> tuple[list[float], bool]:
+    """Seconds of each call of the warm-up, and whether the passes settled in time, and the device's clock with them."""
+    device_clock = ClockWatch(instruments)
     warmup: list[float] = []
     passes_s: list[float] = []
     end = clock() + plan.max_warmup_s
@@ -264,9 +267,11 @@ def _warm_up(calls: Calls, plan: SamplingPlan, clock: Clock) -> tuple[list[float
         seconds = [time_once(call, clock) for call in calls]
         warmup += seconds
         passes_s.append(sum(seconds))
-        if len(warmup) >= plan.min_warmup_calls and _settled(passes_s, plan, len(calls)):
+        now = clock()
+        is_even = device_clock.has_settled(now)
+        if is_even and len(warmup) >= plan.min_warmup_calls and _settled(passes_s, plan, len(calls)):
             return warmup, True
-        if clock() >= end:
+        if now >= end:
             return warmup, False
 
 

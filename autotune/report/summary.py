@@ -13,6 +13,7 @@ from autotune.command_line import command
 from autotune.config import FRAMEWORK
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
+from autotune.report.accelerator import accelerator_remarks
 from autotune.report.configs import config_text
 from autotune.report.console import Hanging
 from autotune.report.constraints import constraint_lines, feasible, infeasible, misses
@@ -128,7 +129,7 @@ def _row(record: TrialRecord, answer: StudyResult, alias: int | None, *, full: b
 
 def _remarks(record: TrialRecord, outcome: Measurement) -> tuple[str | None, ...]:
     crashed = None if outcome.first_crash is None else "a first process crashed"
-    return misses(record), outcome.diagnosis.note, crashed
+    return misses(record), outcome.diagnosis.note, crashed, *accelerator_remarks(outcome)
 
 
 def _aliases(records: Sequence[TrialRecord]) -> dict[int, int]:

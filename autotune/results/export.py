@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from autotune.apply.config_parts import ConfigParts
@@ -12,7 +13,7 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.statistics import Speedup, Verdict, verdict_of
-from autotune.results.export_cache import prewarm
+from autotune.results.export_cache import ConfirmedCaches, prewarm
 from autotune.results.result import EXPORTED_CACHE, ExportedCache, StudyResult, break_even_of, result_of
 from autotune.space.combined import without_framework
 from autotune.study.budget import Budget
@@ -35,6 +36,7 @@ from autotune.tuned.tuned_config import (
     TunedEnvironment,
     TunedWorkload,
 )
+from autotune.tuning.confirmed_caches import confirmed_caches
 from autotune.tuning.session import trial_request
 from autotune.workload.shapes import Shapes
 
@@ -196,7 +198,10 @@ def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials
     folder = study.folder / EXPORTED_CACHE.name
     clear_runs(folder)
     request = trial_request(study, number, study.record(number).config, TrialFolder(folder), _PREWARMING)
-    artifact = prewarm(request, folder, path.with_suffix(SUFFIX), trials)
+    confirmed = ConfirmedCaches(
+        partial(confirmed_caches(study).copy, number), study.record(number).measurement.compile_s
+    )
+    artifact = prewarm(request, folder, path.with_suffix(SUFFIX), trials, confirmed)
     tuned.model_copy(update={"artifact": artifact}).write(path)
     EXPORTED_CACHE.write(study, ExportedCache(trial=number, artifact=artifact))
     # After a failure the folder is kept as evidence.

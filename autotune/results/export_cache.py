@@ -6,6 +6,8 @@ Only what is proven is written: with the artifact the outputs are right, and at 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.backends.registry import entry_of
@@ -23,25 +25,39 @@ MIN_SPARED_S = 0.1
 """And so many seconds longer: for less, nobody should have to trust a file."""
 
 
-def prewarm(request: TrialRequest, folder: Path, target: Path, trials: Trials) -> Artifact:
-    """Make the artifact of the request's config and write it to `target`. `folder` is for the processes.
+@dataclass(frozen=True)
+class ConfirmedCaches:
+    """The caches that a confirmation measured, and what it took to fill them."""
+
+    copy_to: Callable[[Path], bool]
+    """False, and no folder, where they are not there any more."""
+    compile_s: float
+
+
+def prewarm(
+    request: TrialRequest, folder: Path, target: Path, trials: Trials, confirmed: ConfirmedCaches | None = None
+) -> Artifact:
+    """Make the artifact of the request's config and write it to `target`. `folder` is for the processes. With
+    `confirmed`, what was confirmed is what is in it; else it is compiled once more.
 
     Raises InputError, before anything is written, where nothing is compiled, a process fails, or the file does not
     keep its promise; HarnessError where no process can be started.
     """
-    return _Making(request, folder.resolve(), trials).make(target)
+    return _Making(request, folder.resolve(), trials, confirmed).make(target)
 
 
 class _Making:
     """One artifact."""
 
-    def __init__(self, request: TrialRequest, folder: Path, trials: Trials) -> None:
+    def __init__(self, request: TrialRequest, folder: Path, trials: Trials, confirmed: ConfirmedCaches | None) -> None:
         self._request = request
         self._folder = folder
         self._trials = trials
+        self._confirmed = confirmed
 
     def make(self, target: Path) -> Artifact:
         kept = self._folder / "kept"
+        was_confirmed = self._confirmed is not None and self._confirmed.copy_to(kept / KEPT_CACHES)
         cold = self._measured("cold", self._request.keeping_cache_in(kept))
         if cold.diagnosis.compiled is False:
             raise InputError("no artifact: under this config nothing is compiled")
@@ -50,14 +66,15 @@ class _Making:
         content = pack(kept / KEPT_CACHES)
         write_whole(kept / target.name, content)
         file = self._described(target.name, content, kept / KEY_FILE)
+        cold_s = self._confirmed.compile_s if self._confirmed and was_confirmed else cold.compile_s
         from_artifact = self._request.started_from(ShippedCache(artifact=file, home=str(kept)))
         shipped = self._measured("shipped", from_artifact)
-        _refuse_if_useless(cold.compile_s, shipped.compile_s)
+        _refuse_if_useless(cold_s, shipped.compile_s)
         try:
             write_whole(target, content)
         except OSError as error:
             raise InputError(f"cannot write {target}: {error.strerror}", tip="choose another place with -o") from None
-        return Artifact(**dict(file), compile_s=shipped.compile_s, compile_cold_s=cold.compile_s)
+        return Artifact(**dict(file), compile_s=shipped.compile_s, compile_cold_s=cold_s)
 
     def _described(self, name: str, content: bytes, key_file: Path) -> CacheFile:
         return CacheFile(

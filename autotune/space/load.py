@@ -49,7 +49,7 @@ class Circumstances:
             and self.task in conditions.tasks
             and SpecifierSet(conditions.versions).contains(self.version, prereleases=True)
             and PRESETS.index(conditions.preset) <= PRESETS.index(self.preset)
-            and all(map(_is_installed, conditions.packages))
+            and all(map(_is_installed, conditions.packages_on(self.device)))
             and SpecifierSet(conditions.python).contains(self.python, prereleases=True)
             and conditions.cores <= self.num_cores
             and conditions.error <= self.tolerance

@@ -56,8 +56,9 @@ class Conditions(Record):
     tasks: list[Task] = ["infer", "train"]
     preset: Preset = "quick"
     """The first preset that includes it."""
-    packages: list[Package] = []
-    """Distributions that must be installed, in a range of releases where one is given."""
+    packages: list[Package] | dict[Device, list[Package]] = []
+    """Distributions that must be installed, in a range of releases where one is given; by device, where only some need
+    them."""
     python: VersionRange = ""
     cores: PositiveInt = 1
     """Minimum number of cores that the process may use."""
@@ -66,6 +67,10 @@ class Conditions(Record):
     needs: list[Need] = []
     process: bool = False
     """It affects the whole process, including other models in it: offered only if the job allows that."""
+
+    def packages_on(self, device: Device) -> list[Package]:
+        """Those that are needed on a device."""
+        return self.packages.get(device, []) if isinstance(self.packages, dict) else self.packages
 
 
 class ValueEntry(Conditions):

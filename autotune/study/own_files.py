@@ -29,8 +29,9 @@ FILES = frozenset(
     }
 )
 """Of a study, besides its lock, which outlives what it guards."""
-FOLDERS = ("trials", "again", "caches", "confirm", "noise_floor", "tail", "artifact")
-"""Of a study: they hold the folders of runs, some of them in folders of blocks."""
+CACHES = ("caches", "confirmed")
+FOLDERS = (*CACHES, "trials", "again", "confirm", "noise_floor", "tail", "artifact")
+"""Of a study: all but `CACHES` hold the folders of runs, some of them in folders of blocks."""
 _CLEARED = tuple(name for name in FOLDERS if name != "trials")
 _OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage", "paused", "stdout.txt", "stderr.txt"})
 _TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES})
@@ -50,7 +51,7 @@ def clear_study(folder: Path) -> None:
         if path.name in FILES or _is_half_written(path, FILES):
             path.unlink()
         elif path.name in FOLDERS and path.is_dir():
-            clear_caches(path) if path.name == "caches" else clear_runs(path)
+            clear_caches(path) if path.name in CACHES else clear_runs(path)
 
 
 def clear_runs(folder: Path) -> None:

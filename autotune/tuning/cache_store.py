@@ -47,6 +47,13 @@ class CacheStore:
             if any(self.place(number).glob("*")):
                 self._marker(number).touch()
 
+    def take_in(self, number: int, cache: Path) -> None:
+        """Move a whole cache here, from the same disk; nothing where it is not there."""
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            cache.rename(self.place(number))
+            self.shelve(number)
+
     def holds(self, number: int) -> bool:
         """A whole cache of this trial is there."""
         return self._marker(number).exists() and self.place(number).is_dir()

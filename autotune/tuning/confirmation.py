@@ -13,9 +13,11 @@ from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_c
 from autotune.study.equivalence import program_of, simplicity
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
 from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, BlockedRun
+from autotune.tuning.confirmed_caches import keep_confirmed
 from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted
 from autotune.tuning.expected_time import blocked_run_s, process_start_s
 from autotune.tuning.finalists import EQUALLY_FAST, by_importance, candidates_among, uncertainty_of
+from autotune.tuning.mean_clocks import clocks_note
 from autotune.tuning.pruning import without_idle_settings
 from autotune.tuning.session import Session
 
@@ -144,6 +146,7 @@ class _Contestants:
                     not self.untuned.violations and speedup.high <= 1 + self._margin(comparison)
                 ),
             )
+            keep_confirmed(session.study, blocked.contestants)
         finally:
             shutil.rmtree(folder / "cache", ignore_errors=True)
         if len(chosen) > 1 and any(each.reason is Reason.OUT_OF_MEMORY for each in blocked.failures.values()):
@@ -229,6 +232,7 @@ class _Contestants:
                 f"successive blocks are alike (correlation {comparison.correlation:.1f}) and prove less for it: "
                 "something on this machine changes from minute to minute"
             )
+        self.notes += filter(None, [clocks_note(blocked.blocks)])
         warm = [] if self.session.objective.compiles_cold else blocked.blocks[1:]
         return self._confirmation(
             verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,

@@ -32,6 +32,7 @@ VARIABLES: dict[str, tuple[str, ...] | None] = {
     "MALLOC_TRIM_THRESHOLD_": None,
     "CUDA_DEVICE_MAX_CONNECTIONS": None,
     "NVIDIA_TF32_OVERRIDE": ("0", "1"),
+    "TASK_QUEUE_ENABLE": ("0", "1", "2"),
 }
 """Variable -> the words that it takes; None: a number from 0 on."""
 

@@ -52,6 +52,8 @@ JOBS = (
     JobPath("in a job: mode reduce-overhead", {**_DEFAULT, "mode": "reduce-overhead"}, ("gpu", "ascend")),
     JobPath("in a job: mode max-autotune", {**_DEFAULT, "mode": "max-autotune"}, ("gpu",)),
     JobPath("in a job: backend cudagraphs", {"execution": "compile", "backend": "cudagraphs"}, ("gpu",)),
+    JobPath("in a job: backend npugraph_ex", {"execution": "compile", "backend": "npugraph_ex"}, ("ascend",)),
+    JobPath("in a job: backend npugraphs", {"execution": "compile", "backend": "npugraphs"}, ("ascend",)),
 )
 
 

@@ -102,6 +102,8 @@ PATHS = (
     _compile("any shape", dynamic=True),
     _compile("mode lite", mode="lite", versions=">=2.10"),
     _compile("capture only", backend="aot_eager"),
+    _compile("npugraph_ex", backend="npugraph_ex", devices=("ascend",), package="torch_npu"),
+    _compile("npugraphs", backend="npugraphs", devices=("ascend",), package="torch_npu"),
     _compile("TorchAir", backend="torchair", torchair_mode="max-autotune", devices=("ascend",), package="torch_npu"),
     _compile("TorchAir, captured", backend="torchair", torchair_mode="reduce-overhead", devices=("ascend",),
              package="torch_npu"),

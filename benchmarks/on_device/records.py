@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autotune.measure.measurement import Failure, Measurement, Outcome
+from autotune.report.accelerator import accelerator_remarks
 
 Settings = dict[str, Any]
 """A config as plain data."""
@@ -35,6 +36,8 @@ class Tried:
     program: str | None = None
     compiled: bool | None = None
     note: str | None = None
+    copies_s: float | None = None
+    """Of each call, what it takes to copy the outputs of a captured graph."""
 
     @classmethod
     def of(cls, config: Settings, outcome: Outcome) -> Tried:
@@ -52,7 +55,8 @@ class Tried:
             error=seen.relative_error,
             program=seen.program,
             compiled=seen.diagnosis.compiled,
-            note=seen.diagnosis.note,
+            note="; ".join(filter(None, [seen.diagnosis.note, *accelerator_remarks(seen)])) or None,
+            copies_s=seen.copies_s,
         )
 
 

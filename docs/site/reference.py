@@ -116,12 +116,22 @@ def _conditions(*both: Conditions) -> Iterator[str]:
             yield words
     yield from dict.fromkeys(f"releases {each.versions}" for each in both if each.versions)
     yield from dict.fromkeys(f"Python {each.python}" for each in both if each.python)
-    yield from dict.fromkeys(f"package {name}" for each in both for name in each.packages)
+    yield from dict.fromkeys(words for each in both for words in _packages(each))
     if (error := max(each.error for each in both)) > 0:
         yield f"tolerance {error:g} or more"
     yield from dict.fromkeys(need for each in both for need in each.needs)
     if any(each.process for each in both):
         yield "`--process-settings`"
+
+
+def _packages(conditions: Conditions) -> Iterator[str]:
+    """What has to be installed; where only some devices need it, these are named."""
+    if not isinstance(conditions.packages, dict):
+        yield from (f"package {name}" for name in conditions.packages)
+        return
+    for name in dict.fromkeys(name for names in conditions.packages.values() for name in names):
+        devices = [device for device, names in conditions.packages.items() if name in names]
+        yield f"package {name} on {' and '.join(devices)}"
 
 
 # Pages

@@ -22,11 +22,11 @@ from autotune.errors import InputError
 from autotune.job.stats import recorder_of
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.results.export_cache import prewarm
+from autotune.results.export_cache import ConfirmedCaches, prewarm
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import ShippedCache
 from autotune.trial.runner.runner import Runner
-from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
+from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack, unpack
 from autotune.tuned.tuned_config import load_tuned
 from tests.conftest import REPOSITORY
 from tests.tuned.test_cache_file import KEY
@@ -115,6 +115,28 @@ def test_an_artifact_that_is_worth_it(tmp_path, make_request, measurement):
     made = prewarm(make_request({}), tmp_path / "work", tmp_path / "best.cache", trials)
     assert (made.compile_cold_s, made.compile_s, made.key) == (10.0, 2.0, KEY)
     assert made.sha256 == hashlib.sha256((tmp_path / "best.cache").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_was_confirmed_is_what_is_exported(tmp_path, make_request, measurement, is_there):
+    """A compile that picks kernels by timing them may come to others: the caches of the confirmation begin the artifact
+    and the compile that filled them is its cold one; it is compiled anew where they are gone."""
+    seen = []
+
+    def copy_to(target):
+        seen.append(target.exists())
+        if is_there:
+            target.mkdir(parents=True)
+            (target / "kernel").write_text("confirmed")
+        return is_there
+
+    work, trials = tmp_path / "work", Compiles(measurement, 1.0 if is_there else 12.0, 0.5)
+    confirmed = ConfirmedCaches(copy_to, 10.0)
+    made = prewarm(make_request({}), work, tmp_path / "best.cache", trials, confirmed)
+    assert seen == [False]
+    assert (made.compile_cold_s, made.compile_s) == (10.0 if is_there else 12.0, 0.5)
+    unpack((tmp_path / "best.cache").read_bytes(), tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / "kernel").exists() is is_there
 
 
 CONFIG = {"execution": "compile", "behaviour": "right", "latency_ms": 1, "compile_ms": 300}

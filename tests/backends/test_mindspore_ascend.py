@@ -84,6 +84,8 @@ def test_a_setting_of_cann_after_the_first_operator_is_refused(npu):
     with pytest.raises(InvalidConfigError, match="may ignore jit_compile, precision_mode"):
         set_up(GRAPH | {"precision_mode": "force_fp16", "op_compile": True, "kernel_launch": "group-2-8"})
     assert stand_in.calls == [("set_device", "Ascend")]
+    with pytest.raises(InvalidConfigError, match="may ignore MS_DEV_PYNATIVE_FUSION_FLAGS"):
+        set_up({"execution": "pynative", "pynative_fusion": True})
     set_up(GRAPH | {"kernel_launch": "group-2-8"})
     assert stand_in.calls[-1] == ("set_kernel_launch_group", 2, 8)
 

@@ -18,6 +18,7 @@ from tests.conftest import QUICK_BUDGET, REPOSITORY
 
 torch = pytest.importorskip("torch")
 
+from autotune.backends.torch import counters  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
@@ -118,6 +119,7 @@ def test_a_job_applies_a_config_to_a_function(scoring, tmp_path, caplog):
     content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
     loaded = autotune.load("best.yaml")
+    counters.clear()  # It counts what was compiled in this process, by any model and any test.
 
     _, ((x,), keyword) = scoring.build()
     tuned = loaded.apply(scoring.score, on_mismatch="raise", check=True)

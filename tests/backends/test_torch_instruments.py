@@ -36,11 +36,13 @@ class FakeNvml(ModuleType):
     NVMLError = NVMLError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 
-    def __init__(self, *, has_driver: bool = True, num_gpus: int = 1, reasons: int = 0, unsupported=()) -> None:
+    def __init__(
+        self, *, has_driver: bool = True, num_gpus: int = 1, reasons: int = 0, compute_mode: int = 0, unsupported=()
+    ) -> None:
         super().__init__("pynvml")
         self.__spec__ = importlib.machinery.ModuleSpec("pynvml", None)
         self._has_driver, self._num_gpus = has_driver, num_gpus
-        self._reasons, self._unsupported = reasons, unsupported
+        self._reasons, self._compute_mode, self._unsupported = reasons, compute_mode, unsupported
         self._is_ready = False
         self.processes: list[SimpleNamespace] = []
         self.asked: list[str] = []
@@ -81,7 +83,7 @@ ANSWERS = {
     "nvmlDeviceGetTemperature": lambda nvml, handle, sensor: 61,
     "nvmlDeviceGetCurrentClocksEventReasons": lambda nvml, handle: nvml._reasons,
     "nvmlDeviceGetPersistenceMode": lambda nvml, handle: 1,
-    "nvmlDeviceGetComputeMode": lambda nvml, handle: 3,
+    "nvmlDeviceGetComputeMode": lambda nvml, handle: nvml._compute_mode,
     "nvmlDeviceGetMigMode": lambda nvml, handle: [0, 0],
     "nvmlDeviceGetComputeRunningProcesses": lambda nvml, handle: nvml.processes,
     "nvmlSystemGetDriverVersion": lambda nvml: b"580.159.04",
@@ -169,7 +171,7 @@ def test_the_reasons_that_drop_samples_are_known_to_the_binding():
 
 def test_a_device_is_more_than_its_name(nvml):
     """Two GPUs of one name differ in speed by what is set on them."""
-    nvml()
+    nvml(compute_mode=3)
     said = CudaInstruments(FakeCuda()).identity()
     assert said["power limit"] == "700 W"
     assert said["compute mode"] == "exclusive process"
@@ -192,6 +194,14 @@ def test_other_processes_on_the_gpu_are_said(nvml):
     nvml(unsupported=("nvmlDeviceGetComputeRunningProcesses",))
     assert others_on_gpu(cuda) is None
     assert CudaInstruments(cuda).read().num_processes is None
+
+
+def test_a_mode_that_lets_one_process_in_is_said(nvml):
+    """`doctor` tells it before a confirmation fails with an error of CUDA's."""
+    nvml()
+    assert others_on_gpu(FakeCuda()) is None
+    nvml(compute_mode=3)
+    assert others_on_gpu(FakeCuda()) == "compute mode exclusive process: a study needs `default`"
 
 
 def test_nothing_on_the_device_is_set(nvml):
@@ -289,6 +299,23 @@ def test_only_a_cuda_graph_takes_two_calls():
     assert captures_graphs(on_device, Settings(compiled=True, backend="cudagraphs"))
     assert not captures_graphs(on_device, Settings(compiled=True, mode="max-autotune-no-cudagraphs"))
     assert not captures_graphs(on_device, Settings(compiled=False))
+
+
+def test_what_is_copied_can_be_timed():
+    """The same copies as the job gets, of a config with captured graphs alone."""
+    from autotune.backends.torch.backend import TorchBackend
+    from autotune.config import Config
+
+    graphs = Config({"execution": "compile", "backend": "inductor", "mode": "reduce-overhead"})
+    plain = Config({"execution": "compile", "backend": "inductor", "mode": "default"})
+    on_device = torch.nn.Linear(2, 2, device="meta")
+    assert TorchBackend().copies_outputs(on_device, plain) is None
+    assert TorchBackend().copies_outputs(torch.nn.Linear(2, 2), graphs) is None
+    copy = TorchBackend().copies_outputs(on_device, graphs)
+    outputs = (torch.ones(2), {"more": torch.zeros(3)})
+    kept = copy(outputs)
+    assert torch.equal(kept[0], outputs[0])
+    assert kept[0] is not outputs[0]
 
 
 def test_doctor_says_what_else_computes_on_a_gpu(monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -18,8 +18,11 @@ HOT = COOL.model_copy(update={"sm_clock_mhz": 1200, "reasons": ("hw_thermal_slow
 class Device:
     """A device whose readings are scripted, the last one over and over; every event is noted in its order."""
 
-    def __init__(self, *readings: DeviceReading, call_s: float = 1.0) -> None:
-        self._readings = list(readings)
+    def __init__(
+        self, *readings: DeviceReading, call_s: float = 1.0, warming_mhz: Sequence[int] = (1980, 1980)
+    ) -> None:
+        """`warming_mhz`: what is read while the model warms up, which ends once the clock is even."""
+        self._readings = [*(COOL.model_copy(update={"sm_clock_mhz": each}) for each in warming_mhz), *readings]
         self._call_s = call_s
         self.now = 1000.0
         self.events: list[str] = []
@@ -114,6 +117,25 @@ def test_a_driver_that_does_not_tell_leaves_no_state() -> None:
     assert Silent(COOL).in_turns(2, turn_s=2.0).device is None
 
 
+# Warming up
+
+
+def test_the_warm_up_lasts_until_the_clock_is_even() -> None:
+    """A GPU lowers its clock for a while under load, too slowly for two successive calls to show."""
+    device = Device(COOL, call_s=0.125, warming_mhz=[1980, 1900, 1800, 1700, 1590, 1580])
+    samples = device.sampled(min_samples=3, max_samples=3, precision=1e-9)
+    assert samples.steady
+    assert len(samples.warmup_s) == 1 + 5 * 2, "a look after the first call, and five windows of two calls"
+
+
+def test_a_clock_that_never_settles_does_not_hold_the_trial_up() -> None:
+    """The longest warm-up ends it, and the samples are marked."""
+    device = Device(COOL, call_s=0.1, warming_mhz=[1980 - 60 * number for number in range(20)])
+    samples = device.sampled(min_samples=3, max_samples=3, max_warmup_s=2.0)
+    assert not samples.steady
+    assert 0.1 * len(samples.warmup_s) == pytest.approx(2.0, abs=0.2)
+
+
 # Dropping
 
 
@@ -166,7 +188,7 @@ def test_a_power_cap_drops_nothing() -> None:
 
 def test_what_is_dropped_is_told_by_the_stretch() -> None:
     """Either end of it counts: the device was throttled somewhere in between."""
-    watch = DeviceWatch(Device(COOL, HOT, HOT, COOL, COOL))
+    watch = DeviceWatch(Device(COOL, HOT, HOT, COOL, COOL, warming_mhz=()))
     for first, last in ((0, 2), (2, 5), (5, 7)):
         watch.begin(first)
         watch.end(last)

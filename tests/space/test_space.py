@@ -245,6 +245,14 @@ def test_a_value_may_need_a_package_of_some_release(load: Load, package: str, is
     assert space.knobs[0].values == ((1, 2) if is_offered else (1,))
 
 
+@pytest.mark.parametrize(("device", "is_offered"), [("cpu", False), ("ascend", True)])
+def test_a_value_may_need_a_package_on_some_devices(load: Load, device: str, is_offered: bool) -> None:
+    """What a compiler for CPUs needs hides nothing on a host with another one."""
+    value = {"value": 2, "packages": {"cpu": ["there-is-no-such-package"]}, "because": "x"}
+    space = load({"a": {**knob(1), "values": [1, value]}}, device=device)
+    assert space.knobs[0].values == ((1, 2) if is_offered else (1,))
+
+
 @pytest.mark.parametrize(("python", "is_offered"), [("3.11.7", True), ("3.12.0", False)])
 def test_a_value_may_need_a_python(load: Load, python: str, is_offered: bool) -> None:
     """Where a framework reads Python's own bytecode, its release decides."""

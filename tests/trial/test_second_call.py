@@ -11,9 +11,10 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
 from autotune.trial.runner.blocks import Contestant
-from autotune.trial.worker.measure import _compile_s
-from autotune.trial.worker.timed_calls import SecondCall
+from autotune.trial.worker.measure import _compile_s, _copies_s
+from autotune.trial.worker.timed_calls import NUM_COPIES, SecondCall, copying_s
 from autotune.tuning.session import PIPELINED_CALLS, picks_by_timing, sampling_for
+from autotune.workload.arguments import Arguments
 from tests.conftest import with_latency
 
 
@@ -58,6 +59,36 @@ def test_a_job_s_total_has_the_second_call_in_it(measurement):
     assert seen.cold_s == (10.0, 3.0)
     assert Objective.parse("total:10").value(seen) == pytest.approx(10 + 3 + 8 * 0.5)
     assert with_latency(measurement, 0.5, first_call_s=10.0).cold_s == (10.0,)
+
+
+def test_copies_of_outputs_are_timed_beside_the_calls():
+    """Their mean with one wait at the end: within a call nothing waits for a copy either."""
+    device = Device()
+    copied = []
+
+    def copy(outputs):
+        device.now += 0.5
+        copied.append(outputs)
+
+    assert copying_s(copy, "outputs", device.synchronise, lambda: device.now) == pytest.approx(0.5 + 1.0 / NUM_COPIES)
+    assert copied == ["outputs"] * (1 + NUM_COPIES)
+
+
+@pytest.mark.parametrize(
+    ("task", "copies", "is_timed"), [("infer", True, True), ("infer", False, False), ("train", True, False)]
+)
+def test_only_what_is_copied_is_timed(make_request, task, copies, is_timed):
+    """A training step gives a number, and most configs copy nothing."""
+    device = Device()
+    request = make_request({"execution": "compile"})
+    request = request.model_copy(update={"workload": request.workload.model_copy(update={"task": task})})
+    backend = SimpleNamespace(
+        copies_outputs=lambda model, config: (lambda outputs: outputs) if copies else None,
+        synchronise=device.synchronise, clock=lambda: device.now,
+    )  # fmt: skip
+    subject = SimpleNamespace(model=None, stream=None, inputs=[Arguments((1,), {})])
+    lock = SimpleNamespace(take=lambda: None)
+    assert (_copies_s(request, subject, device.step, backend, lock) is not None) is is_timed
 
 
 def test_every_second_pair_of_blocks_begins_with_a_compile_of_its_own(make_request, tmp_path):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from autotune.trial.runner.blocks import Contestant
 from autotune.tuning.cache_store import CacheStore
+from autotune.tuning.confirmed_caches import confirmed_caches, keep_confirmed
 
 
 @pytest.fixture
@@ -98,3 +102,32 @@ def test_the_shelf_is_empty_before_and_after(shelf, how):
     else:
         use()
     assert not shelf.place(2).parent.exists()
+
+
+def test_what_a_confirmation_measured_is_kept_for_the_export(tmp_path, make_request):
+    """Only of configs whose compiler picks kernels by timing them, and only of the latest confirmation."""
+    study = SimpleNamespace(folder=tmp_path / "study")
+
+    def contestant(number, *, picks):
+        cache = tmp_path / "confirm" / str(number)
+        cache.mkdir(parents=True)
+        (cache / "kernel").touch()
+        request = make_request({"execution": "compile"}).model_copy(update={"number": number, "cache": str(cache)})
+        return Contestant(f"trial-{number:04d}", request, compiles_anew=picks)
+
+    keep_confirmed(study, [contestant(0, picks=False), contestant(3, picks=True)])
+    kept = confirmed_caches(study)
+    assert [kept.holds(number) for number in (0, 3)] == [False, True]
+    assert files(kept.place(3)) == ["kernel"]
+    keep_confirmed(study, [contestant(7, picks=True)])
+    assert [kept.holds(number) for number in (3, 7)] == [False, True]
+    keep_confirmed(study, [contestant(8, picks=False)])
+    assert not (study.folder / "confirmed").exists()
+
+
+def test_a_cache_on_another_host_is_not_kept(tmp_path, make_request):
+    """Nothing lies where it should; the export then compiles once more."""
+    request = make_request({"execution": "compile"}).model_copy(update={"cache": str(tmp_path / "elsewhere")})
+    study = SimpleNamespace(folder=tmp_path / "study")
+    keep_confirmed(study, [Contestant("trial-0003", request, compiles_anew=True)])
+    assert not confirmed_caches(study).holds(request.number)

@@ -14,7 +14,13 @@ from autotune.backends.mindspore import ascend
 from autotune.backends.mindspore.compiled_cell import CompiledCell
 from autotune.backends.mindspore.fingerprint import effective_isa, has_queue
 from autotune.backends.mindspore.knob_rows import THREADS
-from autotune.backends.mindspore.knobs import TARGETS, CompileArguments, compile_arguments, process_knobs
+from autotune.backends.mindspore.knobs import (
+    PYNATIVE_FUSION,
+    TARGETS,
+    CompileArguments,
+    compile_arguments,
+    process_knobs,
+)
 from autotune.backends.mindspore.regions import cells_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -46,7 +52,7 @@ def prepare(model: ms.nn.Cell, config: Config, task: Task, changes: UndoLog) -> 
         raise InvalidConfigError(f"knob amp_level: the {type(model).__name__} has mixed precision of its author's own")
     _refuse_threads(config)
     cells_of(model, arguments.region)  # Whatever it refuses is refused before anything is set.
-    ascend.refuse_late(arguments.context)
+    ascend.refuse_late(arguments.context, arguments.variables)
     _set_process(arguments, changes)
     return arguments
 
@@ -108,7 +114,7 @@ _ISA = {"SSE41": 0x1, "AVX": 0x3, "AVX2": 0x7, "AVX512_CORE": 0x27}
 def _set_variable(name: str, value: str, changes: UndoLog) -> None:
     """Settings that share a variable with others of the user's own are added to it."""
     before = os.environ.get(name)
-    whole = value if before is None or name == _CAP else f"{before},{value}"
+    whole = value if before is None or name in (_CAP, PYNATIVE_FUSION) else f"{before},{value}"
     changes.make(lambda: _put_variable(name, whole), lambda: _put_variable(name, before))
     if name == _CAP:
         in_force = effective_isa()

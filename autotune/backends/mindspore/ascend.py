@@ -14,6 +14,7 @@ from typing import Any
 
 import mindspore as ms
 
+from autotune.backends.mindspore.knobs import PYNATIVE_FUSION
 from autotune.backends.mindspore.moved_names import first
 from autotune.errors import InvalidConfigError
 
@@ -23,13 +24,13 @@ _HOMES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
 """Variables of CANN's `set_env.sh`: the folder of the release that the process uses."""
 
 
-def refuse_late(context: Mapping[str, Any]) -> None:
+def refuse_late(context: Mapping[str, Any], variables: Mapping[str, str]) -> None:
     """Settings of CANN come before the device's first operator: later ones "may not take effect", which MindSpore says
-    in a warning only, so that nobody knows what a trial measured.
+    in a warning only, so that nobody knows what a trial measured. Nor is a variable read again.
 
     https://www.mindspore.cn/docs/en/r2.10.0/api_python/mindspore/mindspore.set_context.html, `ascend_config`.
     """
-    settings = context.get("ascend_config", {})
+    settings = [*context.get("ascend_config", {}), *({PYNATIVE_FUSION} & variables.keys())]
     if settings and is_initialised():
         raise InvalidConfigError(
             f"MindSpore has run operators on the NPU already, and may ignore {', '.join(sorted(settings))}: "

@@ -110,6 +110,10 @@ KNOBS: dict[str, Knob] = {
         (None, "SSE41", "AVX", "AVX2", "AVX512_CORE"), Goes.VARIABLE, shows=_READ, devices=("cpu",),
         because="oneDNN computes on CPUs only",
     ),
+    "pynative_fusion": Knob(
+        _SWITCH, Goes.VARIABLE, plain=False, devices=_ON_ASCEND, because="its kernels are for Ascend",
+        since={"2.9": (True,)},
+    ),
     "graph_pipeline": Knob(_SWITCH, Goes.VARIABLE, plain=True, shows=_GRAPHS),
     "step_pipeline": Knob(_SWITCH, Goes.VARIABLE, plain=True, shows=_GRAPHS),
     "kernel_launch": Knob(
@@ -179,6 +183,7 @@ REFUSED = (
     Unsupported({"infer_boost": True, "execution": ["pynative", "jit"]}, "it is a setting of graph mode's JitConfig"),
     Unsupported({"infer_boost": True, "jit_level": ["O1", "O2"]}, "it acts at jit_level O0"),
     Unsupported({"execution": "pynative", "enable_graph_kernel": True}, "without a graph there is nothing to fuse"),
+    Unsupported({"execution": ["graph", "jit"], "pynative_fusion": True}, "it fuses operators that PyNative runs"),
     Unsupported(
         {"execution": "graph", "launch_blocking": True}, "a graph launches its kernels without PyNative's queue"
     ),

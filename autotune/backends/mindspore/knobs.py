@@ -24,6 +24,8 @@ CPU_KERNEL_LIMIT = 6
 """On CPU the fusion compiler (AKG) takes more than 100 s for one kernel of nine chained *, tanh and +, and puts up to
 200 operators into a kernel. Limited to 6, chains of 240 compile in 5 s, and the bundled models run as fast as without
 the limit, within the noise (measured; with 7 the chains hang again)."""
+PYNATIVE_FUSION = "MS_DEV_PYNATIVE_FUSION_FLAGS"
+"""Read once, at the first operator that could be fused."""
 _OLD_CAPTURE = {"ast": "PSJit", "bytecode": "PIJit"}
 """`ms.jit(mode=...)` of releases before 2.6, which have no `capture_mode`."""
 _EXPAND = {"default": "", "norms": "--enable_expand_ops=LayerNorm,Softmax", "none": "--disable_expand_ops=GeLU,BiasAdd"}
@@ -180,6 +182,8 @@ def _variables(config: Config) -> dict[str, str]:
     variables = {}
     if config.get("onednn_isa") is not None:
         variables["ONEDNN_MAX_CPU_ISA"] = str(config["onednn_isa"])
+    if config.get("pynative_fusion", False):
+        variables[PYNATIVE_FUSION] = "--opt_level=1"
     if not (config.get("graph_pipeline", True) and config.get("step_pipeline", True)):
         variables["MS_DEV_RUNTIME_CONF"] = "graph_pipeline:false"
     return variables

@@ -31,6 +31,7 @@ from autotune.backends.torch.capabilities import (
     TorchTraining,
     cache_variables,
 )
+from autotune.backends.torch.cuda_graphs import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
 from autotune.backends.torch.instruments import CudaInstruments, cuda_uuid, others_on_gpu
@@ -203,6 +204,9 @@ class TorchBackend(Backend):
         """A CUDA graph is recorded by the second call: the first one is eager, and warms the memory pool up.
         https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"""
         return 2 if captures_graphs(model, settings_of(config)) else 1
+
+    def copies_outputs(self, model: Any, config: Config) -> Callable[[Any], Any] | None:
+        return copied if captures_graphs(model, settings_of(config)) else None
 
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         settings = settings_of(config)

@@ -33,6 +33,11 @@ class ClonedOutputs:
         return _Copies(_tensors((args, kwargs))).of(self._step(*args, **kwargs))
 
 
+def copied(outputs: Any) -> Any:
+    """The outputs of one call with tensors of their own, as `ClonedOutputs` gives them."""
+    return _Copies(()).of(outputs)
+
+
 class _Copies:
     """Copies of the tensors in one call's outputs, one of each; the caller's own tensors stay what they are."""
 

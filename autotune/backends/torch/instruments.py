@@ -60,9 +60,10 @@ class CudaInstruments:
 
 
 def others_on_gpu(cuda: Any) -> str | None:
-    """Other processes on the GPU that this one would use, in words; asked before anything is computed there."""
+    """What keeps the GPU from being this study's alone, in words: other processes, and a mode in which only one may use
+    it. Asked before anything is computed there."""
     nvml = Nvml.of(cuda_uuid(cuda))
-    return None if nvml is None else nvml.others()
+    return None if nvml is None else "; ".join(filter(None, [nvml.obstacle(), nvml.others()])) or None
 
 
 def _cudnn() -> str | None:

@@ -87,6 +87,11 @@ class Nvml:
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
 
+    def obstacle(self) -> str | None:
+        """Why a study cannot be run on it, in words: confirmations hold several processes on the device at once."""
+        mode = self._ask(self._library.nvmlDeviceGetComputeMode)
+        return None if mode in (None, 0) else f"compute mode {_COMPUTE_MODES.get(mode, mode)}: a study needs `default`"
+
     def others(self) -> str | None:
         """The other processes that compute on it, in words; None where there are none, or the driver does not tell.
 

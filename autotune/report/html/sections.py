@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.doctor.fixes import fix_of
 from autotune.environment import Environment
 from autotune.measure.measurement import Failure, Measurement
+from autotune.report.accelerator import accelerator_facts
 from autotune.report.configs import config_text
 from autotune.report.failure_rules import rule_in_words
 from autotune.report.findings import KINDS, cost_words, findings_of_best
@@ -132,7 +133,7 @@ def _environment(manifest: Manifest, answer: StudyResult) -> Section:
     tables = [Table("What was asked", ("", "value"), asked, frozenset({"", "value"}))]
     record = answer.best or answer.untuned
     if record is not None:
-        machine = _machine(record.measurement.environment)
+        machine = _machine(record.measurement.environment) + accelerator_facts(record.measurement)
         tables.append(Table("Where it was measured", ("", "value"), machine, frozenset({"", "value"})))
     words = "A result holds for this model, machine and release; `verify` measures it again elsewhere."
     return Section("environment", "Environment", words, tuple(tables))

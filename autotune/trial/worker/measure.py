@@ -31,7 +31,7 @@ from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
-from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, first_pass, one_call
+from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, copying_s, first_pass, one_call
 
 PROFILED_CALLS = 5
 DEVICE_TIMES_S = 0.2
@@ -52,7 +52,6 @@ def measure(
     memory = PeakMemory(backend)
     subject = build_subject(request.workload, backend)
     model, inputs = subject.model, subject.inputs
-    tolerance = request.tolerance_for(subject.dtypes)
     task = task_for(request.workload, subject, backend)
 
     with task.recording():
@@ -81,7 +80,9 @@ def measure(
         second = SecondCall(step, backend, clock) if _is_recorded_later(subject, config, backend) else None
         seen = task.observe(second or step, outputs)
         second_call_s = None if second is None else second.seconds
-        errors = check(request, seen, tolerance, task.gate) if request.judged else None
+        # What is recorded in the second call is held as well; without one the check is no part of the compile.
+        compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes()
+        errors = check(request, seen, request.tolerance_for(subject.dtypes), task.gate) if request.judged else None
         del outputs, seen
 
         program = compile_model.program(backend, model, request.config)
@@ -91,7 +92,7 @@ def measure(
         memory.restart()
         samples = _take(request, subject, step, backend, turns, device=device)
         peak_bytes = memory.peak_bytes()
-        device_times = _device_times(subject, step, backend, device)
+        device_times, copies_s = _times_beside(request, subject, step, backend, device)
         device.release()
         task.require_sound(step)
         diagnosis = backend.diagnose(model, config)
@@ -117,6 +118,7 @@ def measure(
         replay=replay,
         second_call_s=second_call_s,
         device_times=device_times,
+        copies_s=copies_s,
     )
 
 
@@ -125,15 +127,33 @@ def _is_recorded_later(subject: Subject, config: Config, backend: Backend) -> bo
     return subject.stream is None and backend.calls_until_compiled(subject.model, config) > 1
 
 
+def _times_beside(
+    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
+) -> tuple[DeviceTimes | None, float | None]:
+    """Of the calls by the device's own clock, and of copies; after the samples, so that no event is recorded within a
+    timed call."""
+    return _device_times(subject, step, backend, device), _copies_s(request, subject, step, backend, device)
+
+
 def _device_times(
     subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
 ) -> DeviceTimes | None:
-    """After the samples, so that no event is recorded within a timed call."""
     if backend.instruments is None or subject.stream is not None:
         return None
     device.take()
     launch = partial(subject.inputs[0].call, step)
     return times_beside(launch, backend.synchronise, backend.instruments, backend.clock, DEVICE_TIMES_S)
+
+
+def _copies_s(
+    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
+) -> float | None:
+    """Of inference with one shape: what a training step gives is a number, whose copy costs nothing."""
+    copy = backend.copies_outputs(subject.model, ConfigParts.of(request.config).settings)
+    if copy is None or subject.stream is not None or request.workload.task == "train":
+        return None
+    device.take()
+    return copying_s(copy, subject.inputs[0].call(step), backend.synchronise, backend.clock)
 
 
 def _compile_s(cold_s: tuple[float | None, ...], replay: Replay | None, samples: Samples) -> float:

@@ -13,6 +13,8 @@ from autotune.measure.sampling import Clock, take_cold_pass
 from autotune.trial.worker.subject import Subject
 from autotune.workload.arguments import Arguments
 
+NUM_COPIES = 20
+
 
 class SecondCall:
     """A step whose first call from here on is timed: the second one of the process."""
@@ -42,6 +44,18 @@ def one_call(step: Callable[..., Any], inputs: Arguments, backend: Backend, time
         backend.synchronise()
 
     return call
+
+
+def copying_s(copy: Callable[[Any], Any], outputs: Any, synchronise: Callable[[], None], clock: Clock) -> float:
+    """Seconds that it takes to copy the outputs of a call: the mean of some copies with one wait at their end, since
+    within a call nothing waits for them either."""
+    copy(outputs)
+    synchronise()
+    start = clock()
+    for _ in range(NUM_COPIES):
+        copy(outputs)
+    synchronise()
+    return (clock() - start) / NUM_COPIES
 
 
 def calls_of_a_pass(

@@ -1,0 +1,43 @@
+"""What is to be known of a measurement on an accelerator, in words: copies, throttling, clocks."""
+
+from __future__ import annotations
+
+import statistics
+
+from autotune.measure.device_state import DeviceState
+from autotune.measure.measurement import Measurement
+from autotune.report.format import percent, seconds
+
+
+def accelerator_remarks(measured: Measurement) -> list[str]:
+    """Nothing on a CPU, and where the driver tells nothing."""
+    copies = [] if measured.copies_s is None else [f"copying its outputs takes {seconds(measured.copies_s)} of a call"]
+    state = measured.samples.device
+    return copies if state is None else [*copies, *_of_state(state)]
+
+
+def accelerator_facts(measured: Measurement) -> list[tuple[str, str]]:
+    """What the device is beside its name, and its clock, power and temperature while samples were taken."""
+    state = measured.samples.device
+    if state is None:
+        return []
+    read = {
+        "SM clock": ([each.sm_clock_mhz for each in state.readings], "MHz"),
+        "power": ([each.power_w for each in state.readings], "W"),
+        "temperature": ([each.temperature_c for each in state.readings], "°C"),
+    }
+    means = [
+        (name, statistics.fmean(known), unit) for name, (values, unit) in read.items() if (known := _known(values))
+    ]
+    return [*state.identity.items(), *((f"mean {name}", f"{mean:.0f} {unit}") for name, mean, unit in means)]
+
+
+def _of_state(state: DeviceState) -> list[str]:
+    if state.always_throttled:
+        return ["the device was throttled all the time"]
+    said = [f"{state.num_dropped} samples dropped: the device was throttled"] if state.num_dropped else []
+    return said + ([f"at its power cap in {percent(state.share_capped)} of the readings"] if state.share_capped else [])
+
+
+def _known(values: list[int | None] | list[float | None]) -> list[float]:
+    return [float(each) for each in values if each is not None]
