@@ -44,7 +44,6 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.runner.probe import find_devices
 from autotune.trial.runner.runner import LiveTrial
 from autotune.trial.runner.runners import Runners
-from autotune.trial.worker.device_lock import FOLDER_VARIABLE, OFF
 
 MOST_LOG_BYTES = 2**20
 """Of a log that is sent back: its end."""
@@ -60,8 +59,6 @@ class DeviceWorker:
     def __init__(self, settings: WorkerSettings) -> None:
         _forget_added_threads()
         self._settings = settings
-        if settings.has_own_processors:
-            os.environ[FOLDER_VARIABLE] = OFF
         _remove_abandoned_homes()
         self._home = Path(tempfile.mkdtemp(prefix=_HOMES))
         self._lock = (self._home / "lock").open("w")
@@ -180,6 +177,8 @@ class DeviceWorker:
         reference.parent.mkdir(parents=True, exist_ok=True)
         wanted = TrialRequest.model_validate_json(order.request)
         request = request_there(order, files, reference, self._home / CACHE / _digest(wanted.cache))
+        if self._settings.has_own_processors:  # Other workers of the machine are timed beside it.
+            request = request.timed_alone_on(*(each for each in wanted.alone_on if each != "device"))
         return request, None if reference.exists() else reference
 
     def _tell_stage(self, job: str, stage: Stage) -> None:
