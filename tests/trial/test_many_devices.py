@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import queue
 import threading
@@ -21,14 +22,15 @@ from autotune.report.workers import about_neighbours, about_workers, workers_tab
 from autotune.results.result import result_of
 from autotune.results.workers import worker_shares
 from autotune.study.neighbours import NEIGHBOURS
-from autotune.trial.folder import OUTCOME_FILE
-from autotune.trial.ray import device_worker
+from autotune.trial.folder import OUTCOME_FILE, TrialFolder
+from autotune.trial.ray import device_worker, worker_caches
 from autotune.trial.ray.device_worker import DeviceWorker
 from autotune.trial.ray.links import LostLinkError
 from autotune.trial.ray.messages import Begin, Ended, Finish, Store, Turn, Warm, WorkerFacts, WorkerSettings
 from autotune.trial.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
 from autotune.trial.ray.trials import ClusterTrials
-from autotune.trial.request import TrialRequest
+from autotune.trial.ray.worker_caches import packed_cache
+from autotune.trial.request import ColdCompile, TrialRequest
 from autotune.tuning.events import NeighboursFound, SearchEnded, TrialLost
 from autotune.tuning.loop import Tuner
 from autotune.tuning.time_budget import TimeBudget
@@ -54,6 +56,7 @@ class ScriptedLink:
     turns: dict = field(default_factory=dict)
     live: dict = field(default_factory=dict)
     unfinished: set = field(default_factory=set)
+    begun: list = field(default_factory=list)
     is_dead: bool = False
 
     def send(self, orders):
@@ -74,6 +77,7 @@ class ScriptedLink:
                     self.waiting.append(self._ended(order.job, {"samples": samples}))
 
     def _begin(self, order):
+        self.begun.append(order)
         request = TrialRequest.model_validate_json(order.request)
         self.ran.append(request.config)
         if self.cluster.kills(self, request.config):
@@ -87,11 +91,12 @@ class ScriptedLink:
         self.sent.append(request)
         is_first = not any(each.place == REFERENCE for each in order.files)
         figures = {"samples": with_latency(self.cluster.measurement, latency_s).samples}
-        self.waiting.append(self._ended(order.job, figures, b"outputs" if is_first else None))
+        cache = b"made by " + self.name.encode() if order.returns_cache else None
+        self.waiting.append(self._ended(order.job, figures, b"outputs" if is_first else None, cache))
 
-    def _ended(self, job, figures, reference=None):
+    def _ended(self, job, figures, reference=None, cache=None):
         outcome = self.cluster.measurement.model_copy(update={**figures, "environment": self.facts.environment})
-        return Ended(job, {OUTCOME_FILE: outcome.model_dump_json().encode()}, reference)
+        return Ended(job, {OUTCOME_FILE: outcome.model_dump_json().encode()}, reference, cache)
 
     def kill(self):
         self.waiting.clear()
@@ -109,6 +114,7 @@ class ScriptedCluster:
     processors: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     machine: str | None = None
+    keys: dict[str, str] = field(default_factory=dict)
     disturbance: float = 1.0
     links: list = field(default_factory=list)
 
@@ -120,7 +126,9 @@ class ScriptedCluster:
         here = self.measurement.environment
         environment = here.model_copy(update={"processor": self.processors.get(name, here.processor)})
         host = self.machine or name
-        facts = WorkerFacts(host, f"boot of {host}", frozenset([0]), "cpu", {"fake": "0"}, environment)
+        facts = WorkerFacts(
+            host, f"boot of {host}", frozenset([0]), "cpu", {"fake": "0"}, environment, self.keys.get(name, "key")
+        )
         return ScriptedLink(name, facts, self, self.slowness[name])
 
     def replace(self, link):
@@ -412,6 +420,41 @@ def test_a_worker_sees_no_path_of_the_driver(make_request, tmp_path):
     assert there.cache.startswith(f"{tmp_path}/w/")
 
 
+@pytest.mark.parametrize("key", ["key", "another"])
+def test_a_cache_made_on_one_worker_serves_another_one_of_the_same_key(make_request, measurement, tmp_path, key):
+    """It travels by value, to a trial and to a live process. Under another key a trial compiles for itself, and its
+    compile is not said to be another one's."""
+    cluster = ScriptedCluster(measurement, {"a": 1.0, "b": 1.0}, keys={"b": key})
+    compiled = {"execution": "compile", "latency_ms": 2}
+    shelf = [tmp_path / "caches" / f"{number:04d}" for number in range(2)]
+    made = [make_request(compiled).cached_in(place, cold=True) for place in shelf]
+    with ClusterTrials(cluster, SETTINGS, measurement) as devices:
+        folders = [TrialFolder(tmp_path / f"{number}") for number in range(3)]
+        for folder, request in zip(folders, made, strict=False):
+            devices.prepare(folder, request)
+        for folder, request in zip(folders, made, strict=False):
+            devices.run(folder, request)
+        a, b = cluster.links
+        assert [link.begun[-1].cache for link in (a, b)] == [None, None]
+        devices.hold(folders[2], made[1].cached_in(shelf[1], cold=False))
+        assert (a.begun[-1].cache == hashlib.sha256(b"made by b").hexdigest()) == (key == "key")
+
+        again = made[0].compiled_already(ColdCompile(trial=0, compile_s=1.0, peak_memory_bytes=None))
+        devices.prepare(folders[1], again)
+        assert devices.run(folders[1], again)
+        assert (b.begun[-1].cache is not None) == (b.sent[-1].compiled_before is not None) == (key == "key")
+        assert b.sent[-1].cold == (key != "key")
+
+
+def test_a_cache_that_is_too_large_does_not_travel(tmp_path, monkeypatch):
+    """Nor does an empty one: the next compile is cold."""
+    (tmp_path / "code").write_bytes(b"x" * 100)
+    assert packed_cache(tmp_path) is not None
+    assert packed_cache(tmp_path / "none") is None
+    monkeypatch.setattr(worker_caches, "MOST_BYTES", 99)
+    assert packed_cache(tmp_path) is None
+
+
 class ThreadLink:
     """A real worker in this process."""
 
@@ -452,7 +495,7 @@ class ThreadCluster:
 @pytest.fixture
 def _known_devices(monkeypatch):
     class Found:
-        version, devices = "0", {"cpu": "fake"}
+        version, devices, compilers = "0", {"cpu": "fake"}, {}
 
     monkeypatch.setattr(device_worker, "find_devices", lambda _: Found)
     monkeypatch.setattr(device_worker, "code_sha256", lambda: "0")
@@ -460,7 +503,8 @@ def _known_devices(monkeypatch):
 
 @pytest.mark.usefixtures("_known_devices")
 def test_real_trials_on_two_workers(make_study, tmp_path, monkeypatch):
-    """Outcomes, logs and reference come back by value, and the workers leave neither processes nor files."""
+    """Outcomes, logs, caches and reference come back by value, the first block of the confirmation begins with such
+    caches, and the workers leave neither processes nor files."""
     homes = tmp_path / "homes"
     homes.mkdir()
     monkeypatch.setattr(device_worker.tempfile, "tempdir", str(homes))
@@ -476,6 +520,9 @@ def test_real_trials_on_two_workers(make_study, tmp_path, monkeypatch):
         if isinstance(each.outcome, Failure) and each.outcome.evidence:
             assert os.path.exists(each.outcome.evidence)
     assert not list(homes.glob("autotune-worker-*"))
+    blocks = [TrialFolder(path).read_outcome() for path in study.folder.glob("confirm/block-01/trial-*")]
+    assert blocks
+    assert all(each.diagnosis.cache_hits for each in blocks if each.diagnosis.compiled)
 
 
 @pytest.mark.slow

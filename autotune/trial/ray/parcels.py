@@ -18,8 +18,8 @@ class Parcels:
     def __init__(self) -> None:
         self._made: dict[tuple[str, str], Parcel] = {}
 
-    def of(self, request: TrialRequest) -> Parcel:
-        """The model's source with its local imports, and the reference outputs once they are there."""
+    def of(self, request: TrialRequest, cache: bytes | None) -> Parcel:
+        """The model's source with its local imports, the reference outputs once they are there, and a compile cache."""
         key = (request.workload.reference, request.workload.search_path)
         if key not in self._made:
             self._made[key] = parcel_of(request)
@@ -32,6 +32,8 @@ class Parcels:
                 self._made[made] = Parcel()
                 self._made[made].add(REFERENCE, reference)
             parcel.include(self._made[made])
+        if cache is not None:
+            parcel.add_cache(cache)
         return parcel
 
 

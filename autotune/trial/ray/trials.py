@@ -18,7 +18,6 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.ray.links import Cluster, LostLinkError
 from autotune.trial.ray.members import MOST_LOSSES, Job, Member, Members
 from autotune.trial.ray.messages import (
-    Begin,
     Ended,
     Finish,
     Order,
@@ -31,6 +30,7 @@ from autotune.trial.ray.messages import (
 )
 from autotune.trial.ray.parcel import order_for
 from autotune.trial.ray.parcels import Parcels, outcome_in
+from autotune.trial.ray.worker_caches import keep, kept_for
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.many_devices import Machine, UntunedAgain, WorkerLostError
 from autotune.trial.runner.runner import LiveTrial, StageCallback
@@ -225,11 +225,15 @@ class ClusterTrials:
     ) -> Job:
         if not is_live and self._takes_turns(member):
             request = request.timed_alone_on("device", "host")
+        cache = None if request.cold else kept_for(Path(request.cache), member.link.facts.code_key)
+        if cache is None and request.compiled_before is not None:
+            request = request.from_empty_caches()
         folder.write_request(request)
         name = f"{folder.path.name}-{next(self._names)}"
         job = Job(name, folder, request, member, is_live=is_live, is_reading=is_reading)
-        parcel = self._parcels.of(request)
-        order: Begin = order_for(name, request, parcel, is_live=is_live, fresh=fresh)
+        parcel = self._parcels.of(request, cache)
+        returns_cache = not (is_live or is_reading)
+        order = order_for(name, request, parcel, is_live=is_live, fresh=fresh, returns_cache=returns_cache)
         new = {digest: content for digest, content in parcel.contents.items() if digest not in member.stored}
         orders: list[Order] = [Store(digest, content) for digest, content in new.items()]
         member.stored.update(new)
@@ -266,6 +270,8 @@ class ClusterTrials:
             case Ended():
                 del member.jobs[job.name]
                 job.outcome = outcome_in(job.folder, report)
+                if report.cache is not None:
+                    keep(Path(job.request.cache), report.cache, member.link.facts.code_key)
                 if report.reference is not None and not Path(job.request.reference).exists():
                     write_whole(Path(job.request.reference), report.reference)
                 self._note(member, job)
