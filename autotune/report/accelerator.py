@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 from autotune.measure.device_state import DeviceState
 from autotune.measure.measurement import Measurement
@@ -21,7 +22,7 @@ def accelerator_facts(measured: Measurement) -> list[tuple[str, str]]:
     state = measured.samples.device
     if state is None:
         return []
-    read = {
+    read: dict[str, tuple[Sequence[float | None], str]] = {
         "SM clock": ([each.sm_clock_mhz for each in state.readings], "MHz"),
         "power": ([each.power_w for each in state.readings], "W"),
         "temperature": ([each.temperature_c for each in state.readings], "°C"),
@@ -39,5 +40,5 @@ def _of_state(state: DeviceState) -> list[str]:
     return said + ([f"at its power cap in {percent(state.share_capped)} of the readings"] if state.share_capped else [])
 
 
-def _known(values: list[int | None] | list[float | None]) -> list[float]:
+def _known(values: Sequence[float | None]) -> list[float]:
     return [float(each) for each in values if each is not None]

@@ -24,6 +24,7 @@ from autotune.report.format import count, num_bytes, percent, promise, seconds, 
 from autotune.report.objectives import shown, stopped
 from autotune.report.progress import Progress
 from autotune.report.ticker import Ticker
+from autotune.report.workers import about_neighbours
 from autotune.space.space import SearchSpace
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import (
@@ -35,6 +36,7 @@ from autotune.tuning.events import (
     Event,
     MachineBusy,
     ModelSaved,
+    NeighboursFound,
     NoiseFloorMeasured,
     SearchEnded,
     SearchStarted,
@@ -76,8 +78,9 @@ class LiveDisplay:
     def __call__(self, event: Event) -> None:
         self._progress.note(event)
         self._ticker.allow(self._progress.may_tick)
-        for line in (*news_of(event), *_before(event), *_between(event), *_after(event), *self._lines_of(event)):
-            self._leave(line)
+        for say in (news_of, _before, _between, _of_workers, _after, self._lines_of):
+            for line in say(event):
+                self._leave(line)
         # Turns follow one another quickly, and nothing is drawn while one is timed.
         if not isinstance(event, StageEntered) or self._progress.phases != self._drawn:
             self._drawn = self._progress.phases
@@ -157,6 +160,14 @@ def _between(event: Event) -> list[str]:
         case DriftChecked():
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
             return [f"drift       {seconds(now_s)}, {change:+.1%} since the start"]
+    return []
+
+
+def _of_workers(event: Event) -> list[str]:
+    """What is said of the workers of a cluster."""
+    match event:
+        case NeighboursFound():
+            return [f"neighbours  {about_neighbours(event.found)}"]
         case TrialLost():
             return [f"trial {event.number:>3}  lost: {event.why}; its config is tried again"]
         case WorkerChanged() if event.stays:

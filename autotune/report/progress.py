@@ -18,6 +18,7 @@ from autotune.tuning.events import (
     DriftCheckStarted,
     Event,
     ModelChecked,
+    NeighboursStarted,
     NoiseFloorStarted,
     SearchStarted,
     StageEntered,
@@ -159,17 +160,19 @@ class Progress:
         return None if self._left is None else self._left[0] - (self._now() - self._left[1])
 
 
+_BEGINNINGS: dict[type, str] = {
+    ModelChecked: "the untuned model against the reference",
+    NoiseFloorStarted: "noise floor, the untuned model against itself",
+    NeighboursStarted: "neighbours, the untuned model alone and beside other workers",
+    DriftCheckStarted: "drift check: the untuned model once more",
+}
+
+
 def _beginning(event: Event) -> str | None:
     """What begins with this event; None if nothing does."""
     match event:
         case TrialStarted():
             return f"trial {event.number}"
-        case ModelChecked():
-            return "the untuned model against the reference"
-        case NoiseFloorStarted():
-            return "noise floor, the untuned model against itself"
-        case DriftCheckStarted():
-            return "drift check: the untuned model once more"
         case ConfigProbed():
             return f"the same error again and again: trial {event.record.number} once more"
-    return None
+    return _BEGINNINGS.get(type(event))

@@ -6,9 +6,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from autotune.report.format import count, seconds
+from autotune.report.format import count, percent, seconds
 from autotune.results.result import StudyResult
 from autotune.results.workers import WorkerShares, worker_shares
+from autotune.study.neighbours import Neighbours
 
 COLUMNS = ("worker", "host", "device", "trials", "time", "untuned")
 TEXTS = frozenset(COLUMNS[:3])
@@ -16,7 +17,7 @@ TEXTS = frozenset(COLUMNS[:3])
 
 def workers_table(answer: StudyResult) -> Group | None:
     """None for a study of one worker."""
-    shares = worker_shares(answer.records)
+    shares = worker_shares(answer.records, answer.neighbours)
     if shares is None:
         return None
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -24,7 +25,8 @@ def workers_table(answer: StudyResult) -> Group | None:
         table.add_column(name, justify="left" if name in TEXTS else "right", no_wrap=name not in TEXTS)
     for row in worker_rows(shares):
         table.add_row(*row)
-    return Group(Text(about_workers(shares), style="italic"), table)
+    lines = [about_workers(shares), *map(about_neighbours, shares.neighbours)]
+    return Group(*(Text(each, style="italic") for each in lines), table)
 
 
 def worker_rows(shares: WorkerShares) -> list[tuple[str, ...]]:
@@ -39,3 +41,10 @@ def about_workers(shares: WorkerShares) -> str:
     """How many there were, and how many trials were lost with one."""
     lost = f"; {count(shares.num_lost)} trials were lost, their configs tried again" if shares.num_lost else ""
     return f"trials measured by {len(shares.workers)} workers, and the untuned model's latency there{lost}"
+
+
+def about_neighbours(found: Neighbours) -> str:
+    """Whether the workers of a machine were timed side by side, and why."""
+    how = "take turns at being timed" if found.disturb else "are timed side by side"
+    why = f"running together changes its untuned latency by {100 * found.moved:+.1f} %"
+    return f"the {len(found.workers)} workers of {found.host} {how}: {why}, chance explains {percent(found.allowed)}"

@@ -12,6 +12,7 @@ from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
+from autotune.study.neighbours import NEIGHBOURS, Neighbours
 from autotune.study.pareto import front
 from autotune.study.records import (
     Confirmation,
@@ -71,6 +72,8 @@ class StudyResult:
     """Number of trials after which the search was within 2 % of its final best."""
     traffic: Traffic | None = None
     """The shapes that the model is called with; None: a single one."""
+    neighbours: list[Neighbours] = field(default_factory=list)
+    """Whether the workers of a machine disturb each other's timing, where a machine had several."""
     home: StudyHome | None = None
     """Where the files of a shared study's trials are; None: beside its records."""
 
@@ -151,6 +154,7 @@ def result_of(study: Study) -> StudyResult:
         artifact=None if best is None else _artifact_of(study, best.number),
         hot_spots=_hot_spots(study, untuned, best),
         traffic=manifest.traffic,
+        neighbours=NEIGHBOURS.read(study),
         home=study.database.home,
     )
 

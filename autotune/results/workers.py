@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.measure.measurement import Measurement
+from autotune.study.neighbours import Neighbours
 from autotune.study.records import TrialRecord
 
 
@@ -30,9 +31,11 @@ class WorkerShares:
     workers: tuple[WorkerShare, ...]
     num_lost: int
     """Trials without an outcome; their configs were tried again."""
+    neighbours: tuple[Neighbours, ...]
+    """The last finding about each machine that had several of them."""
 
 
-def worker_shares(records: Sequence[TrialRecord]) -> WorkerShares | None:
+def worker_shares(records: Sequence[TrialRecord], neighbours: Sequence[Neighbours] = ()) -> WorkerShares | None:
     """None for a study of one worker, or of this machine alone."""
     measured = [(each, each.outcome) for each in records if isinstance(each.outcome, Measurement)]
     names = sorted({outcome.worker.name for _, outcome in measured if outcome.worker is not None})
@@ -44,6 +47,7 @@ def worker_shares(records: Sequence[TrialRecord]) -> WorkerShares | None:
             for name in names
         ),
         sum(each.state == "lost" for each in records),
+        tuple({each.host: each for each in neighbours}.values()),
     )
 
 

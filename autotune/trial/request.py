@@ -20,6 +20,9 @@ from autotune.schema import Record
 from autotune.tuned.cache_file import CacheFile
 from autotune.workload.workload import Workload
 
+Alone = Literal["device", "host"]
+"""What one trial at a time has: its device, or the whole machine with all its devices."""
+
 
 class Limits(Record):
     """Wall seconds that a trial may take, for each stage and in all."""
@@ -63,6 +66,7 @@ class Changes(TypedDict, total=False):
     sampling: SamplingPlan
     profile_in: str | None
     limits: Limits
+    alone_on: tuple[Alone, ...]
 
 
 class TrialRequest(Record):
@@ -109,10 +113,16 @@ class TrialRequest(Record):
     limits: Limits = Limits()
     variables: dict[str, str] = {}
     """Environment variables that are set before the child's Python starts."""
+    alone_on: tuple[Alone, ...] = ("device",)
+    """What no other trial uses while this one is timed."""
 
     def tolerance_for(self, dtypes: Iterable[str]) -> float:
         """The largest accepted relative error for a model with tensors of these element types."""
         return self.tolerance or default_tolerance(dtypes)
+
+    def timed_alone_on(self, *what: Alone) -> TrialRequest:
+        """Nothing else is timed there meanwhile; without arguments it is timed whatever others do."""
+        return self._but(alone_on=what)
 
     def limited_to(self, limits: Limits) -> TrialRequest:
         return self._but(limits=limits)

@@ -10,6 +10,7 @@ from autotune.measure.measurement import Stage
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup
 from autotune.space.space import SearchSpace
+from autotune.study.neighbours import Neighbours
 from autotune.study.records import DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.tuning.failure_rules import FailureRule
@@ -208,6 +209,18 @@ class WorkerChanged:
 
 
 @dataclass(frozen=True)
+class NeighboursStarted:
+    """The untuned model is about to be timed alone and beside the other workers of its machine."""
+
+
+@dataclass(frozen=True)
+class NeighboursFound:
+    """Whether the workers of a machine disturb each other: measured now, or by an earlier run of the study."""
+
+    found: Neighbours
+
+
+@dataclass(frozen=True)
 class TrialLost:
     """A trial's worker was lost; its config is tried again."""
 
@@ -239,6 +252,8 @@ Event = (
     | ConfirmationLooked
     | TimeLeftEstimated
     | WorkerChanged
+    | NeighboursStarted
+    | NeighboursFound
     | TrialLost
 )
 Notify = Callable[[Event], None]

@@ -43,6 +43,7 @@ from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.jobs import num_at_once
 from autotune.tuning.lost_workers import until_no_worker_is_lost
+from autotune.tuning.neighbours import NeighbourCheck
 from autotune.tuning.noise_floor import check_drift, measure_noise_floor, note_drift
 from autotune.tuning.reuse import keep_caches
 from autotune.tuning.session import Session
@@ -84,6 +85,7 @@ class Tuner:
         self._num_lost: Counter[Config] = Counter()
         self._queue = TrialQueue(self._session)
         self._time = TimeBudget(self._session)
+        self._neighbours = NeighbourCheck(self._session)
         self._quiet = BusyMachine(self._session)
         self._failure_rules = FailureRules(study, lambda rule, num_excluded: notify(RuleLearned(rule, num_excluded)))
         self._sources = sources
@@ -287,6 +289,8 @@ class Tuner:
             floor = until_no_worker_is_lost(lambda: measure_noise_floor(self._session))
             if floor is not None:
                 study.noise_floor = floor
+        if self._neighbours.is_due and self._time.has_time_for_noise_floor():
+            self._neighbours.make()
         last = max((each.after for each in study.drift_checks), default=untuned.number)
         newest = max(each.number for each in study.records() if each.state != "running")
         if self._session.devices is not None:

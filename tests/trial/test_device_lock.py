@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from autotune.trial.request import Limits
 from autotune.trial.runner.runners import Runners
 from autotune.trial.worker.device_lock import FOLDER_VARIABLE, DeviceLock, device_key, stages_alone
 from autotune.trial.worker.stages import StageReporter
+from tests.conftest import QUICK_BUDGET, cli_command, cli_environment
+from tests.trial.call_log import CallLog
 
 COMPILED = {"execution": "compile", "latency_ms": 2}
 HOLDER = """
@@ -53,8 +56,8 @@ def locks(tmp_path, monkeypatch):
 def make_lock(tmp_path, make_request, locks):
     """The lock of one more trial."""
 
-    def make(total=60.0):
-        request = make_request(COMPILED, limits=Limits(total=total))
+    def make(total=60.0, **changes):
+        request = make_request(COMPILED, limits=Limits(total=total), **changes)
         folder = TrialFolder(tmp_path / "trial")
         folder.path.mkdir(exist_ok=True)
         return DeviceLock.of(request, Device(), StageReporter(folder))
@@ -123,7 +126,7 @@ def test_a_process_that_takes_turn_after_turn_lets_others_in(make_lock):
 
 def is_alone(lock: DeviceLock) -> bool:
     """Whether nobody waits in the queue."""
-    with lock._files[0].open() as file:
+    with lock._files[0][0].open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -168,6 +171,23 @@ def test_turns_alternate_with_those_of_another_run(tmp_path, make_request, locks
                 assert not is_taken(locks)
         outcomes = [each.finish() for each in live]
     assert [len(each.samples.turns) for each in outcomes] == [2, 2]
+
+
+def test_a_trial_of_another_device_waits_where_the_machine_is_to_be_had_alone(make_lock, locks):
+    """Devices that disturb each other: one trial at a time has all of them. What needs its device alone does not
+    wait, and what needs nothing alone takes no lock."""
+    on_cpu, other = make_lock(alone_on=("device", "host")), make_lock(total=0.1, alone_on=("host",))
+    on_cpu.take()
+    make_lock(alone_on=()).take()
+    other.take()
+    assert other._left_s <= 0
+    other.release()
+    on_cpu.release()
+    again = make_lock(alone_on=("host",))
+    again.take()
+    assert again._left_s == 60.0
+    assert not is_taken(locks)
+    again.release()
 
 
 @pytest.mark.parametrize("folder", ["off", "/no/such/folder"])
@@ -237,3 +257,58 @@ def test_a_stage_that_needs_the_device_waits_for_it(tmp_path, make_lock, locks):
     lock.enter(Stage.CHECK)
     assert is_taken(locks)
     lock.release()
+
+
+@pytest.fixture
+def tune_process(tmp_path, model_file, space_file, locks):
+    """Starts `tune` or another command as a user does; its output goes to a file named after the study."""
+    log, budget = CallLog(tmp_path / "calls"), tmp_path / "budget.yaml"
+    log.write_model(model_file)
+    budget.write_text(QUICK_BUDGET.but(num_trials=4, stop_early=False).model_dump_json())
+    started = []
+
+    def start(study, *arguments):
+        given = arguments or (
+            "tune", "--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
+            "--space", str(space_file), "--study", study, "--budget", str(budget),
+        )  # fmt: skip
+        with (tmp_path / f"{study}.err").open("a") as errors:
+            run = subprocess.Popen(cli_command(*given), cwd=tmp_path, env=cli_environment(), stderr=errors)
+        started.append(run)
+        return run
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("real_clock")
+def test_timings_of_two_whole_runs_never_overlap(tmp_path, tune_process):
+    """Two `tune` of two studies on one device, from the untuned model to the verdict: both succeed, and no process of
+    one is timed while one of the other is."""
+    runs = [tune_process(name) for name in "ab"]
+    assert [each.wait(120) for each in runs] == [0, 0], (tmp_path / "a.err").read_text()
+    spans = CallLog(tmp_path / "calls").timed_spans()
+    assert len(spans) >= 2 * 4
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(spans))
+    said = "".join((tmp_path / f"{name}.err").read_text() for name in "ab")
+    assert "another run times its trials on this device" in said
+    assert not is_taken(tmp_path / "locks")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("real_clock")
+def test_a_killed_run_frees_the_device_for_another_one(tmp_path, tune_process):
+    """kill -9 of one of two `tune`: the other one goes on to its verdict, and `resume` completes the first."""
+    killed, other = tune_process("a"), tune_process("b")
+    while not all(list(tmp_path.glob(f"studies/{name}/trials/*/outcome.json")) for name in "ab"):
+        assert killed.poll() is None
+        time.sleep(0.05)
+    killed.kill()
+    assert other.wait(120) == 0
+    said = [path.read_text() for path in tmp_path.glob("studies/b/**/stderr.txt")]
+    assert said
+    assert not any("timed beside another trial" in each for each in said)
+    assert tune_process("a", "resume", "a").wait(120) == 0

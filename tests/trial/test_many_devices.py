@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import queue
 import threading
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
 from autotune.config import Config
 from autotune.errors import HarnessError
-from autotune.measure.measurement import Failure, Measurement, Reason
+from autotune.measure.measurement import Failure, Measurement, Reason, Samples
 from autotune.measure.statistics import Verdict
 from autotune.report.console import PlainConsole
 from autotune.report.html.sections import sections
-from autotune.report.workers import about_workers, workers_table
+from autotune.report.workers import about_neighbours, about_workers, workers_table
 from autotune.results.result import result_of
 from autotune.results.workers import worker_shares
-from autotune.trial.folder import OUTCOME_FILE
-from autotune.trial.ray import device_worker
+from autotune.study.neighbours import NEIGHBOURS
+from autotune.trial.folder import OUTCOME_FILE, TrialFolder
+from autotune.trial.ray import device_worker, worker_caches
 from autotune.trial.ray.device_worker import DeviceWorker
 from autotune.trial.ray.links import LostLinkError
 from autotune.trial.ray.messages import Begin, Ended, Finish, Store, Turn, Warm, WorkerFacts, WorkerSettings
 from autotune.trial.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
 from autotune.trial.ray.trials import ClusterTrials
-from autotune.trial.request import TrialRequest
-from autotune.tuning.events import TrialLost
+from autotune.trial.ray.worker_caches import packed_cache
+from autotune.trial.request import ColdCompile, TrialRequest
+from autotune.tuning.events import NeighboursFound, SearchEnded, TrialLost
 from autotune.tuning.loop import Tuner
+from autotune.tuning.time_budget import TimeBudget
 from tests.conftest import QUICK_BUDGET, with_latency
+from tests.trial.call_log import CallLog
 
 SETTINGS = WorkerSettings(("fake",), "cpu", {}, {"fake": "0"}, "0")
 SEARCH = QUICK_BUDGET.model_copy(update={"stop_early": False, "num_trials": 8})
@@ -45,7 +52,11 @@ class ScriptedLink:
     slowness: float = 1.0
     waiting: list = field(default_factory=list)
     ran: list = field(default_factory=list)
+    sent: list = field(default_factory=list)
+    turns: dict = field(default_factory=dict)
     live: dict = field(default_factory=dict)
+    unfinished: set = field(default_factory=set)
+    begun: list = field(default_factory=list)
     is_dead: bool = False
 
     def send(self, orders):
@@ -54,28 +65,38 @@ class ScriptedLink:
                 case Begin():
                     self._begin(order)
                 case Turn():
+                    slower = self.cluster.disturbance if self.cluster.is_busy_beside(self) else 1.0
+                    self.turns[order.job].append(slower * self.live[order.job])
                     self.waiting.append(Warm(order.job))
                 case Finish():
-                    self.waiting.append(self.live[order.job])
+                    self.unfinished.discard(order.job)
+                    seconds = self.turns[order.job] or [self.live[order.job]]
+                    samples = Samples(
+                        latency_s=tuple(seconds), steady=True, ended_by="turns", turns=(1,) * len(seconds)
+                    )
+                    self.waiting.append(self._ended(order.job, {"samples": samples}))
 
     def _begin(self, order):
+        self.begun.append(order)
         request = TrialRequest.model_validate_json(order.request)
         self.ran.append(request.config)
         if self.cluster.kills(self, request.config):
             self.is_dead = True
-        outcome = with_latency(
-            self.cluster.measurement,
-            SECONDS[request.config["latency_ms"]] * self.slowness,
-            environment=self.facts.environment,
-        )
-        is_first = not any(each.place == REFERENCE for each in order.files)
-        files = {OUTCOME_FILE: outcome.model_dump_json().encode()}
-        ended = Ended(order.job, files, b"outputs" if is_first else None)
+        latency_s = SECONDS[request.config["latency_ms"]] * self.slowness
         if order.is_live:
-            self.live[order.job] = ended
+            self.live[order.job], self.turns[order.job] = latency_s, []
+            self.unfinished.add(order.job)
             self.waiting.append(Warm(order.job))
-        else:
-            self.waiting.append(ended)
+            return
+        self.sent.append(request)
+        is_first = not any(each.place == REFERENCE for each in order.files)
+        figures = {"samples": with_latency(self.cluster.measurement, latency_s).samples}
+        cache = b"made by " + self.name.encode() if order.returns_cache else None
+        self.waiting.append(self._ended(order.job, figures, b"outputs" if is_first else None, cache))
+
+    def _ended(self, job, figures, reference=None, cache=None):
+        outcome = self.cluster.measurement.model_copy(update={**figures, "environment": self.facts.environment})
+        return Ended(job, {OUTCOME_FILE: outcome.model_dump_json().encode()}, reference, cache)
 
     def kill(self):
         self.waiting.clear()
@@ -83,13 +104,18 @@ class ScriptedLink:
 
 @dataclass
 class ScriptedCluster:
-    """Workers by name with their slowness; the last one answers first. `kills` says which config ends its worker."""
+    """Workers by name with their slowness; the last one answers first. `kills` says which config ends its worker.
+    Each is on a machine of its own, unless `machine` names one for all; there a live turn takes `disturbance` times as
+    long while another worker has one."""
 
     measurement: Measurement
     slowness: dict[str, float]
     kills: object = lambda _link, _config: False
     processors: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    machine: str | None = None
+    keys: dict[str, str] = field(default_factory=dict)
+    disturbance: float = 1.0
     links: list = field(default_factory=list)
 
     def start(self, settings):
@@ -99,7 +125,10 @@ class ScriptedCluster:
     def _link(self, name):
         here = self.measurement.environment
         environment = here.model_copy(update={"processor": self.processors.get(name, here.processor)})
-        facts = WorkerFacts(name, "boot", frozenset([0]), "cpu", {"fake": "0"}, environment)
+        host = self.machine or name
+        facts = WorkerFacts(
+            host, f"boot of {host}", frozenset([0]), "cpu", {"fake": "0"}, environment, self.keys.get(name, "key")
+        )
         return ScriptedLink(name, facts, self, self.slowness[name])
 
     def replace(self, link):
@@ -113,10 +142,16 @@ class ScriptedCluster:
         for link in reversed(links):
             if link.is_dead:
                 return [(link, LostLinkError("it was killed"))]
-            if link.waiting:
-                reports, link.waiting = link.waiting, []
-                return [(link, reports)]
-        raise AssertionError("nobody would ever report")
+        heard = []
+        for link in reversed(links):
+            if link.waiting and (not heard or any(isinstance(each, Warm) for each in link.waiting)):
+                heard.append((link, link.waiting))
+                link.waiting = []
+        assert heard, "nobody would ever report"
+        return heard
+
+    def is_busy_beside(self, link):
+        return any(each is not link and each.waiting for each in self.links)
 
     def close(self):
         pass
@@ -152,6 +187,8 @@ def test_the_verdict_is_that_of_one_worker(make_study, tune):
     assert len({each.config for each in records}) == len(records)
     assert {each.measurement.worker.name for each in records} == {"a", "b", "c"}
     assert all(cluster.ran_on(name) for name in "abc")
+    assert not NEIGHBOURS.read(study), "each is on a machine of its own: there is nothing to compare"
+    assert alone_on(cluster) == {("device",)}
 
 
 def test_every_worker_measures_the_untuned_model_first(make_study, tune):
@@ -219,6 +256,68 @@ def test_the_summary_shows_each_worker(make_study, tune):
     assert all(len(line) <= 80 for line in captured.get().splitlines())
     (section,) = [each for each in sections(study, result_of(study)) if each.name == "workers"]
     assert [row[0] for row in section.tables[0].rows] == ["a", "b"]
+
+
+def alone_on(cluster):
+    """What the trials of the search had for themselves, after the untuned one."""
+    return {each.alone_on for link in cluster.links for each in link.sent if each.number}
+
+
+@pytest.mark.parametrize(("disturbance", "expected"), [(1.5, ("device", "host")), (1.001, ("device",))])
+def test_workers_of_one_machine_are_timed_side_by_side_if_they_do_not_disturb_each_other(
+    make_study, tune, disturbance, expected
+):
+    """Else each has the whole machine while it is timed. The finding is stored, told, and shown with the workers; a
+    later run of the same workers uses it."""
+    study = make_study()
+    few = SEARCH.but(num_trials=3)
+    _, events, cluster = tune(study, {"a": 1.0, "b": 1.0}, few, machine="box", disturbance=disturbance)
+    (found,) = NEIGHBOURS.read(study)
+    assert (found.host, found.workers) == ("box", ("a", "b"))
+    assert found.moved == pytest.approx(disturbance - 1)
+    assert [each.found for each in events if isinstance(each, NeighboursFound)] == [found]
+    assert alone_on(cluster) == {expected}
+    words = "are timed side by side" if expected == ("device",) else "take turns at being timed"
+    assert words in about_neighbours(found)
+    screen = PlainConsole(width=300)
+    with screen.capture() as captured:
+        screen.print(workers_table(result_of(study)))
+    assert about_neighbours(found) in captured.get()
+    (section,) = [each for each in sections(study, result_of(study)) if each.name == "workers"]
+    assert words in section.words
+
+    _, events, cluster = tune(study, {"a": 1.0, "b": 1.0}, SEARCH.but(num_trials=5), machine="box", disturbance=9.0)
+    assert [each.found for each in events if isinstance(each, NeighboursFound)] == [found]
+    assert NEIGHBOURS.read(study) == [found]
+    assert alone_on(cluster) == {expected}
+
+
+def test_without_a_noise_floor_the_workers_of_a_machine_take_turns(make_study, tune, monkeypatch):
+    """A run that has no time to measure it has not shown that they may do otherwise."""
+    monkeypatch.setattr(TimeBudget, "has_time_for_noise_floor", lambda _: False)
+    study = make_study()
+    _, _, cluster = tune(study, {"a": 1.0, "b": 1.0}, SEARCH.but(num_trials=3), machine="box")
+    assert not NEIGHBOURS.read(study)
+    assert alone_on(cluster) == {("device", "host")}
+
+
+def test_a_worker_lost_in_the_check_is_checked_again(make_study, tune):
+    """With the worker that replaces it; nothing that the others held is left running."""
+    study = make_study()
+    killed = []
+
+    def kills(link, _config):
+        if link.name == "b" and not killed:
+            killed.append(link)
+            return True
+        return False
+
+    few = SEARCH.but(num_trials=3)
+    confirmation, _, cluster = tune(study, {"a": 1.0, "b": 1.0}, few, machine="box", kills=kills)
+    assert killed
+    assert confirmation.verdict is Verdict.FASTER
+    assert len(NEIGHBOURS.read(study)) == 1
+    assert all(not link.unfinished for link in cluster.links if not link.is_dead)
 
 
 def test_a_study_of_one_worker_has_no_section_on_workers(make_study, tune):
@@ -321,6 +420,41 @@ def test_a_worker_sees_no_path_of_the_driver(make_request, tmp_path):
     assert there.cache.startswith(f"{tmp_path}/w/")
 
 
+@pytest.mark.parametrize("key", ["key", "another"])
+def test_a_cache_made_on_one_worker_serves_another_one_of_the_same_key(make_request, measurement, tmp_path, key):
+    """It travels by value, to a trial and to a live process. Under another key a trial compiles for itself, and its
+    compile is not said to be another one's."""
+    cluster = ScriptedCluster(measurement, {"a": 1.0, "b": 1.0}, keys={"b": key})
+    compiled = {"execution": "compile", "latency_ms": 2}
+    shelf = [tmp_path / "caches" / f"{number:04d}" for number in range(2)]
+    made = [make_request(compiled).cached_in(place, cold=True) for place in shelf]
+    with ClusterTrials(cluster, SETTINGS, measurement) as devices:
+        folders = [TrialFolder(tmp_path / f"{number}") for number in range(3)]
+        for folder, request in zip(folders, made, strict=False):
+            devices.prepare(folder, request)
+        for folder, request in zip(folders, made, strict=False):
+            devices.run(folder, request)
+        a, b = cluster.links
+        assert [link.begun[-1].cache for link in (a, b)] == [None, None]
+        devices.hold(folders[2], made[1].cached_in(shelf[1], cold=False))
+        assert (a.begun[-1].cache == hashlib.sha256(b"made by b").hexdigest()) == (key == "key")
+
+        again = made[0].compiled_already(ColdCompile(trial=0, compile_s=1.0, peak_memory_bytes=None))
+        devices.prepare(folders[1], again)
+        assert devices.run(folders[1], again)
+        assert (b.begun[-1].cache is not None) == (b.sent[-1].compiled_before is not None) == (key == "key")
+        assert b.sent[-1].cold == (key != "key")
+
+
+def test_a_cache_that_is_too_large_does_not_travel(tmp_path, monkeypatch):
+    """Nor does an empty one: the next compile is cold."""
+    (tmp_path / "code").write_bytes(b"x" * 100)
+    assert packed_cache(tmp_path) is not None
+    assert packed_cache(tmp_path / "none") is None
+    monkeypatch.setattr(worker_caches, "MOST_BYTES", 99)
+    assert packed_cache(tmp_path) is None
+
+
 class ThreadLink:
     """A real worker in this process."""
 
@@ -340,8 +474,8 @@ class ThreadLink:
 class ThreadCluster:
     """Real workers in this process: all but Ray."""
 
-    def __init__(self, num_workers):
-        self.num_workers, self.said = num_workers, queue.SimpleQueue()
+    def __init__(self, num_workers, settings=SETTINGS):
+        self.num_workers, self.settings, self.said = num_workers, settings, queue.SimpleQueue()
 
     def start(self, settings):
         self.links = [ThreadLink(f"w{number}", settings, self.said) for number in range(self.num_workers)]
@@ -351,7 +485,7 @@ class ThreadCluster:
         return [self.said.get(timeout=60)]
 
     def replace(self, link):
-        return ThreadLink(link.name, SETTINGS, self.said)
+        return ThreadLink(link.name, self.settings, self.said)
 
     def close(self):
         for each in self.links:
@@ -361,7 +495,7 @@ class ThreadCluster:
 @pytest.fixture
 def _known_devices(monkeypatch):
     class Found:
-        version, devices = "0", {"cpu": "fake"}
+        version, devices, compilers = "0", {"cpu": "fake"}, {}
 
     monkeypatch.setattr(device_worker, "find_devices", lambda _: Found)
     monkeypatch.setattr(device_worker, "code_sha256", lambda: "0")
@@ -369,7 +503,8 @@ def _known_devices(monkeypatch):
 
 @pytest.mark.usefixtures("_known_devices")
 def test_real_trials_on_two_workers(make_study, tmp_path, monkeypatch):
-    """Outcomes, logs and reference come back by value, and the workers leave neither processes nor files."""
+    """Outcomes, logs, caches and reference come back by value, the first block of the confirmation begins with such
+    caches, and the workers leave neither processes nor files."""
     homes = tmp_path / "homes"
     homes.mkdir()
     monkeypatch.setattr(device_worker.tempfile, "tempdir", str(homes))
@@ -385,6 +520,30 @@ def test_real_trials_on_two_workers(make_study, tmp_path, monkeypatch):
         if isinstance(each.outcome, Failure) and each.outcome.evidence:
             assert os.path.exists(each.outcome.evidence)
     assert not list(homes.glob("autotune-worker-*"))
+    blocks = [TrialFolder(path).read_outcome() for path in study.folder.glob("confirm/block-01/trial-*")]
+    assert blocks
+    assert all(each.diagnosis.cache_hits for each in blocks if each.diagnosis.compiled)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_known_devices", "real_clock")
+def test_timings_of_workers_that_disturb_each_other_do_not_overlap(make_study, tmp_path, model_file):
+    """Real processes of a model that neighbours slow down: from the finding on, one trial is timed after the other."""
+    log = CallLog(tmp_path / "calls")
+    log.write_model(model_file, is_sensitive=True)
+    study, at = make_study(), {}
+    settings = replace(SETTINGS, has_own_processors=True)
+
+    def note(event):
+        at.setdefault(type(event), time.monotonic())
+
+    with ClusterTrials(ThreadCluster(2, settings), settings) as devices:
+        Tuner(study, SEARCH.but(num_trials=12), devices, note, devices=devices).run()
+    (found,) = NEIGHBOURS.read(study)
+    assert found.disturb
+    spans = log.timed_spans(at[NeighboursFound], at[SearchEnded])
+    assert len(spans) >= 4
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(spans))
 
 
 @pytest.mark.usefixtures("_known_devices")

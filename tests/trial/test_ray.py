@@ -19,6 +19,7 @@ from autotune.measure.measurement import Measurement  # noqa: E402
 from autotune.measure.statistics import Verdict  # noqa: E402
 from autotune.study.open import open_study  # noqa: E402
 from autotune.trial.command import code_sha256  # noqa: E402
+from autotune.trial.folder import TrialFolder  # noqa: E402
 from autotune.trial.ray.cluster import SLOTS, RayCluster  # noqa: E402
 from autotune.trial.ray.messages import WorkerSettings  # noqa: E402
 from autotune.trial.ray.trials import ClusterTrials  # noqa: E402
@@ -273,4 +274,6 @@ def test_real_models_are_compiled_on_two_nodes(two_nodes, tmp_path):
     assert len({each.measurement.worker.name for each in measured}) == 2
     assert {each.measurement.diagnosis.compiled for each in measured} == {False, True}
     assert study.confirmation is not None
+    first = [TrialFolder(path).read_outcome() for path in study.folder.glob("confirm/block-01/trial-*")]
+    assert all(each.diagnosis.cache_hits for each in first if each.diagnosis.compiled and each.diagnosis.num_graphs)
     assert run("export", "s", "-o", "best.yaml").returncode == 0

@@ -12,7 +12,7 @@ from autotune.report.findings import KINDS, cost_words, findings_of_best
 from autotune.report.format import count, error, num_bytes, seconds
 from autotune.report.html.content import Section, Table
 from autotune.report.traffic import traffic_document
-from autotune.report.workers import COLUMNS, TEXTS, about_workers, worker_rows
+from autotune.report.workers import COLUMNS, TEXTS, about_neighbours, about_workers, worker_rows
 from autotune.results.result import StudyResult
 from autotune.results.workers import worker_shares
 from autotune.study.manifest import Manifest
@@ -89,11 +89,12 @@ def _traffic(answer: StudyResult) -> Section | None:
 
 
 def _workers(answer: StudyResult) -> Section | None:
-    shares = worker_shares(answer.records)
+    shares = worker_shares(answer.records, answer.neighbours)
     if shares is None:
         return None
     table = Table("Each worker", COLUMNS, worker_rows(shares), TEXTS)
-    words = f"{about_workers(shares).capitalize()}. The confirmation ran on one of them."
+    found = [f"{each[0].upper()}{each[1:]}." for each in map(about_neighbours, shares.neighbours)]
+    words = " ".join([f"{about_workers(shares).capitalize()}.", *found, "The confirmation ran on one of them."])
     return Section("workers", "Workers", words, (table,))
 
 

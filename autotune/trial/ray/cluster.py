@@ -111,7 +111,9 @@ class RayCluster:
 
     def wait(self, links: Sequence[Link]) -> list[tuple[Link, list[Report] | LostLinkError]]:
         by_call = {each.open_call: each for each in links if isinstance(each, RayLink)}
-        ready, _ = self._ray.wait(list(by_call), num_returns=1)
+        self._ray.wait(list(by_call), num_returns=1)
+        # All that are there, so that a worker that reports often does not keep the others from being heard.
+        ready, _ = self._ray.wait(list(by_call), num_returns=len(by_call), timeout=0)
         heard: list[tuple[Link, list[Report] | LostLinkError]] = []
         for call in ready:
             link = by_call[call]

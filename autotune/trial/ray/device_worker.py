@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from autotune import environment
@@ -40,11 +41,12 @@ from autotune.trial.ray.messages import (
     WorkerSettings,
 )
 from autotune.trial.ray.parcel import CACHE, REFERENCE, request_there
+from autotune.trial.ray.worker_caches import code_key, packed_cache
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.probe import find_devices
 from autotune.trial.runner.runner import LiveTrial
 from autotune.trial.runner.runners import Runners
-from autotune.trial.worker.device_lock import FOLDER_VARIABLE, OFF
+from autotune.tuned.cache_file import unpack
 
 MOST_LOG_BYTES = 2**20
 """Of a log that is sent back: its end."""
@@ -60,8 +62,6 @@ class DeviceWorker:
     def __init__(self, settings: WorkerSettings) -> None:
         _forget_added_threads()
         self._settings = settings
-        if settings.has_own_processors:
-            os.environ[FOLDER_VARIABLE] = OFF
         _remove_abandoned_homes()
         self._home = Path(tempfile.mkdtemp(prefix=_HOMES))
         self._lock = (self._home / "lock").open("w")
@@ -77,7 +77,7 @@ class DeviceWorker:
     def facts(self) -> WorkerFacts:
         """What it is, and whether it can measure the study."""
         settings = self._settings
-        versions, devices, problem = {}, {}, None
+        versions, devices, compilers, problem = {}, {}, {}, None
         try:
             for framework in settings.frameworks:
                 found = find_devices(framework)
@@ -85,6 +85,7 @@ class DeviceWorker:
                 if versions[framework] != settings.versions[framework]:
                     problem = f"{framework} {versions[framework]} is installed, and the study is about another release"
                 devices = found.devices
+                compilers[framework] = found.compilers
                 if settings.device != "cpu" and settings.device not in found.devices:
                     problem = f"{framework} finds no {settings.device}"
         except AutotuneError as error:
@@ -99,6 +100,7 @@ class DeviceWorker:
             device=device,
             versions=versions,
             environment=environment.describe(device=device, variables=settings.variables),
+            code_key=code_key(device, versions, compilers),
             problem=problem,
         )
 
@@ -165,8 +167,11 @@ class DeviceWorker:
         outcome = self._runners.run(
             folder, request, fresh=order.fresh, on_stage=lambda stage: self._tell_stage(order.job, stage)
         )
+        ended = self._ended(order.job, outcome, folder, made)
+        if order.returns_cache and isinstance(outcome, Measurement):
+            ended = replace(ended, cache=packed_cache(Path(request.cache)))
+        self._reports.put(ended)
         shutil.rmtree(request.cache, ignore_errors=True)
-        self._reports.put(self._ended(order.job, outcome, folder, made))
         shutil.rmtree(folder.path, ignore_errors=True)
 
     def _request(self, order: Begin) -> tuple[TrialRequest, Path | None]:
@@ -180,6 +185,10 @@ class DeviceWorker:
         reference.parent.mkdir(parents=True, exist_ok=True)
         wanted = TrialRequest.model_validate_json(order.request)
         request = request_there(order, files, reference, self._home / CACHE / _digest(wanted.cache))
+        if self._settings.has_own_processors:  # Other workers of the machine are timed beside it.
+            request = request.timed_alone_on(*(each for each in wanted.alone_on if each != "device"))
+        if order.cache is not None and not Path(request.cache).exists():
+            unpack(self._content(order.cache).read_bytes(), Path(request.cache))
         return request, None if reference.exists() else reference
 
     def _tell_stage(self, job: str, stage: Stage) -> None:

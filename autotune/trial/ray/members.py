@@ -36,6 +36,11 @@ class Job:
     """Why its worker was lost, or left out before the trial began."""
 
     @property
+    def title(self) -> str:
+        """What it is, in words."""
+        return "untuned model" if self.is_reading or self.request.untuned else f"trial {self.request.number}"
+
+    @property
     def is_over(self) -> bool:
         return self.outcome is not None or self.lost is not None
 
@@ -105,6 +110,19 @@ class Members:
                 tip="recorded trials are kept: `resume` continues when the machines are back",
             )
         return left
+
+    def sharing(self) -> list[list[Member]]:
+        """Workers of one machine, where it has several. Containers of one machine are one machine: they share its
+        kernel, and so its boot."""
+        by_boot: dict[str, list[Member]] = {}
+        for each in self.members:
+            if each.is_in:
+                by_boot.setdefault(each.link.facts.boot_id, []).append(each)
+        return [group for group in by_boot.values() if len(group) > 1]
+
+    def named(self, name: str) -> Member:
+        """The worker of a name."""
+        return next(each for each in self.members if each.name == name)
 
     def primary(self) -> Member:
         """The first worker of the largest group of equal ones, or of the group that the answer is for.

@@ -37,6 +37,8 @@ class WorkerFacts:
     versions: dict[str, str]
     """Of the frameworks that it found."""
     environment: Environment
+    code_key: str
+    """Of everything on this host that compiled code depends on: caches of one worker serve another of the same key."""
     problem: str | None = None
     """Why it cannot measure this study; None: it can."""
 
@@ -70,6 +72,10 @@ class Begin:
     """Path in the request -> place of the file or folder that stands for it on the worker."""
     is_live: bool = False
     fresh: bool = False
+    cache: str | None = None
+    """Digest of the packed compile cache that the trial begins with, where its own is not there yet."""
+    returns_cache: bool = False
+    """Send the cache that it leaves, packed, unless it is too large."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ class Ended:
     files: dict[str, bytes] = field(default_factory=dict)
     reference: bytes | None = None
     """The reference outputs, if this trial has written them."""
+    cache: bytes | None = None
+    """The compile cache that it left, packed."""
     refused: str | None = None
     """Why it could not be started; there is no outcome then."""
 

@@ -29,6 +29,8 @@ class Parcel:
 
     files: dict[str, str] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
+    cache: str | None = None
+    """Digest of a packed compile cache."""
 
     def add(self, place: str, path: Path) -> None:
         """Read a file."""
@@ -36,6 +38,11 @@ class Parcel:
         digest = hashlib.sha256(content).hexdigest()
         self.files[place] = digest
         self.contents[digest] = content
+
+    def add_cache(self, packed: bytes) -> None:
+        """The trial begins with it."""
+        self.cache = hashlib.sha256(packed).hexdigest()
+        self.contents[self.cache] = packed
 
     def include(self, other: Parcel) -> None:
         """Take over the files of another."""
@@ -63,7 +70,9 @@ def parcel_of(request: TrialRequest) -> Parcel:
     return parcel
 
 
-def order_for(job: str, request: TrialRequest, parcel: Parcel, *, is_live: bool, fresh: bool) -> Begin:
+def order_for(
+    job: str, request: TrialRequest, parcel: Parcel, *, is_live: bool, fresh: bool, returns_cache: bool = False
+) -> Begin:
     """The order to begin a trial, with the places that stand for its paths on the worker."""
     place, _ = split_reference(request.workload.reference)
     rewritten = {request.workload.search_path: SEARCH_FOLDER}
@@ -76,6 +85,8 @@ def order_for(job: str, request: TrialRequest, parcel: Parcel, *, is_live: bool,
         rewritten=rewritten,
         is_live=is_live,
         fresh=fresh,
+        cache=parcel.cache,
+        returns_cache=returns_cache,
     )
 
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.files import write_whole
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.ray.links import Cluster, LostLinkError
 from autotune.trial.ray.members import MOST_LOSSES, Job, Member, Members
 from autotune.trial.ray.messages import (
-    Begin,
     Ended,
     Finish,
     Order,
@@ -29,9 +28,11 @@ from autotune.trial.ray.messages import (
     Warm,
     WorkerSettings,
 )
-from autotune.trial.ray.parcel import REFERENCE, Parcel, order_for, parcel_of
+from autotune.trial.ray.parcel import order_for
+from autotune.trial.ray.parcels import Parcels, outcome_in
+from autotune.trial.ray.worker_caches import keep, kept_for
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.many_devices import UntunedAgain, WorkerLostError
+from autotune.trial.runner.many_devices import Machine, UntunedAgain, WorkerLostError
 from autotune.trial.runner.runner import LiveTrial, StageCallback
 
 Tell = Callable[[str, str, bool], None]
@@ -62,7 +63,9 @@ class ClusterTrials:
         self._jobs: dict[Path, Job] = {}
         self._live: list[Job] = []
         self._names = itertools.count()
-        self._parcels: dict[tuple[str, str], Parcel] = {}
+        self._parcels = Parcels()
+        self._undisturbed: set[str] = set()
+        """Machines whose workers are timed side by side; those of others take turns."""
         self._drift: list[float] = []
 
     def __enter__(self) -> ClusterTrials:
@@ -109,11 +112,29 @@ class ClusterTrials:
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
         for each in self._live:
             self._require_worker(each)  # The others of its block are lost with it.
-        job = self._send(self._members.primary(), folder, request, is_live=True)
-        self._live.append(job)
-        self._watch(job, on_stage)
-        self._wait_until_warm(job)
-        return _LiveJob(job, self)
+        return self._hold(self._members.primary(), folder, request, on_stage)
+
+    def crowded_machines(self) -> Sequence[Machine]:
+        groups = self._members.sharing()
+        return [Machine(group[0].link.facts.host, tuple(each.name for each in group)) for group in groups]
+
+    def hold_on(self, worker: str, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
+        return self._hold(self._members.named(worker), folder, request)
+
+    def turn_beside(self, measured: LiveTrial, others: Sequence[LiveTrial]) -> None:
+        job, *beside = (each.job for each in (measured, *others) if isinstance(each, _LiveJob))
+        for each in (*beside, job):
+            self._begin_turn(each)
+        while not (job.is_warm or job.is_over):
+            self._listen()
+            for each in beside:
+                if each.is_warm:
+                    self._begin_turn(each)
+        for each in (job, *beside):
+            self._wait_until_warm(each)
+
+    def time_side_by_side(self, workers: Sequence[str]) -> None:
+        self._undisturbed.update(self._members.named(each).link.facts.boot_id for each in workers)
 
     def prepare(self, folder: TrialFolder, request: TrialRequest) -> None:
         self._jobs[folder.path] = self._send_trial(self._members.least_busy(), folder, request)
@@ -142,9 +163,13 @@ class ClusterTrials:
 
     def turn(self, job: Job) -> None:
         """Let a live process take its samples once."""
-        job.is_warm = False
-        job.member.link.send([Turn(job.name)])
+        self._begin_turn(job)
         self._wait_until_warm(job)
+
+    def _begin_turn(self, job: Job) -> None:
+        job.is_warm = False
+        if not job.is_over:
+            job.member.link.send([Turn(job.name)])
 
     def finish(self, job: Job) -> Outcome:
         """End a live process."""
@@ -153,6 +178,15 @@ class ClusterTrials:
         while not job.is_over:
             self._listen()
         return self._outcome_of(job)
+
+    def _hold(
+        self, member: Member, folder: TrialFolder, request: TrialRequest, on_stage: StageCallback | None = None
+    ) -> LiveTrial:
+        job = self._send(member, folder, request, is_live=True)
+        self._live.append(job)
+        self._watch(job, on_stage)
+        self._wait_until_warm(job)
+        return _LiveJob(job, self)
 
     def _wait_until_warm(self, job: Job) -> None:
         while not (job.is_warm or job.is_over):
@@ -189,11 +223,17 @@ class ClusterTrials:
         is_live: bool = False,
         is_reading: bool = False,
     ) -> Job:
+        if not is_live and self._takes_turns(member):
+            request = request.timed_alone_on("device", "host")
+        cache = None if request.cold else kept_for(Path(request.cache), member.link.facts.code_key)
+        if cache is None and request.compiled_before is not None:
+            request = request.from_empty_caches()
         folder.write_request(request)
         name = f"{folder.path.name}-{next(self._names)}"
         job = Job(name, folder, request, member, is_live=is_live, is_reading=is_reading)
-        parcel = self._parcel_of(request)
-        order: Begin = order_for(name, request, parcel, is_live=is_live, fresh=fresh)
+        parcel = self._parcels.of(request, cache)
+        returns_cache = not (is_live or is_reading)
+        order = order_for(name, request, parcel, is_live=is_live, fresh=fresh, returns_cache=returns_cache)
         new = {digest: content for digest, content in parcel.contents.items() if digest not in member.stored}
         orders: list[Order] = [Store(digest, content) for digest, content in new.items()]
         member.stored.update(new)
@@ -201,21 +241,10 @@ class ClusterTrials:
         member.link.send([*orders, order])
         return job
 
-    def _parcel_of(self, request: TrialRequest) -> Parcel:
-        """Each file is read once: what a run of the tool measures does not change under it."""
-        key = (request.workload.reference, request.workload.search_path)
-        if key not in self._parcels:
-            self._parcels[key] = parcel_of(request)
-        parcel = Parcel()
-        parcel.include(self._parcels[key])
-        reference = Path(request.reference)
-        if reference.exists():
-            made = (request.reference, str(reference.stat().st_mtime_ns))
-            if made not in self._parcels:
-                self._parcels[made] = Parcel()
-                self._parcels[made].add(REFERENCE, reference)
-            parcel.include(self._parcels[made])
-        return parcel
+    def _takes_turns(self, member: Member) -> bool:
+        """Another worker of its machine may disturb it."""
+        boot_id = member.link.facts.boot_id
+        return boot_id not in self._undisturbed and any(member in group for group in self._members.sharing())
 
     def _listen(self) -> None:
         """Wait for reports, and take them in."""
@@ -233,14 +262,16 @@ class ClusterTrials:
         match report:
             case StageReached():
                 job.stage = report.stage
-                self._tell(member.name, f"{_name_of(job)}: {report.stage}", False)
+                self._tell(member.name, f"{job.title}: {report.stage}", False)
                 if job.on_stage is not None:
                     job.on_stage(report.stage)
             case Warm():
                 job.is_warm = True
             case Ended():
                 del member.jobs[job.name]
-                job.outcome = _outcome_in(job.folder, report)
+                job.outcome = outcome_in(job.folder, report)
+                if report.cache is not None:
+                    keep(Path(job.request.cache), report.cache, member.link.facts.code_key)
                 if report.reference is not None and not Path(job.request.reference).exists():
                     write_whole(Path(job.request.reference), report.reference)
                 self._note(member, job)
@@ -317,24 +348,3 @@ class _LiveJob:
 
     def finish(self) -> Outcome:
         return self.trials.finish(self.job)
-
-
-def _name_of(job: Job) -> str:
-    return "untuned model" if job.is_reading else f"trial {job.request.number}"
-
-
-def _outcome_in(folder: TrialFolder, ended: Ended) -> Outcome:
-    """Write the files of a trial into the driver's folder, and read the outcome there."""
-    evidence = str(folder.stderr)
-    if ended.refused is not None:
-        return Failure(reason=Reason.HARNESS, stage=Stage.START, error=ended.refused, evidence=evidence)
-    for name, content in ended.files.items():
-        write_whole(folder.path / name, content)
-    outcome = folder.read_outcome()
-    if outcome is None:
-        error = "the worker sent no outcome that this version can read"
-        return Failure(reason=Reason.HARNESS, stage=Stage.START, error=error, evidence=evidence)
-    if isinstance(outcome, Failure):
-        outcome = outcome.model_copy(update={"evidence": evidence})  # The log lies here as well.
-        folder.write_outcome(outcome)
-    return outcome

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.errors import HarnessError
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.runner import PreparedTrials
+from autotune.trial.runner.runner import LiveTrial, PreparedTrials
 
 UntunedAgain = Callable[[str, bool], tuple[TrialFolder, TrialRequest]]
 """Folder and request of one more run of the untuned model: told a name, and whether it is its worker's first one."""
@@ -18,9 +19,18 @@ class WorkerLostError(HarnessError):
     """The worker of a trial died, or its node did: the trial says nothing and is tried again."""
 
 
+@dataclass(frozen=True)
+class Machine:
+    """A host with several workers, by their names."""
+
+    host: str
+    workers: tuple[str, ...]
+
+
 class ManyDevices(PreparedTrials, Protocol):
-    """Trials on several devices, which run side by side. `run`, `hold` and a live process's methods raise
-    WorkerLostError; what has no worker left, HarnessError."""
+    """Trials on several devices, which run side by side; those of one machine take turns at being timed until it has
+    shown that they do not disturb each other. `run`, `hold` and a live process's methods raise WorkerLostError; what
+    has no worker left, HarnessError."""
 
     @property
     def num_workers(self) -> int:
@@ -28,6 +38,18 @@ class ManyDevices(PreparedTrials, Protocol):
 
     def time_untuned_by(self, untuned: UntunedAgain) -> None:
         """How a worker's own runs of the untuned model are made."""
+
+    def crowded_machines(self) -> Sequence[Machine]:
+        """Those that have several workers."""
+
+    def hold_on(self, worker: str, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
+        """As `hold`, on one of several workers; it may be timed whatever its neighbours do."""
+
+    def turn_beside(self, measured: LiveTrial, others: Sequence[LiveTrial]) -> None:
+        """A turn of one live process, all through which the others take turns too."""
+
+    def time_side_by_side(self, workers: Sequence[str]) -> None:
+        """The machine of these workers has shown that they do not disturb each other."""
 
     def next_ended(self, folders: Sequence[TrialFolder]) -> TrialFolder:
         """Wait until one of these prepared trials has ended or is lost; its `run` returns at once then."""

@@ -1,4 +1,5 @@
-"""`DeviceLock`: of all trials on a machine, one at a time is timed on a device, whoever started them.
+"""`DeviceLock`: of all trials on a machine, one at a time is timed on a device, whoever started them. Where the devices
+of the machine disturb each other, one at a time is timed on all of them.
 
 The lock is the kernel's own (flock): it ends with the process that has it, however that one ends. Two files: who wants
 the device waits in the first one's queue, so that a process that takes turn after turn cannot keep the others out.
@@ -25,6 +26,8 @@ FOLDER_VARIABLE = "AUTOTUNE_DEVICE_LOCKS"
 OFF = "off"
 FOLDER = Path("/tmp")
 """Of all users of the machine: `XDG_RUNTIME_DIR` and TMPDIR are another folder for each user or session."""
+HOST = "host"
+"""Key of all devices of a machine together."""
 _LOOK_S = 0.05
 """Between two looks at a lock that another process has: a system call each."""
 _VISIBLE_DEVICES = {
@@ -39,7 +42,7 @@ class DeviceLock:
     `stages` are those that it must not enter without the lock."""
 
     def __init__(
-        self, files: tuple[Path, Path] | None, longest_s: float, progress: StageReporter, stages: frozenset[Stage]
+        self, files: tuple[tuple[Path, Path], ...], longest_s: float, progress: StageReporter, stages: frozenset[Stage]
     ) -> None:
         self._files = files
         self._stages = stages
@@ -52,9 +55,12 @@ class DeviceLock:
     def of(cls, request: TrialRequest, backend: Backend, progress: StageReporter) -> DeviceLock:
         """For the device that the backend has selected."""
         folder = os.environ.get(FOLDER_VARIABLE) or str(FOLDER)
-        name = re.sub(r"[^\w.-]", "_", device_key(request, backend))
-        queue, lock = (Path(folder, f"autotune-{name}.{kind}") for kind in ("queue", "lock"))
-        return cls(None if folder == OFF else (queue, lock), request.limits.total, progress, stages_alone(request))
+        keys = {"device": device_key(request, backend), "host": HOST}
+        # All trials take them in this order, so that no two wait for each other.
+        wanted = [] if folder == OFF else [keys[each] for each in sorted(request.alone_on)]
+        names = [re.sub(r"[^\w.-]", "_", each) for each in wanted]
+        files = tuple((Path(folder, f"autotune-{each}.queue"), Path(folder, f"autotune-{each}.lock")) for each in names)
+        return cls(files, request.limits.total, progress, stages_alone(request))
 
     def enter(self, stage: Stage) -> None:
         """Tell the stage, and have the device before, if the stage needs it for itself."""
@@ -64,15 +70,24 @@ class DeviceLock:
 
     def take(self) -> None:
         """Wait until no other trial has the device. Does nothing where this one has it already."""
-        if self._has_it or self._files is None:
+        if self._has_it or not self._files:
             return
         try:
-            queue, lock = (self._opened(each) for each in self._files)
+            opened = [(self._opened(queue), self._opened(lock)) for queue, lock in self._files]
         except OSError as error:
             print(f"timed without a lock of the device: {error}", file=sys.stderr)
-            self._files = None
+            self._files = ()
             return
         self._has_it = True
+        for queue, lock in opened:
+            self._take(queue, lock)
+
+    def release(self) -> None:
+        """Let others have it."""
+        self._held.close()
+        self._has_it = False
+
+    def _take(self, queue: int, lock: int) -> None:
         if _is_free(queue) and _is_free(lock):
             fcntl.flock(queue, fcntl.LOCK_UN)
             return
@@ -80,11 +95,6 @@ class DeviceLock:
             self._wait_for(queue)
             self._wait_for(lock)
         fcntl.flock(queue, fcntl.LOCK_UN)
-
-    def release(self) -> None:
-        """Let others have it."""
-        self._held.close()
-        self._has_it = False
 
     def _wait_for(self, lock: int) -> None:
         while not _is_free(lock):
