@@ -22,15 +22,12 @@ def accelerator_facts(measured: Measurement) -> list[tuple[str, str]]:
     state = measured.samples.device
     if state is None:
         return []
-    read: dict[str, tuple[Sequence[float | None], str]] = {
-        "SM clock": ([each.sm_clock_mhz for each in state.readings], "MHz"),
-        "power": ([each.power_w for each in state.readings], "W"),
-        "temperature": ([each.temperature_c for each in state.readings], "°C"),
-    }
     means = [
-        (name, statistics.fmean(known), unit) for name, (values, unit) in read.items() if (known := _known(values))
+        ("mean SM clock", _mean([each.sm_clock_mhz for each in state.readings]), "MHz"),
+        ("mean power", _mean([each.power_w for each in state.readings]), "W"),
+        ("mean temperature", _mean([each.temperature_c for each in state.readings]), "°C"),
     ]
-    return [*state.identity.items(), *((f"mean {name}", f"{mean:.0f} {unit}") for name, mean, unit in means)]
+    return [*state.identity.items(), *((name, f"{mean:.0f} {unit}") for name, mean, unit in means if mean is not None)]
 
 
 def _of_state(state: DeviceState) -> list[str]:
@@ -40,5 +37,6 @@ def _of_state(state: DeviceState) -> list[str]:
     return said + ([f"at its power cap in {percent(state.share_capped)} of the readings"] if state.share_capped else [])
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [float(each) for each in values if each is not None]
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return statistics.fmean(known) if known else None

@@ -12,7 +12,7 @@ from pathlib import Path
 from autotune.config import Scalar
 from autotune.workload.workload import Device
 from benchmarks.on_device.records import PathSeen, Tried
-from benchmarks.on_device.session import TOLERANCE, Session
+from benchmarks.on_device.session import LONGEST_TRIAL_S, TOLERANCE, OutOfTimeError, Session
 
 SCRIPT = Path(__file__).with_name("job.py")
 _DEFAULT: dict[str, Scalar] = {"execution": "compile", "backend": "inductor", "mode": "default"}
@@ -29,10 +29,12 @@ class JobPath:
     def run(self, session: Session) -> PathSeen:
         """Run the job. It fails where an output that was kept is wrong, or the guard fell back to the untuned model."""
         command = [sys.executable, str(SCRIPT), session.device, json.dumps(dict(self.config))]
-        limit_s = max(30.0, min(240.0, session.left_s()))
+        limit_s = max(30.0, min(LONGEST_TRIAL_S, session.left_s()))
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
         except subprocess.TimeoutExpired:
+            if limit_s < LONGEST_TRIAL_S:
+                raise OutOfTimeError("the session's time was used up within a job") from None
             return self._failed(f"no end after {limit_s:.0f} s")
         if done.returncode != 0:
             return self._failed((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.config import Config, Scalar
+from autotune.measure.measurement import Failure, Reason
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
@@ -23,6 +24,11 @@ SAMPLING = SamplingPlan(min_samples=20, max_samples=200, max_sampling_s=1.0, max
 """Of a single trial: whether a setting matters is told by studies, and not by these figures."""
 TOLERANCE = 1e-3
 UNTUNED: dict[str, Scalar] = {"execution": "eager"}
+LONGEST_TRIAL_S = 240.0
+
+
+class OutOfTimeError(Exception):
+    """The end of the session cut a trial off, which says nothing about its config: the step is tried again."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,9 @@ class Session:
         )
         outcome = self._trials.run(TrialFolder(path), request)
         TrialFolder(path).drop_leftovers()
+        was_capped = request.limits.total < LONGEST_TRIAL_S
+        if was_capped and isinstance(outcome, Failure) and outcome.reason is Reason.TIMEOUT:
+            raise OutOfTimeError("the session's time was used up within a trial")
         return Tried.of(dict(config), outcome)
 
     @property
@@ -135,7 +144,7 @@ class Session:
 
     def _limits(self) -> Limits:
         """A trial that hangs must not cost more than what is left."""
-        total = max(30.0, min(240.0, self.left_s()))
+        total = max(30.0, min(LONGEST_TRIAL_S, self.left_s()))
         return Limits(compile=total, check=total, total=total)
 
     def _reference(self, subject: Subject) -> Path:

@@ -17,7 +17,7 @@ from autotune.config import Scalar
 from autotune.workload.workload import Device, Task
 from benchmarks.on_device.job import DEVICES
 from benchmarks.on_device.records import PlainSeen, StudySeen, Way
-from benchmarks.on_device.session import MODELS, Session
+from benchmarks.on_device.session import MODELS, OutOfTimeError, Session
 from benchmarks.pairs import PlainScript
 from benchmarks.product import Document, Product, ProductError
 
@@ -31,6 +31,8 @@ MODES: dict[Device, tuple[str, ...]] = {
 }
 """What one would try by hand, one after the other."""
 UNTUNED, TUNED = "untuned", "as exported"
+NO_TIME = "no time was left"
+BEGUN_LATE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,19 @@ class Model:
         return replace(seen, sizes=self.sizes(session))
 
     def run_plainly(self, session: Session, study: StudySeen) -> PlainSeen:
-        """The plain script untuned, as exported, and in each mode by hand: in rounds, forth and back."""
+        """The plain script untuned, as exported, and in each mode by hand: in rounds, forth and back.
+
+        Raises OutOfTimeError where not every way was tried and a session that begins with this has more time for it.
+        """
+        begun_late = session.spent_s() > BEGUN_LATE_S
         with tempfile.TemporaryDirectory(dir=session.folder) as folder:
             settings = self._settings(session.device, study, Path(folder))
             ways = {name: Way() for name in settings}
             for number in range(NUM_PROCESSES):
                 for name in settings if number % 2 == 0 else reversed(list(settings)):
                     ways[name] = self._once(session, settings[name], ways[name], Path(folder))
+        if begun_late and any(way.problem == NO_TIME for way in ways.values()):
+            raise OutOfTimeError("there was no time for every way of running the model")
         return PlainSeen(self.name, study.verdict, study.speedup, ways)
 
     def _settings(self, device: Device, study: StudySeen, folder: Path) -> dict[str, str]:
@@ -85,11 +93,11 @@ class Model:
         if before.problem is not None:
             return before
         if session.left_s() < 20:
-            return before if before.median_s else Way(problem="no time was left")
+            return before if before.median_s else Way(problem=NO_TIME)
         try:
             seen = self._script(session, folder).seen("--settings", settings, timeout_s=max(20.0, session.left_s() - 5))
         except subprocess.TimeoutExpired:
-            return Way(problem="no time was left")
+            return Way(problem=NO_TIME)
         except subprocess.CalledProcessError as error:
             return Way(problem=(str(error.stderr or "").strip().splitlines() or [str(error)])[-1][:300])
         return Way([*before.median_s, seen["median_s"]], [*before.first_call_s, seen["first_call_s"]])

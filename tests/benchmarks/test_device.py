@@ -23,7 +23,7 @@ from benchmarks.on_device.records import (
     TruthSeen,
     Way,
 )
-from benchmarks.on_device.session import Session, Subject
+from benchmarks.on_device.session import OutOfTimeError, Session, Subject
 from benchmarks.record import Conditions, Kept
 from tests.conftest import ScriptedTrials, with_latency
 
@@ -169,6 +169,30 @@ def test_a_trial_is_run_once_in_a_session_and_compared_with_the_untuned_model(se
     assert tried[0].failure == "wrong_result at check: relative error 1"
     assert session.try_(subject, {"execution": "eager"}).failure is None
     assert asked == ["eager", "compile"]
+
+
+@pytest.mark.parametrize("minutes", [1.0, 30.0])
+def test_the_end_of_a_session_is_no_failure_of_a_config(measurement, minutes):
+    """A trial that it cut off is tried again by the next run; one that had its full time has failed."""
+    late = Failure(reason=Reason.TIMEOUT, stage=Stage.COMPILE, error="stopped")
+    trials = ScriptedTrials(lambda name, block, config: measurement if config["execution"] == "eager" else late)
+    with Session("cpu", small=True, minutes=minutes, trials=trials) as session:
+        if minutes > 4:
+            assert session.try_(Subject(), COMPILED).failure == "timeout at compile: stopped"
+            return
+        with pytest.raises(OutOfTimeError):
+            session.try_(Subject(), COMPILED)
+
+
+def test_a_plain_script_is_run_again_where_it_came_too_late(session, monkeypatch):
+    """By a session that begins with it; what has no time in a whole session is said."""
+    study = StudySeen("m", 1.0, 2, 0, "tie", None, {}, None)
+    monkeypatch.setattr(session, "left_s", lambda: 0.0)
+    model = studies.MODELS_BY_WORTH[0]
+    assert {each.problem for each in model.run_plainly(session, study).ways.values()} == {studies.NO_TIME}
+    monkeypatch.setattr(session, "spent_s", lambda: 300.0)
+    with pytest.raises(OutOfTimeError):
+        model.run_plainly(session, study)
 
 
 def test_a_failed_path_has_no_figure(session, measurement):

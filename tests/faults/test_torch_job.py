@@ -12,6 +12,7 @@ import pickle
 import signal
 import threading
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -23,6 +24,7 @@ from tests.conftest import REPOSITORY
 torch = pytest.importorskip("torch")
 
 from torch.nn.utils import parametrize, prune  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from autotune.backends.registry import framework_version  # noqa: E402
@@ -349,6 +351,24 @@ class TestFrozenWeights:
         weights.add([torch.tensor([0.0, float("-inf")])])
         with pytest.raises(InvalidConfigError, match="a weight holds NaN"):
             weights.add([torch.tensor([0.0, float("nan")])])
+
+    def test_a_weight_made_of_others_is_watched_by_these(self):
+        """A quantised weight has no memory of its own: numbers and scales lie in tensors within it. An optimizer knows
+        the weight itself."""
+        inner = [torch.ones(4), torch.ones(4)]
+        weight = TwoTensor(*inner)
+        weights = FrozenWeights()
+        weights.add([weight])
+        weights.add([weight])
+        assert weights.tensors == [weight]
+        assert not weights.have_changed()
+        weights.note_step(SimpleNamespace(param_groups=[{"params": [weight]}]))
+        assert weights.have_changed()
+
+        written = FrozenWeights()
+        written.add([weight])
+        inner[1].add_(1)
+        assert written.have_changed()
 
 
 KINDS = {

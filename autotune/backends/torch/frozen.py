@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from autotune.backends.torch.compiled_step import tensors_in
 from autotune.errors import InvalidConfigError, UnsuitableCallError
@@ -39,8 +40,10 @@ _address = torch.Tensor.data_ptr
 
 @dataclass(frozen=True)
 class _Constants:
-    """What the tensors were when they were compiled in; lists of equal length, so that they compare at once."""
+    """What the weights were when they were compiled in, in lists, so that they compare at once."""
 
+    owners: list[torch.Tensor]
+    """The weights. All else is of the tensors that hold their data, which a quantised weight has several of."""
     tensors: list[torch.Tensor]
     writes: list[int]
     addresses: list[int]
@@ -64,21 +67,23 @@ class FrozenWeights:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._constants = _Constants([], [], [], [], [], [], [])
+        self._constants = _Constants([], [], [], [], [], [], [], [])
         self._next_part: Iterator[tuple[Any, int]] = iter(())
         self._is_stepped = False
 
     def add(self, tensors: Iterable[torch.Tensor]) -> None:
         """These become constants now. Raises InvalidConfigError for tensors that cannot be watched."""
         with self._lock:
-            known = {id(each) for each in self._constants.tensors}
-            new = [each for each in tensors if id(each) not in known]
+            known = {id(each) for each in self._constants.owners}
+            owners = [each for each in tensors if id(each) not in known]
+            new = [held for each in owners for held in _holding(each)]
             if any(each.is_floating_point() and bool(each.isnan().any()) for each in new):
                 raise InvalidConfigError("knob freezing: a weight holds NaN, of which frozen code may make numbers")
             then = self._constants
             words = [word for each in new for word in _sampled(each)]
             parts = [part for each in new for part in _parts(each)]
             self._constants = _Constants(
+                then.owners + owners,
                 then.tensors + new,
                 then.writes + [_count_of_writes(each) for each in new],
                 then.addresses + [each.data_ptr() for each in new],
@@ -92,12 +97,12 @@ class FrozenWeights:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        return self._constants.tensors
+        return self._constants.owners
 
     def note_step(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has just changed its parameters."""
         trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        if any(id(each) in trained for each in self._constants.tensors):
+        if any(id(each) in trained for each in self._constants.owners):
             self._is_stepped = True
 
     def have_changed(self) -> bool:
@@ -165,6 +170,14 @@ def _is_finite(tensor: torch.Tensor) -> bool:
         return True
     total = tensor.sum(dtype=torch.float32 if tensor.element_size() < 4 else None).item()
     return cmath.isfinite(total) or bool(tensor.isfinite().all())
+
+
+def _holding(weight: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors with memory of their own: the weight itself, or those in it, as torchao's weights in 8 bits have."""
+    if not is_traceable_wrapper_subclass(weight):
+        return [weight]
+    names, _ = weight.__tensor_flatten__()  # type: ignore[attr-defined]
+    return [held for name in names for held in _holding(getattr(weight, name))]
 
 
 def _count_of_writes(tensor: torch.Tensor) -> int:
