@@ -43,10 +43,10 @@ class ManyDevices(PreparedTrials, Protocol):
         """Those that have several workers."""
 
     def hold_on(self, worker: str, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
-        """As `hold`, on one of several workers; it may be timed whatever its neighbours do."""
+        """As `hold`, on one of several workers, and without waiting; it may be timed whatever its neighbours do."""
 
-    def turn_beside(self, measured: LiveTrial, others: Sequence[LiveTrial]) -> None:
-        """A turn of one live process, all through which the others take turns too."""
+    def turn_beside(self, measured: LiveTrial, others: Sequence[LiveTrial], *, are_busy: bool) -> None:
+        """A turn of one live process. The others are warm; they are idle all through it, or take turns too."""
 
     def time_side_by_side(self, workers: Sequence[str]) -> None:
         """The machine of these workers has shown that they do not disturb each other."""
