@@ -195,7 +195,7 @@ class ClusterTrials:
     def _require_worker(self, job: Job) -> None:
         if job.lost is not None:
             self._live.clear()
-            raise WorkerLostError(job.lost)
+            raise WorkerLostError(job.lost, job.member.name)
 
     def _watch(self, job: Job, on_stage: StageCallback | None) -> None:
         job.on_stage = on_stage

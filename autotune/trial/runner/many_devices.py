@@ -18,6 +18,11 @@ UntunedAgain = Callable[[str, bool], tuple[TrialFolder, TrialRequest]]
 class WorkerLostError(HarnessError):
     """The worker of a trial died, or its node did: the trial says nothing and is tried again."""
 
+    def __init__(self, message: str, worker: str) -> None:
+        super().__init__(message)
+        self.worker = worker
+        """Its name."""
+
 
 @dataclass(frozen=True)
 class Machine:
