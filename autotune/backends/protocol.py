@@ -102,6 +102,11 @@ class Backend(Protocol):
         """What the selected accelerator has alone in the world; None where the framework does not tell."""
         return None
 
+    def lock_benchmarks(self, taken: Callable[[], AbstractContextManager[None]]) -> bool:
+        """From now on the compiler times its candidates on the device within such a context. False: it has no way to,
+        and compiles as before."""
+        return False
+
     def as_model(self, given: Any) -> Any:
         """What is compiled for what a user gives as the model: a backend may wrap a plain function."""
         return given

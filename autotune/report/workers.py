@@ -11,13 +11,13 @@ from autotune.results.result import StudyResult
 from autotune.results.workers import WorkerShares, worker_shares
 from autotune.study.neighbours import Neighbours
 
-COLUMNS = ("worker", "host", "device", "trials", "time", "untuned")
+COLUMNS = ("worker", "host", "device", "trials", "lost", "time", "untuned")
 TEXTS = frozenset(COLUMNS[:3])
 
 
 def workers_table(answer: StudyResult) -> Group | None:
     """None for a study of one worker."""
-    shares = worker_shares(answer.records, answer.neighbours)
+    shares = worker_shares(answer.records, answer.neighbours, answer.lost_trials)
     if shares is None:
         return None
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -32,7 +32,10 @@ def workers_table(answer: StudyResult) -> Group | None:
 def worker_rows(shares: WorkerShares) -> list[tuple[str, ...]]:
     """A row of `COLUMNS` for each worker."""
     return [
-        (each.name, each.host, each.device, count(each.num_measured), seconds(each.seconds), seconds(each.untuned_s))
+        (
+            *(each.name, each.host, each.device, count(each.num_measured), count(each.num_lost)),
+            *(seconds(each.seconds), seconds(each.untuned_s)),
+        )
         for each in shares.workers
     ]
 

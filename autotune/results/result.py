@@ -12,7 +12,7 @@ from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
-from autotune.study.neighbours import NEIGHBOURS, Neighbours
+from autotune.study.neighbours import LOST_TRIALS, NEIGHBOURS, Neighbours
 from autotune.study.pareto import front
 from autotune.study.records import (
     Confirmation,
@@ -74,6 +74,8 @@ class StudyResult:
     """The shapes that the model is called with; None: a single one."""
     neighbours: list[Neighbours] = field(default_factory=list)
     """Whether the workers of a machine disturb each other's timing, where a machine had several."""
+    lost_trials: list[str] = field(default_factory=list)
+    """The worker of each trial that was lost."""
     home: StudyHome | None = None
     """Where the files of a shared study's trials are; None: beside its records."""
 
@@ -155,6 +157,7 @@ def result_of(study: Study) -> StudyResult:
         hot_spots=_hot_spots(study, untuned, best),
         traffic=manifest.traffic,
         neighbours=NEIGHBOURS.read(study),
+        lost_trials=LOST_TRIALS.read(study),
         home=study.database.home,
     )
 

@@ -1,4 +1,4 @@
-"""`Neighbours`: whether the workers of one machine disturb each other's timing, as a study has measured it."""
+"""What a study keeps of its workers: whether those of one machine disturb each other, and the trials lost with them."""
 
 from __future__ import annotations
 
@@ -38,3 +38,5 @@ class Neighbours(Record):
 
 
 NEIGHBOURS = ListSlot("neighbours", Neighbours)
+LOST_TRIALS = ListSlot("lost_trials", str)
+"""The worker of each trial that was lost."""

@@ -36,13 +36,12 @@ from autotune.tuning.events import (
     SearchEnded,
     SearchStarted,
     TrialEnded,
-    TrialLost,
     TrialStarted,
 )
 from autotune.tuning.failure_rules import FailureRules
 from autotune.tuning.finalists import EQUALLY_FAST, likely_finalists
 from autotune.tuning.jobs import num_at_once
-from autotune.tuning.lost_workers import until_no_worker_is_lost
+from autotune.tuning.lost_workers import note_lost, until_no_worker_is_lost
 from autotune.tuning.neighbours import NeighbourCheck
 from autotune.tuning.noise_floor import check_drift, measure_noise_floor, note_drift
 from autotune.tuning.reuse import keep_caches
@@ -195,7 +194,7 @@ class Tuner:
 
     def _try_again(self, queued: QueuedTrial, longest_s: float, lost: WorkerLostError) -> None:
         """Put the config of a lost trial at the end of the queue, as another trial."""
-        self._notify(TrialLost(queued.asked.number, str(lost)))
+        note_lost(self._study, self._notify, queued.asked.number, lost)
         asked = self._study.ask_for(queued.asked.config, longest_s=self._budget.limits.total)
         if asked is not None:
             self._queue.add(asked, longest_s)

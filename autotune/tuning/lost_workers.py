@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from autotune.study.neighbours import LOST_TRIALS
+from autotune.study.study import Study
 from autotune.trial.runner.many_devices import WorkerLostError
+from autotune.tuning.events import Notify, TrialLost
 
 T = TypeVar("T")
 
@@ -17,3 +20,9 @@ def until_no_worker_is_lost(measure: Callable[[], T]) -> T:
             return measure()
         except WorkerLostError:
             continue
+
+
+def note_lost(study: Study, notify: Notify, number: int, lost: WorkerLostError) -> None:
+    """Say that a trial was lost, and keep with the study on which worker."""
+    notify(TrialLost(number, str(lost)))
+    LOST_TRIALS.add(study, lost.worker)

@@ -66,8 +66,8 @@ def _measure(session: Session, devices: ManyDevices, machine: Machine) -> Neighb
             held.callback(_finish, live[-1])
         for number in range(num_pairs):
             # Each second pair in the other order: a machine that becomes slower would favour one side.
-            for is_beside in (False, True) if number % 2 == 0 else (True, False):
-                devices.turn_beside(live[0], live[1:] if is_beside else [])
+            for are_busy in (False, True) if number % 2 == 0 else (True, False):
+                devices.turn_beside(live[0], live[1:], are_busy=are_busy)
     ended = [each.outcome for each in live if isinstance(each.outcome, Measurement)]
     turns = _medians_of_turns(ended[0]) if len(ended) == len(live) else []
     if len(turns) != 2 * num_pairs:

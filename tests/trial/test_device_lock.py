@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -38,9 +39,13 @@ class Device:
     """Of a backend: its UUID, or that the framework tells none."""
 
     uuid: str | None = None
+    has_hook: bool = False
 
     def device_uuid(self):
         return self.uuid
+
+    def lock_benchmarks(self, taken):
+        return self.has_hook
 
 
 @pytest.fixture
@@ -246,6 +251,67 @@ def test_what_runs_on_an_accelerator_has_it_alone(make_request, device, settings
     request = make_request(settings)
     workload = request.workload.model_copy(update={"framework": "torch", "device": device})
     assert stages_alone(request.model_copy(update={"workload": workload})) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_hook", "expected"),
+    [
+        ({"execution": "compile", "mode": "max-autotune"}, True, {Stage.CHECK}),
+        ({"execution": "compile", "mode": "max-autotune"}, False, {Stage.CHECK, Stage.COMPILE}),
+        ({"execution": "compile", "mode": "max-autotune", "cudnn_benchmark": True}, True, {Stage.CHECK, Stage.COMPILE}),
+    ],
+)
+def test_a_compiler_that_locks_its_benchmarks_compiles_the_rest_beside_others(
+    make_request, tmp_path, locks, settings, has_hook, expected
+):
+    """What cuDNN times is in no benchmark of the compiler: such a config has the device for its whole compile."""
+    request = make_request(settings)
+    workload = request.workload.model_copy(update={"framework": "torch", "device": "gpu"})
+    device, folder = Device("GPU-1", has_hook), TrialFolder(tmp_path)
+    assert (
+        DeviceLock.of(request.model_copy(update={"workload": workload}), device, Progress(folder))._stages == expected
+    )
+
+
+def test_a_benchmark_has_the_device_and_its_wait_is_no_compile_time(make_lock, locks):
+    """Benchmarks within one another take it once. What a trial has already, the end of a benchmark does not free."""
+    lock = make_lock(total=0.1)
+    with lock.taken():
+        with lock.taken():
+            assert is_taken(locks)
+        assert is_taken(locks)
+        other = make_lock(total=0.1)
+        with other.taken():
+            assert other.without_waits(lambda: 1.0)() <= 0.9
+    assert not is_taken(locks)
+    lock.take()
+    with lock.taken():
+        pass
+    assert is_taken(locks)
+    lock.release()
+
+
+@pytest.mark.torch
+def test_inductor_takes_the_lock_around_its_benchmarks():
+    """With its own hook, where the release has it; else it says that it cannot."""
+    benchmarking = pytest.importorskip("torch._inductor.runtime.benchmarking")
+    from autotune.backends.torch.instruments import lock_benchmarks
+
+    entered = []
+
+    @contextmanager
+    def taken():
+        entered.append(1)
+        yield
+
+    has_hook = hasattr(benchmarking, "set_gpu_benchmark_lock_context")
+    assert lock_benchmarks(taken) == has_hook
+    if has_hook:
+        try:
+            assert benchmarking.gpu_benchmark_lock(lambda: 7)() == 7
+        finally:
+            benchmarking.set_gpu_benchmark_lock_context(None)
+        assert entered == [1]
 
 
 def test_a_stage_that_needs_the_device_waits_for_it(tmp_path, make_lock, locks):

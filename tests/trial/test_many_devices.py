@@ -329,12 +329,13 @@ def test_a_study_of_one_worker_has_no_section_on_workers(make_study, tune):
 
 
 def test_lost_trials_are_counted(make_study, tune):
-    """Which worker they ran on is not recorded; that there were some is said."""
+    """All together, and those of each worker."""
     study = make_study()
     tune(study, {"a": 1.0, "b": 1.0, "c": 1.0}, kills=lambda link, _: link.name == "c" and len(link.ran) > 1)
     num_lost = sum(each.state == "lost" for each in study.records())
-    shares = worker_shares(study.records())
+    shares = worker_shares(study.records(), lost_trials=result_of(study).lost_trials)
     assert shares.num_lost == num_lost > 0
+    assert {each.name: each.num_lost for each in shares.workers} == {"a": 0, "b": 0, "c": num_lost}
     assert f"{num_lost} trials were lost" in about_workers(shares)
 
 

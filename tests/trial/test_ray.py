@@ -274,6 +274,8 @@ def test_real_models_are_compiled_on_two_nodes(two_nodes, tmp_path):
     assert len({each.measurement.worker.name for each in measured}) == 2
     assert {each.measurement.diagnosis.compiled for each in measured} == {False, True}
     assert study.confirmation is not None
-    first = [TrialFolder(path).read_outcome() for path in study.folder.glob("confirm/block-01/trial-*")]
-    assert all(each.diagnosis.cache_hits for each in first if each.diagnosis.compiled and each.diagnosis.num_graphs)
+    for path in study.folder.glob("confirm/block-01/trial-*"):
+        config = study.record(int(path.name.removeprefix("trial-"))).config
+        if config.get("backend") == "inductor":  # The search's cache has travelled; aot_eager leaves none.
+            assert TrialFolder(path).read_outcome().diagnosis.cache_hits
     assert run("export", "s", "-o", "best.yaml").returncode == 0

@@ -34,7 +34,7 @@ from autotune.backends.torch.capabilities import (
 from autotune.backends.torch.cuda_graphs import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
-from autotune.backends.torch.instruments import CudaInstruments, cuda_uuid, others_on_gpu
+from autotune.backends.torch.instruments import CudaInstruments, cuda_uuid, lock_benchmarks, others_on_gpu
 from autotune.backends.torch.knobs import process_knobs, settings_of
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
@@ -115,6 +115,9 @@ class TorchBackend(Backend):
 
     def device_uuid(self) -> str | None:
         return cuda_uuid(torch.cuda) if self._device.type == "cuda" else None
+
+    def lock_benchmarks(self, taken: Callable[[], AbstractContextManager[None]]) -> bool:
+        return lock_benchmarks(taken)
 
     def as_model(self, given: Any) -> Any:
         return FunctionModel(given) if is_function(given) else given

@@ -7,6 +7,7 @@ as in Triton's do_bench: https://triton-lang.org/main/python-api/generated/trito
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -75,3 +76,13 @@ def cuda_uuid(cuda: Any) -> str | None:
     """As NVML writes it: CUDA may number its devices in another order, and hide some."""
     uuid = getattr(cuda.get_device_properties(cuda.current_device()), "uuid", None)
     return None if uuid is None else f"GPU-{uuid}"
+
+
+def lock_benchmarks(taken: Callable[[], AbstractContextManager[None]]) -> bool:
+    """Inductor takes this context around each of its benchmarks on a GPU, from torch 2.13 on."""
+    try:
+        from torch._inductor.runtime.benchmarking import set_gpu_benchmark_lock_context
+    except ImportError:
+        return False
+    set_gpu_benchmark_lock_context(taken)
+    return True

@@ -89,7 +89,7 @@ def _traffic(answer: StudyResult) -> Section | None:
 
 
 def _workers(answer: StudyResult) -> Section | None:
-    shares = worker_shares(answer.records, answer.neighbours)
+    shares = worker_shares(answer.records, answer.neighbours, answer.lost_trials)
     if shares is None:
         return None
     table = Table("Each worker", COLUMNS, worker_rows(shares), TEXTS)

@@ -112,17 +112,25 @@ class ClusterTrials:
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
         for each in self._live:
             self._require_worker(each)  # The others of its block are lost with it.
-        return self._hold(self._members.primary(), folder, request, on_stage)
+        live = self.hold_on(self._members.primary().name, folder, request)
+        self._watch(live.job, on_stage)
+        self._wait_until_warm(live.job)
+        return live
 
     def crowded_machines(self) -> Sequence[Machine]:
         groups = self._members.sharing()
         return [Machine(group[0].link.facts.host, tuple(each.name for each in group)) for group in groups]
 
-    def hold_on(self, worker: str, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
-        return self._hold(self._members.named(worker), folder, request)
+    def hold_on(self, worker: str, folder: TrialFolder, request: TrialRequest) -> _LiveJob:
+        job = self._send(self._members.named(worker), folder, request, is_live=True)
+        self._live.append(job)
+        return _LiveJob(job, self)
 
-    def turn_beside(self, measured: LiveTrial, others: Sequence[LiveTrial]) -> None:
-        job, *beside = (each.job for each in (measured, *others) if isinstance(each, _LiveJob))
+    def turn_beside(self, measured: LiveTrial, others: Sequence[LiveTrial], *, are_busy: bool) -> None:
+        job, *others_jobs = (each.job for each in (measured, *others) if isinstance(each, _LiveJob))
+        for each in (job, *others_jobs):
+            self._wait_until_warm(each)
+        beside = others_jobs if are_busy else []
         for each in (*beside, job):
             self._begin_turn(each)
         while not (job.is_warm or job.is_over):
@@ -179,15 +187,6 @@ class ClusterTrials:
             self._listen()
         return self._outcome_of(job)
 
-    def _hold(
-        self, member: Member, folder: TrialFolder, request: TrialRequest, on_stage: StageCallback | None = None
-    ) -> LiveTrial:
-        job = self._send(member, folder, request, is_live=True)
-        self._live.append(job)
-        self._watch(job, on_stage)
-        self._wait_until_warm(job)
-        return _LiveJob(job, self)
-
     def _wait_until_warm(self, job: Job) -> None:
         while not (job.is_warm or job.is_over):
             self._listen()
@@ -196,7 +195,7 @@ class ClusterTrials:
     def _require_worker(self, job: Job) -> None:
         if job.lost is not None:
             self._live.clear()
-            raise WorkerLostError(job.lost)
+            raise WorkerLostError(job.lost, job.member.name)
 
     def _watch(self, job: Job, on_stage: StageCallback | None) -> None:
         job.on_stage = on_stage

@@ -18,6 +18,11 @@ UntunedAgain = Callable[[str, bool], tuple[TrialFolder, TrialRequest]]
 class WorkerLostError(HarnessError):
     """The worker of a trial died, or its node did: the trial says nothing and is tried again."""
 
+    def __init__(self, message: str, worker: str) -> None:
+        super().__init__(message)
+        self.worker = worker
+        """Its name."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -43,10 +48,10 @@ class ManyDevices(PreparedTrials, Protocol):
         """Those that have several workers."""
 
     def hold_on(self, worker: str, folder: TrialFolder, request: TrialRequest) -> LiveTrial:
-        """As `hold`, on one of several workers; it may be timed whatever its neighbours do."""
+        """As `hold`, on one of several workers, and without waiting; it may be timed whatever its neighbours do."""
 
-    def turn_beside(self, measured: LiveTrial, others: Sequence[LiveTrial]) -> None:
-        """A turn of one live process, all through which the others take turns too."""
+    def turn_beside(self, measured: LiveTrial, others: Sequence[LiveTrial], *, are_busy: bool) -> None:
+        """A turn of one live process. The others are warm; they are idle all through it, or take turns too."""
 
     def time_side_by_side(self, workers: Sequence[str]) -> None:
         """The machine of these workers has shown that they do not disturb each other."""

@@ -12,12 +12,14 @@ import os
 import re
 import sys
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
 from autotune.measure.measurement import Stage
+from autotune.measure.sampling import Clock
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.stages import StageReporter
 
@@ -50,17 +52,22 @@ class DeviceLock:
         self._progress = progress
         self._held = ExitStack()
         self._has_it = False
+        self._waited_s = 0.0
 
     @classmethod
     def of(cls, request: TrialRequest, backend: Backend, progress: StageReporter) -> DeviceLock:
-        """For the device that the backend has selected."""
+        """For the device that the backend has selected. A compiler that locks what it times itself compiles the rest
+        beside other trials."""
         folder = os.environ.get(FOLDER_VARIABLE) or str(FOLDER)
         keys = {"device": device_key(request, backend), "host": HOST}
         # All trials take them in this order, so that no two wait for each other.
         wanted = [] if folder == OFF else [keys[each] for each in sorted(request.alone_on)]
         names = [re.sub(r"[^\w.-]", "_", each) for each in wanted]
         files = tuple((Path(folder, f"autotune-{each}.queue"), Path(folder, f"autotune-{each}.lock")) for each in names)
-        return cls(files, request.limits.total, progress, stages_alone(request))
+        lock = cls(files, request.limits.total, progress, stages_alone(request))
+        if Stage.COMPILE in lock._stages and not _picks_in_calls(request) and backend.lock_benchmarks(lock.taken):
+            lock._stages -= {Stage.COMPILE}
+        return lock
 
     def enter(self, stage: Stage) -> None:
         """Tell the stage, and have the device before, if the stage needs it for itself."""
@@ -82,6 +89,21 @@ class DeviceLock:
         for queue, lock in opened:
             self._take(queue, lock)
 
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Have the device inside; whoever had it before has it afterwards."""
+        had_it = self._has_it
+        self.take()
+        try:
+            yield
+        finally:
+            if not had_it:
+                self.release()
+
+    def without_waits(self, clock: Clock) -> Clock:
+        """The clock less the time for which this trial has waited for the device."""
+        return lambda: clock() - self._waited_s
+
     def release(self) -> None:
         """Let others have it."""
         self._held.close()
@@ -91,9 +113,11 @@ class DeviceLock:
         if _is_free(queue) and _is_free(lock):
             fcntl.flock(queue, fcntl.LOCK_UN)
             return
+        begun = time.monotonic()
         with self._progress.queued():
             self._wait_for(queue)
             self._wait_for(lock)
+        self._waited_s += time.monotonic() - begun
         fcntl.flock(queue, fcntl.LOCK_UN)
 
     def _wait_for(self, lock: int) -> None:
@@ -127,8 +151,13 @@ def stages_alone(request: TrialRequest) -> frozenset[Stage]:
     if request.workload.device == "cpu":
         return frozenset()
     entry = entry_of(request.workload.framework)
-    picks = any(request.config.matches(each) for each in (*entry.picks_by_timing, *entry.picks_in_each_process))
+    picks = any(request.config.matches(each) for each in entry.picks_by_timing) or _picks_in_calls(request)
     return frozenset({Stage.CHECK, Stage.COMPILE} if picks else {Stage.CHECK})
+
+
+def _picks_in_calls(request: TrialRequest) -> bool:
+    """A library times its candidates in the model's first call, where no compiler can lock them."""
+    return any(request.config.matches(each) for each in entry_of(request.workload.framework).picks_in_each_process)
 
 
 def _is_free(lock: int) -> bool:
