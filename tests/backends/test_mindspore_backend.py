@@ -358,6 +358,17 @@ def test_an_absent_device_is_a_note_and_an_error():
             MindSporeBackend().prepare(device, 0)
 
 
+def test_operators_are_waited_for_before_the_device_is_looked_up(monkeypatch):
+    """The first time: `synchronize` creates the device if the queue's first operator has not yet, without a lock."""
+    calls = []
+    monkeypatch.setattr(backend._PIPELINE, "sync", lambda: calls.append("wait"))
+    monkeypatch.setattr(backend, "_SYNCHRONISE", lambda: calls.append("synchronize"))
+    here = MindSporeBackend()
+    here.synchronise()
+    here.synchronise()
+    assert calls == ["wait", "synchronize", "synchronize"]
+
+
 @pytest.mark.slow
 def test_a_process_that_has_computed_keeps_its_device():
     """To select the device that a process is on already is no error, though MindSpore takes no selection any more."""

@@ -383,6 +383,22 @@ class TestConfirmation:
         assert confirmation.verdict is Verdict.FASTER
         assert "failed and was run again: crash: SIGSEGV" in confirmation.note
 
+    @pytest.mark.parametrize("where", ["noise floor", "confirmation"])
+    def test_an_untuned_model_that_fails_by_chance_is_run_again(self, study, tune, where):
+        """Three times in a row, of any kind: the study ends with the answer that it would have had."""
+        failures = [Failure(reason="run_error", stage="run", error="RuntimeError: Illegal device type")] * 3
+
+        def fails(_block):
+            return failures.pop() if failures else 10
+
+        if where == "noise floor":
+            confirmation = tune({UNTUNED: 10, DEFAULT: 5}, floor_ms=(10, fails))
+        else:
+            confirmation = tune({UNTUNED: 10, DEFAULT: 5}, {UNTUNED: fails})
+            assert "the untuned model failed and was run again: run_error" in confirmation.note
+        assert not failures
+        assert confirmation.verdict is Verdict.FASTER
+
     def test_the_contest_goes_on_while_a_rival_looks_faster(self, study, tune):
         """One config is proven after four blocks, another looks faster and was hit once: the answer is the best."""
         hit = {1: 5.0, 2: 9.5, 3: 5.02, 4: 4.98}

@@ -152,6 +152,14 @@ class TestVerify:
             self.verify(tmp_path, export(), scripted(**{"first": 8, "second": 2, **failing}))
         assert caught.value.exit_code == 2
 
+    @pytest.mark.parametrize("name", ["untuned", "first"])
+    def test_an_untuned_model_that_fails_by_chance_is_run_again(self, tmp_path, export, scripted, name):
+        """Three processes that crash, before the blocks or in one of them, change nothing of the judgement."""
+        failures = [failure("crash")] * 3
+        trials = scripted(**{"first": 8, "second": 2, name: lambda _block: failures.pop() if failures else 8})
+        assert self.verify(tmp_path, export(), trials).outcome == "holds"
+        assert not failures
+
     @pytest.mark.parametrize("second", [2, failure()], ids=["measured", "failed"])
     def test_another_model_is_not_judged(self, tmp_path, export, scripted, measurement, second):
         """Another shape, class or number of parameters is another model: it was never tuned."""
@@ -213,6 +221,14 @@ class TestCompare:
         document = json.loads(json.dumps(comparison_document(result, ("a", "b"))))
         assert (document["verdict"], document["failed"], document["failure"]) == (word, None, None)
         assert len(document["blocks"]) == num_blocks
+
+    def test_an_untuned_model_that_fails_by_chance_is_run_again(self, tmp_path, export, scripted):
+        """In a block after any failure, so that two answers get their comparison."""
+        failures = [failure("run_error")] * 3
+        trials = scripted(lambda block: failures.pop() if failures and block == 2 else 8, 2)
+        result = measure(paired_run_with_untuned(load_tuned(export()), tmp_path), trials, Budget())
+        assert result.verdict is Verdict.FASTER
+        assert not failures
 
     @pytest.mark.parametrize(
         ("failing", "who"), [({"first": failure()}, "one"), ({"second": failure()}, "two"),

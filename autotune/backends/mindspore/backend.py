@@ -52,6 +52,7 @@ from autotune.workload.workload import Device
 _SYNCHRONISE = first(
     "mindspore._c_expression:synchronize", "mindspore.runtime:synchronize", "mindspore.hal:synchronize"
 )
+_PIPELINE = first("mindspore.graph.api:_pynative_executor", "mindspore.common.api:_pynative_executor")
 _PEAK_MEMORY = first("mindspore.runtime:max_memory_allocated", "mindspore.hal:max_memory_allocated")
 _RESET_PEAK_MEMORY = first("mindspore.runtime:reset_peak_memory_stats", "mindspore.hal:reset_peak_memory_stats")
 _CONTEXT = first("mindspore._c_expression:MSContext")
@@ -72,6 +73,8 @@ class MindSporeBackend(Backend):
 
     warmup_calls = 20
     """The runtime tries other threading strategies during calls 4 to 14 (measured)."""
+    _has_waited = False
+    """In this process, for operators that were queued."""
     evaluation_call = "model.set_train(False)"
     training = MindSporeTraining()
     shapes = MindSporeShapes()
@@ -125,6 +128,13 @@ class MindSporeBackend(Backend):
         return nullcontext()
 
     def synchronise(self) -> None:
+        """The first time the queued operators are waited for by other means. `synchronize` looks the device up before
+        it waits, and creates it if nobody has; so does the queue's thread at its first operator. They take no common
+        lock: of two devices the first is freed while it is used (docs/decisions/0016-mindspore-untuned-crash.md)."""
+        if not self._has_waited:
+            if _PIPELINE is not None:
+                _PIPELINE.sync()
+            self._has_waited = True
         _SYNCHRONISE()
 
     def to_array(self, value: Any) -> NDArray[Any] | None:

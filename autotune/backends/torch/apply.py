@@ -34,6 +34,7 @@ from autotune.errors import InvalidConfigError
 from autotune.measure.diagnosis import BreakKind
 
 _INDUCTOR, _DYNAMO, _FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
+_PASS = "post_grad_custom_pre_pass"
 _NO_HOOK_GUARDS = "skip_nnmodule_hook_guards"
 """True, as PyTorch has it: hooks that a job adds to a module after the first call are never called."""
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -93,7 +94,11 @@ def _compiler(
     model: torch.nn.Module, settings: Settings, arguments: dict[str, Any], weights: FrozenWeights | None
 ) -> Compile:
     if weights is not None:
-        options = {**mode_options(settings.mode), **settings.options}
+        from autotune.backends.torch.nan_keeping import (
+            NanKeeping,  # Imports the compiler, which the first compile pays.
+        )
+
+        options = {**mode_options(settings.mode), **settings.options, _PASS: NanKeeping()}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
         arguments["backend"] = ConstantsSeen(options, weights.add)
     return compiler(arguments, _entries(model, settings))

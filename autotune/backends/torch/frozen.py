@@ -5,13 +5,12 @@ What is compared at each call, for each constant: PyTorch's own count of writes 
 nobody counts (`.data`, NumPy, fused optimizers). Steps of an optimizer are reported by PyTorch. In case all of that
 misses one, a small part of the weights is read again at each call, another part each time.
 
-What the model is given is looked at as well. Frozen code calls oneDNN's fused operators, whose relu makes 0 of NaN, and
-which take inputs of types that the model refuses (measured, 2.13).
+The types of what the model is given are looked at as well: frozen code calls oneDNN's fused operators, some of which
+take types that the model refuses (measured, 2.13).
 """
 
 from __future__ import annotations
 
-import cmath
 import ctypes
 import itertools
 import threading
@@ -142,34 +141,26 @@ class FrozenStep:
                 tip="call the model under torch.no_grad() or torch.inference_mode()",
             )
         inputs = tensors_in((*args, *kwargs.values()))
-        self._require_served(inputs)
+        self._require_known_types(inputs)
         with torch.no_grad() if records else nullcontext():
             result = self._step(*args, **kwargs)
         if self._dtypes is None:
             self._dtypes = {each.dtype for each in inputs}
         return result
 
-    def _require_served(self, inputs: list[torch.Tensor]) -> None:
+    def _require_known_types(self, inputs: list[torch.Tensor]) -> None:
+        if self._dtypes is None:
+            return
         for each in inputs:
-            if self._dtypes is not None and each.dtype not in self._dtypes:
+            if each.dtype not in self._dtypes:
                 raise UnsuitableCallError(
                     f"an input is of type {each.dtype}, which no input of the first call was, and frozen code may take "
                     "types that the model refuses"
                 )
-            if not _is_finite(each):
-                raise UnsuitableCallError("an input holds NaN or inf, of which frozen code may make other numbers")
 
     def _wants_gradients(self) -> bool:
         # The weights of a plain function are no parameters of its model.
         return any(each.requires_grad for each in itertools.chain(self._model.parameters(), self._weights.tensors))
-
-
-def _is_finite(tensor: torch.Tensor) -> bool:
-    """By its sum, which is quick. That of finite numbers may overflow, so only a second look says no."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return True
-    total = tensor.sum(dtype=torch.float32 if tensor.element_size() < 4 else None).item()
-    return cmath.isfinite(total) or bool(tensor.isfinite().all())
 
 
 def _holding(weight: torch.Tensor) -> list[torch.Tensor]:
