@@ -176,7 +176,7 @@ def _holding(weight: torch.Tensor) -> list[torch.Tensor]:
     """The tensors with memory of their own: the weight itself, or those in it, as torchao's weights in 8 bits have."""
     if not is_traceable_wrapper_subclass(weight):
         return [weight]
-    names, _ = weight.__tensor_flatten__()  # type: ignore[attr-defined]
+    names, _ = weight.__tensor_flatten__()
     return [held for name in names for held in _holding(getattr(weight, name))]
 
 
