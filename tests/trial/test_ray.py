@@ -19,7 +19,6 @@ from autotune.measure.measurement import Measurement  # noqa: E402
 from autotune.measure.statistics import Verdict  # noqa: E402
 from autotune.study.open import open_study  # noqa: E402
 from autotune.trial.command import code_sha256  # noqa: E402
-from autotune.trial.folder import TrialFolder  # noqa: E402
 from autotune.trial.ray.cluster import SLOTS, RayCluster  # noqa: E402
 from autotune.trial.ray.messages import WorkerSettings  # noqa: E402
 from autotune.trial.ray.trials import ClusterTrials  # noqa: E402
@@ -274,8 +273,4 @@ def test_real_models_are_compiled_on_two_nodes(two_nodes, tmp_path):
     assert len({each.measurement.worker.name for each in measured}) == 2
     assert {each.measurement.diagnosis.compiled for each in measured} == {False, True}
     assert study.confirmation is not None
-    for path in study.folder.glob("confirm/block-01/trial-*"):
-        config = study.record(int(path.name.removeprefix("trial-"))).config
-        if config.get("backend") == "inductor":  # The search's cache has travelled; aot_eager leaves none.
-            assert TrialFolder(path).read_outcome().diagnosis.cache_hits
     assert run("export", "s", "-o", "best.yaml").returncode == 0
