@@ -1,9 +1,9 @@
 """Frozen code that keeps NaN.
 
 For frozen weights inductor calls oneDNN, with the activation that follows a convolution or a linear layer fused into
-the call. oneDNN's relu, and whatever else clamps (relu6, hardtanh, hardsigmoid), makes a number of NaN (measured, 2.13):
-what went wrong in the model would come out as a plausible answer. Inductor's own kernels keep NaN, as the model does, so
-these activations are theirs. Fused sigmoid, tanh, gelu, silu, hardswish and leaky relu keep it (measured).
+the call. oneDNN's relu, and whatever else clamps (relu6, hardtanh, hardsigmoid), makes a number of NaN (measured on
+2.13): what went wrong in the model would come out as a plausible answer. Inductor's own kernels keep NaN, as the model
+does, so these activations are theirs. Fused sigmoid, tanh, gelu, silu, hardswish and leaky relu keep it (measured).
 """
 
 from __future__ import annotations
