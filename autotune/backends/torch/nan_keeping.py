@@ -25,11 +25,12 @@ class NanKeeping(CustomGraphPass):
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         for node in [*graph.nodes]:
-            if node.target in _CLAMPS and _is_floating(node.args[0]) and not _is_hardswish(node):
+            given: Any = node.args[0] if node.args else None
+            if node.target in _CLAMPS and _is_floating(given) and not _is_hardswish(given):
                 with graph.inserting_before(node):
-                    same = graph.call_function(_aten.mul.Tensor, (node.args[0], 1.0))
-                same.meta.update(node.args[0].meta)
-                node.replace_input_with(node.args[0], same)
+                    same = graph.call_function(_aten.mul.Tensor, (given, 1.0))
+                same.meta.update(given.meta)
+                node.replace_input_with(given, same)
 
     def uuid(self) -> Any:
         """Part of the key under which inductor caches what it compiled."""
@@ -41,7 +42,6 @@ def _is_floating(argument: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _is_hardswish(clamp: torch.fx.Node) -> bool:
+def _is_hardswish(shifted: Any) -> bool:
     """`x * clamp(x + 3)`, whose product keeps NaN. A hardsigmoid is fused only where nothing else uses `x`."""
-    shifted: Any = clamp.args[0]
-    return shifted.target == _aten.add.Tensor and len(shifted.args[0].users) > 1
+    return bool(shifted.target == _aten.add.Tensor and len(shifted.args[0].users) > 1)
