@@ -1,7 +1,7 @@
 """Frozen code that keeps NaN.
 
 For frozen weights inductor calls oneDNN, with the activation that follows a convolution or a linear layer fused into
-the call. oneDNN's relu, and whatever else clamps (relu6, hardtanh, hardsigmoid), makes a number of NaN (measured,
+the call. oneDNN's relu, and whatever else clamps (relu6, hardtanh, hardsigmoid), makes a number of NaN (measured on
 2.13): what went wrong in the model would come out as a plausible answer. Inductor's own kernels keep NaN, as the model
 does, so these activations are theirs. Fused sigmoid, tanh, gelu, silu, hardswish and leaky relu keep it (measured).
 """
@@ -25,11 +25,12 @@ class NanKeeping(CustomGraphPass):
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         for node in [*graph.nodes]:
-            if node.target in _CLAMPS and _is_floating(node.args[0]) and not _is_hardswish(node):
+            given: Any = node.args[0] if node.args else None
+            if node.target in _CLAMPS and _is_floating(given) and not _is_hardswish(given):
                 with graph.inserting_before(node):
-                    same = graph.call_function(_aten.mul.Tensor, (node.args[0], 1.0))
-                same.meta.update(node.args[0].meta)
-                node.replace_input_with(node.args[0], same)
+                    same = graph.call_function(_aten.mul.Tensor, (given, 1.0))
+                same.meta.update(given.meta)
+                node.replace_input_with(given, same)
 
     def uuid(self) -> Any:
         """Part of the key under which inductor caches what it compiled."""
@@ -41,7 +42,6 @@ def _is_floating(argument: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _is_hardswish(clamp: torch.fx.Node) -> bool:
+def _is_hardswish(shifted: Any) -> bool:
     """`x * clamp(x + 3)`, whose product keeps NaN. A hardsigmoid is fused only where nothing else uses `x`."""
-    shifted: Any = clamp.args[0]
-    return shifted.target == _aten.add.Tensor and len(shifted.args[0].users) > 1
+    return bool(shifted.target == _aten.add.Tensor and len(shifted.args[0].users) > 1)
