@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -397,6 +398,24 @@ def test_settings_are_read(block: Block) -> None:
         assert Budget.model_validate(content) == Budget()
 
 
-def test_all_blocks_are_of_a_known_language() -> None:
-    """So that no block is left out."""
+def test_no_block_is_left_out() -> None:
+    """Each page is read, each fence on it begins or ends a block, and each block is of a language that is checked."""
+    pages = {path for folder in ("", "examples", "benchmarks") for path in (REPOSITORY / folder).glob("*.md")}
+    unread = {name_of(each) for each in pages.union((REPOSITORY / "docs").rglob("*.md"))} - set(map(name_of, PAGES))
+    assert unread <= {"CHANGELOG.md"}
+    fence = re.compile(r"^[ >]*(?:`{3,}|~{3,})", re.MULTILINE)
+    fences = {each: len(fence.findall(each.read_text(encoding="utf-8"))) for each in PAGES}
+    found = Counter(each.page for each in blocks())
+    assert {each: 2 * found[each] for each in PAGES} == fences
     assert {each.language for each in blocks()} <= {"", "sh", "bash", "console", "python", "yaml", "toml"}
+
+
+def test_few_blocks_are_not_executed() -> None:
+    """A block that is neither run nor checked needs what a test lacks, such as other machines, or it is output. The
+    signatures of the reference are held by the test above."""
+    skipped = {str(each): each.why_not for each in blocks() if each.why_not and each.why_not != "a signature"}
+    assert {name_of(each.page) for each in blocks() if each.why_not == "a signature"} == {"docs/python-reference.md"}
+    assert set(skipped.values()) <= {"output", "the last line of a model's function"} | {
+        f"needs {each}" for each in ("several machines", "Slurm", "Kubernetes", "torch", "mlflow", "tensorboard")
+    }
+    assert len(skipped) < len(blocks()) / 6

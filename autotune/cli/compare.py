@@ -105,9 +105,9 @@ def _compared(
             )
             return result, (f"trial {first}", f"trial {second}")
         case [study, number] if number.isdecimal() and not Path(number).exists():
+            other = "1" if number == "0" else "0"
             raise InputError(
-                f"compare {study} {number}: one trial has nothing to be compared with",
-                tip=f"give two: compare {study} 0 {number}",
+                f"compare {study} {number}: two trials are needed", tip=f"write e.g. compare {study} {other} {number}"
             )
         case [first, second]:
             return compare_configs(first, second, budget=budget, callbacks=_say_block), (first, second)

@@ -32,10 +32,12 @@ def models(as_json: AsJson = False) -> None:
             json.dumps({name: {"about": m.description, "frameworks": m.frameworks} for name, m in BUNDLED.items()})
         )
         return
+    width = max(map(len, BUNDLED))
     for name, bundled in BUNDLED.items():
-        print_line(f"{name:<12} {', '.join(bundled.frameworks):<18} {bundled.description}")
-    print_line(f"{'hf:TYPE':<12} {'torch':<18} any model type of Hugging Face transformers: {', '.join(EXAMPLES)}, ...")
-    print_line(f"{'timm:NAME':<12} {'torch':<18} any model of timm: {', '.join(TIMM_EXAMPLES)}, ...")
+        print_line(f"{name:<{width}} {', '.join(bundled.frameworks):<18} {bundled.description}")
+    hub = f"{'hf:TYPE':<{width}} {'torch':<18} any model type of Hugging Face transformers"
+    print_line(f"{hub}: {', '.join(EXAMPLES)}, ...")
+    print_line(f"{'timm:NAME':<{width}} {'torch':<18} any model of timm: {', '.join(TIMM_EXAMPLES)}, ...")
     print_line("or your own: --model path/to/file.py:function, a function that returns (model, inputs)")
 
 

@@ -84,7 +84,7 @@ def _influence_document(each: Influence) -> dict[str, Any]:
 def _rivals(told: Explanation) -> list[Text]:
     lines = []
     for rival in told.rivals:
-        lines.append(Text(f"  {_against(rival, told.objective)}; there:"))
+        lines.append(Text(f"  {_against(rival, told.objective)}; differences:"))
         lines += [Text(f"    {_contrast(each)}") for each in rival.contrasts]
     return lines
 

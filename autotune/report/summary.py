@@ -287,7 +287,8 @@ def _confirmed_figures(answer: StudyResult, confirmation: Confirmation) -> list[
     warm = "" if answer.objective.compiles_cold else f", {seconds(confirmation.compile_warm_s)} with caches"
     shipped = "" if answer.artifact is None else f", {seconds(answer.artifact.compile_s)} with the exported artifact"
     calls = answer.break_even_calls
-    pays = "never breaks even" if calls is None else f"breaks even after {count(calls)} calls"
+    plural = "" if calls == 1 else "s"
+    pays = "never breaks even" if calls is None else f"breaks even after {count(calls)} call{plural}"
     lines.append(f"compile     {seconds(cold_s)} cold{warm}{shipped}; {pays}")
     return lines
 

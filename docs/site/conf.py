@@ -22,6 +22,7 @@ exclude_patterns = [".*", "build", "studies"]
 html_theme = "furo"
 html_title = f"autotune {release}"
 html_extra_path = ["index.html"]
+smartquotes = False  # Quotes in options are there to be pasted.
 html_copy_source = html_show_sourcelink = False
 html_show_copyright = False
 html_show_search_summary = False  # It fetches pages, which a browser refuses for pages opened from a disk.
