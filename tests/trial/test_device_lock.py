@@ -269,7 +269,8 @@ def test_a_compiler_that_locks_its_benchmarks_compiles_the_rest_beside_others(
     workload = request.workload.model_copy(update={"framework": "torch", "device": "gpu"})
     device, folder = Device("GPU-1", has_hook), TrialFolder(tmp_path)
     assert (
-        DeviceLock.of(request.model_copy(update={"workload": workload}), device, StageReporter(folder))._stages == expected
+        DeviceLock.of(request.model_copy(update={"workload": workload}), device, StageReporter(folder))._stages
+        == expected
     )
 
 
