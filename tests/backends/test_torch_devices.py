@@ -157,14 +157,14 @@ class Backed(TorchBackend):
 def skips():
     """What inductor writes into its books for graphs that it does not replay."""
     counters.clear()
-    yield counters.book("counters")["inductor"]
+    yield counters.dynamo_counter("counters")["inductor"]
     counters.clear()
 
 
 def test_graphs_that_were_not_captured_are_said(skips):
     """A config that asked for CUDA graphs and got fewer says how many; on a CPU, which has none, nothing is said."""
     config = Config({"execution": "compile", "mode": "reduce-overhead"})
-    counters.book("counters")["stats"]["unique_graphs"] = 3
+    counters.dynamo_counter("counters")["stats"]["unique_graphs"] = 3
     assert Backed().diagnose(None, config).note is None
     skips["cudagraph_skips"] = 2
     assert Backed().diagnose(None, config).note == "2 graphs not replayed as CUDA graphs"
@@ -182,7 +182,7 @@ def test_the_reason_is_inductors_own(skips, monkeypatch):
 def test_graphs_that_never_came_are_no_other_program(skips, monkeypatch):
     """Where all graphs were left as they are, the config is the one that did not ask for them; else it is not."""
     monkeypatch.setattr(fingerprint, "_tensors", lambda model: [SimpleNamespace(device=torch.device("cuda"))])
-    counters.book("counters")["stats"]["unique_graphs"] = 2
+    counters.dynamo_counter("counters")["stats"]["unique_graphs"] = 2
 
     def graphs(mode, num_skips):
         skips["cudagraph_skips"] = num_skips

@@ -31,7 +31,7 @@ from autotune.study.shared.home import MARKER
 from autotune.study.shared.url import VARIABLE, StorageUrl, chosen_storage, parse_storage
 from autotune.study.study import Study
 from autotune.tuned.tuned_config import load_tuned
-from autotune.tuning.priors import read_prior, related
+from autotune.tuning.priors import read_prior, related_studies
 from tests.conftest import _PACKAGES, REPOSITORY, cli_command, cli_environment
 from tests.postgres import PASSWORD, Server, why_missing
 
@@ -312,7 +312,7 @@ class TestAnotherMachine:
         source = read_prior("s", studies, url)
         assert source.configs
         mine = create_study(studies, make_manifest("mine"), url)
-        assert related(studies, mine.manifest, url) == ["s"]
+        assert related_studies(studies, mine.manifest, url) == ["s"]
 
     def test_a_moved_folder_is_found(self, make_shared, url, studies, tmp_path, elsewhere, measurement) -> None:
         """A volume with its evidence on another machine, as a container has it: the study goes on there."""
