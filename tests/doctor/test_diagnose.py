@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from autotune.backends import registry
+from autotune.command_line import command
 from autotune.doctor.diagnose import differ_in
 from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
@@ -131,6 +134,21 @@ def test_a_mistake_is_a_sentence(cli, arguments, words):
     assert ended.returncode == 2
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_report_is_written(cli, model_file, space_file, tmp_path, monkeypatch):
+    """`--report FILE`: the page has the finding, the config and the command; `--json` prints the document as ever."""
+    with_space = dataclasses.replace(registry.BACKENDS["fake"], search_space=space_file)
+    monkeypatch.setitem(registry.BACKENDS, "fake", with_space)
+    asked = ("--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu", "--knob", "behaviour=breaks")
+    ended = cli("diagnose", *asked, "--json", "--report", "r.html")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.endswith("report: r.html\n")
+    assert not {"environment", "command"} & set(json.loads(ended.stdout))
+    page = (tmp_path / "r.html").read_text()
+    assert "1 graph breaks, 0 recompiles" in page
+    assert "model.py:7" in page
+    assert command("diagnose", *asked) in page
 
 
 def finding(ailment: BreakKind, **fields: object) -> Finding:
