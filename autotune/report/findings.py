@@ -83,16 +83,14 @@ def finding_lines(finding: Finding, framework: str) -> list[str]:
 
 
 def finding_row(finding: Finding, framework: str) -> tuple[str, ...]:
-    """The same in a row: what it is, where, the line, reason, cost and fix."""
-    reason = f"{finding.reason}\n{_GIVES_UP}" if finding.gives_up else finding.reason
+    """The same in a row: what it is and why, its place and line, what it costs, the fix."""
+    what = [_kind_words(finding), finding.reason, *([_GIVES_UP] if finding.gives_up else [])]
+    where = [finding.location or _NOWHERE, *([finding.source] if finding.source else [])]
     cure = fix_of(framework, finding.ailment)
     fix = [finding.hint or "-"] if cure is None else [cure.words]
     if cure is not None and cure.after:
         fix += ["before:", *cure.before, "after:", *cure.after]
-    return (
-        _kind_words(finding), finding.location or _NOWHERE, finding.source or "-", reason, cost_words(finding.cost),
-        "\n".join(fix),
-    )  # fmt: skip
+    return "\n".join(what), "\n".join(where), cost_words(finding.cost), "\n".join(fix)
 
 
 def _kind_words(finding: Finding) -> str:

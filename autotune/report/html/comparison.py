@@ -13,7 +13,7 @@ from autotune.report.html.rendering import Rows, render
 from autotune.report.html.sections import environment_section, machine_rows
 from autotune.report.objectives import as_good_as, gain
 from autotune.report.verification import comparison_lines, value_words, verification_lines
-from autotune.verification.comparison import ComparisonResult, PairedRun
+from autotune.verification.comparison import ComparisonResult, PairedRun, Side
 from autotune.verification.verify import Verification
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _configs(pair: PairedRun, names: Names) -> list[tuple[str, Rows]]:
 
     def changed(config: Config) -> list[tuple[str, object]]:
         knobs = sorted(config.differing(pair.untuned.config) & config.root.keys())
-        return [(knob, config[knob]) for knob in knobs] or [("untuned", "")]
+        return [(knob, config[knob]) for knob in knobs] or [("the untuned model", "")]
 
     return [(name, changed(side.config)) for name, side in zip(names, (pair.first, pair.second), strict=True)]
 
@@ -117,7 +117,8 @@ def _interval(result: ComparisonResult, pair: PairedRun, names: Names, promised:
     def paint(axes: Axes) -> None:
         forest(axes, named, pair.noise_floor or 0.0, MARGIN)
 
-    words = f"Times {as_good_as(pair.objective)} {names[0]} (the line at 1), with the 98 % interval."
+    base = "the untuned model" if names[0] == "untuned" else names[0]
+    words = f"Times {as_good_as(pair.objective)} {base} (the line at 1), with the 98 % interval."
     if pair.noise_floor is not None:
         words += f" Band: two processes of the untuned model differed by {percent(pair.noise_floor)} in the study."
     words += f" Dashed: the whole interval has to lie beyond {1 + MARGIN:.3g}x."
@@ -132,14 +133,17 @@ def _interval(result: ComparisonResult, pair: PairedRun, names: Names, promised:
 
 
 def _sections(result: ComparisonResult, pair: PairedRun, names: Names) -> list[Section]:
-    sides = (pair.untuned, pair.first, pair.second)
+    titles: tuple[str, ...] = names
+    sides: tuple[Side, ...] = (pair.first, pair.second)
+    if pair.untuned != pair.first:
+        titles, sides = ("untuned model", *names), (pair.untuned, *sides)
     knobs = dict.fromkeys(knob for side in sides for knob in side.config.root)
     rows = [
         ("framework", *(side.workload.framework for side in sides)),
         ("model", *(side.workload.model for side in sides)),
         *((knob, *(str(side.config.get(knob, "-")) for side in sides)) for knob in knobs),
     ]
-    columns = ("setting", "untuned model", *names)
+    columns = ("setting", *titles)
     settings = Table("The configs in full", columns, rows, frozenset(columns))
     words = "A dash: the config does not have this knob."
     workload = pair.second.workload

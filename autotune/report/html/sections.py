@@ -67,7 +67,7 @@ def _graph_breaks(manifest: Manifest, answer: StudyResult) -> Section | None:
 
 def findings_section(findings: Sequence[Finding], framework: str, words: str) -> Section:
     """Graph breaks and recompiles, one a row."""
-    columns = ("finding", "location", "line", "reason", "cost", "fix")
+    columns = ("finding and reason", "location and line", "cost", "fix")
     rows = [finding_row(each, framework) for each in findings]
     tables = (Table("Each finding", columns, rows, frozenset(columns)),) if rows else ()
     return Section("breaks", "Graph breaks and recompiles", words, tables)
