@@ -89,7 +89,7 @@ def finding_row(finding: Finding, framework: str) -> tuple[str, ...]:
     cure = fix_of(framework, finding.ailment)
     fix = [finding.hint or "-"] if cure is None else [cure.words]
     if cure is not None and cure.after:
-        fix += ["before:", *cure.before, "after:", *cure.after]
+        fix += ["before:", *filter(None, cure.before), "after:", *filter(None, cure.after)]
     return "\n".join(what), "\n".join(where), cost_words(finding.cost), "\n".join(fix)
 
 
