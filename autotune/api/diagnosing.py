@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback, DiagnosisStep
@@ -11,9 +15,29 @@ from autotune.api.given_model import named_model
 from autotune.api.requests import make_request
 from autotune.api.scratch import runners_in, scratch
 from autotune.api.wording import in_python_words
+from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.doctor.diagnose import Diagnoser, ModelDiagnosis, make_case
 from autotune.planning.request import TuneRequest
+
+
+class Diagnosis(ModelDiagnosis):
+    """A `ModelDiagnosis` that can be written as a page."""
+
+    command: Annotated[str | None, Field(exclude=True)] = None
+    """The command line that examines the model again; None where it was not given by name."""
+
+    @in_python_words
+    def report(self, path: str | PathLike[str] = "report.html") -> Path:
+        """Write it as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises InputError
+        where the extra `report` (matplotlib, Jinja) is not installed."""
+        from autotune.report.html.diagnosis import diagnosis_page
+        from autotune.report.html.rendering import require_possible, write_page
+
+        file = Path(fspath(path))
+        require_possible(file)
+        write_page(file, diagnosis_page(self, self.command))
+        return file
 
 
 @in_python_words
@@ -27,25 +51,41 @@ def diagnose(
     knobs: Mapping[str, Scalar] | None = None,
     seed: int = 0,
     callbacks: Callback | Sequence[Callback] = (),
-) -> ModelDiagnosis:
+) -> Diagnosis:
     """Find the graph breaks and recompiles of a model that is compiled as it is by default.
 
     `build`, `inputs`, `device`, `framework`, `arguments` and `seed` as of `tune`. `knobs`: settings that differ from
     the default config, e.g. `{"fullgraph": True}`. `callbacks` receive a `DiagnosisStep` for each process.
 
-    Returns a `ModelDiagnosis`: `findings`, the most expensive first, each with `kind`, `location`, `reason`, `cost` (in
-    seconds) and fix; `untuned_s` and `compiled_s`, seconds of a call. Raises InputError for what cannot be built or a
-    knob that there is not, and HarnessError for a model that does not run untuned.
+    Returns a `Diagnosis`: `findings`, the most expensive first, each with `kind`, `location`, `reason`, `cost` (in
+    seconds) and fix; `untuned_s` and `compiled_s`, seconds of a call; `report(path)`. Raises InputError for what cannot
+    be built or a knob that there is not, and HarnessError for a model that does not run untuned.
     """
     notify = notify_all(callbacks)
     # What has to be written goes into a folder of its own there, as if it were a study's.
     request = make_request(study="model", framework=framework, device=device, arguments=arguments, seed=seed)
     with scratch() as folder, named_model(build, inputs, request, folder, notify) as named:
-        return examine(named, [f"{name}={value!r}" for name, value in (knobs or {}).items()], notify)
+        found = examine(named, [f"{name}={value!r}" for name, value in (knobs or {}).items()], notify)
+    # What was written for a function or a live model is gone with the folder.
+    is_named = isinstance(build, str) and inputs is None
+    return found if is_named else found.model_copy(update={"command": None})
 
 
-def examine(request: TuneRequest, knobs: Iterable[str], notify: Callable[[DiagnosisStep], None]) -> ModelDiagnosis:
+def examine(request: TuneRequest, knobs: Iterable[str], notify: Callable[[DiagnosisStep], None]) -> Diagnosis:
     """Examine the request's one model, under the default config with the `knobs` (NAME=VALUE) set otherwise."""
+    knobs = list(knobs)
     case = make_case(request, knobs)
     with scratch() as folder, runners_in(folder, {}) as trials:
-        return Diagnoser(case, trials, folder, lambda what: notify(DiagnosisStep(what))).run()
+        found = Diagnoser(case, trials, folder, lambda what: notify(DiagnosisStep(what))).run()
+    return Diagnosis(**dict(found), command=_command(request, knobs))
+
+
+def _command(request: TuneRequest, knobs: Iterable[str]) -> str:
+    arguments = [*request.model_arguments, *(f"{name}={value!r}" for name, value in request.arguments.items())]
+    framework = [] if request.framework is None else ["--framework", request.framework]
+    return command(
+        "diagnose", "--model", request.models[0], *framework, "--device", request.device,
+        *(word for each in arguments for word in ("--model-arg", each)),
+        *(word for each in knobs for word in ("--knob", each)),
+        *(["--seed", str(request.seed)] if request.seed else []),
+    )  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from os import PathLike
+from dataclasses import dataclass, field
+from os import PathLike, fspath
 from pathlib import Path
 
 from autotune.api.callbacks import notify_all
@@ -11,19 +12,68 @@ from autotune.api.events import Callback, PairMeasured
 from autotune.api.running import BudgetLike, parse_budget
 from autotune.api.scratch import runners_in, scratch
 from autotune.api.wording import in_python_words
+from autotune.command_line import command
 from autotune.errors import InputError
 from autotune.measure.objective import Objective
 from autotune.study.database import DEFAULT_STUDIES_DIR
 from autotune.study.open import open_study
 from autotune.study.shared.url import chosen_storage
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
-from autotune.verification.comparison import ComparisonResult as Comparison
-from autotune.verification.comparison import OnBlock, PairedRun, measure, paired_run_of_trials
-from autotune.verification.verify import Verification, paired_run_of_configs, paired_run_with_untuned
+from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of_trials
+from autotune.verification.verify import Verification as VerificationResult
+from autotune.verification.verify import paired_run_of_configs, paired_run_with_untuned
 from autotune.verification.verify import verify as verify_tuned
 
 Exported = str | PathLike[str] | TunedConfig
 """The path of an exported YAML file, or what is in one."""
+
+
+@dataclass(frozen=True)
+class Comparison(ComparisonResult):
+    """Either a comparison of two configs or the failure of one of them (or of the untuned model) and its name."""
+
+    pair: PairedRun | None = field(default=None, repr=False)
+    """What was measured."""
+    names: tuple[str, str] = ("first", "second")
+    """What the two are called: their files, or `trial N`."""
+    command: str | None = None
+    """The command line that measures them again; None where the configs came from no file."""
+
+    @in_python_words
+    def report(self, path: str | PathLike[str] = "report.html") -> Path:
+        """Write it with figures as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises
+        InputError where the extra `report` (matplotlib, Jinja) is not installed."""
+        from autotune.report.html.comparison import comparison_page
+        from autotune.report.html.rendering import require_possible, write_page
+
+        file = Path(fspath(path))
+        require_possible(file)
+        assert self.pair is not None
+        write_page(file, comparison_page(self, self.pair, self.names, self.command))
+        return file
+
+
+@dataclass(frozen=True)
+class Verification(VerificationResult):
+    """`outcome` decides a job's fate: `holds`, `regressed`, `wrong` or `unclear` (unproven); `why` is a sentence."""
+
+    pair: PairedRun | None = field(default=None, repr=False)
+    """What was measured; None: nothing."""
+    name: str = "exported config"
+    """The exported file."""
+    command: str | None = None
+    """The command line that verifies it again; None where the config came from no file."""
+
+    @in_python_words
+    def report(self, path: str | PathLike[str] = "report.html") -> Path:
+        """Write it with figures as one HTML file, as `Comparison.report` does."""
+        from autotune.report.html.comparison import verification_page
+        from autotune.report.html.rendering import require_possible, write_page
+
+        file = Path(fspath(path))
+        require_possible(file)
+        write_page(file, verification_page(self, self.pair, self.name, self.command))
+        return file
 
 
 @in_python_words
@@ -41,8 +91,9 @@ def verify(
 
     Returns a `Verification`: `outcome` is `"holds"`, `"regressed"`, `"wrong"` (it fails or computes something else) or
     `"unclear"` (the machine is too noisy to tell), `why` a sentence, `promised` and `result.speedup` the `Speedup` of
-    then and of today. Raises InputError for a file that cannot be read, MissingFrameworkError or MissingDeviceError
-    where it cannot be measured here, and HarnessError if the untuned model fails or is not the one that was tuned.
+    then and of today; `report(path)` writes a page. Raises InputError for a file that cannot be read,
+    MissingFrameworkError or MissingDeviceError where it cannot be measured here, and HarnessError if the untuned model
+    fails or is not the one that was tuned.
     """
     if not 0 <= max_loss <= 1:
         raise InputError(f"max_loss={max_loss}: is not a share", tip="give a number from 0 to 1, e.g. 0.1")
@@ -52,7 +103,12 @@ def verify(
         pair = paired_run_with_untuned(tuned, folder)
         on_block = _on_block(Objective.parse(tuned.workload.objective), notify)
         with runners_in(folder, tuned.environment.variables) as trials:
-            return verify_tuned(tuned, pair, trials, limits, on_block, max_loss=max_loss)
+            found = verify_tuned(tuned, pair, trials, limits, on_block, max_loss=max_loss)
+    name = _file(file)
+    if name is None:
+        return Verification(**vars(found), pair=pair)
+    allowed = ["--max-loss", f"{max_loss:g}"] if max_loss else []
+    return Verification(**vars(found), pair=pair, name=name, command=command("verify", name, *allowed))
 
 
 @in_python_words
@@ -72,18 +128,20 @@ def compare(
     trials; `studies_dir` and `storage` as of `tune`. `budget` and `callbacks` as of `verify`.
 
     Returns a `Comparison`: `speedup` is that of the second over the first (`median`, `low`, `high`: above 1 the second
-    is better), `values` the medians of the objective (seconds or bytes), `verdict` is about the second. Where one of
-    them fails, `failure` says how and `failed` which (`"untuned"`, `"first"` or `"second"`), and the others are None.
-    Raises InputError for files that are not comparable and for an unknown study or trial, else like `verify`.
+    is better), `values` the medians of the objective (seconds or bytes), `verdict` is about the second; `report(path)`
+    writes a page. Where one of them fails, `failure` says how and `failed` which (`"untuned"`, `"first"` or
+    `"second"`), and the others are None. Raises InputError for files that are not comparable and for an unknown study
+    or trial, else like `verify`.
     """
     limits, notify = parse_budget(budget), notify_all(callbacks)
     with scratch() as folder:
-        pair = _pair_of(first, second, study, Path(studies_dir), storage, folder=folder)
+        pair, names, line = _asked(first, second, study, Path(studies_dir), storage, folder=folder)
         with runners_in(folder, pair.variables) as trials:
-            return measure(pair, trials, limits, _on_block(pair.objective, notify))
+            found = measure(pair, trials, limits, _on_block(pair.objective, notify))
+    return Comparison(**vars(found), pair=pair, names=names, command=line)
 
 
-def _pair_of(
+def _asked(
     first: Exported | int,
     second: Exported | int,
     study: str | None,
@@ -91,11 +149,14 @@ def _pair_of(
     storage: str | None,
     *,
     folder: Path,
-) -> PairedRun:
+) -> tuple[PairedRun, tuple[str, str], str | None]:
+    """What is to be measured, what the two are called, and the command line that does the same."""
     if isinstance(first, int) and isinstance(second, int) and study is not None:
         opened = open_study(studies_dir, study, chosen_storage(storage))
         try:
-            return paired_run_of_trials(opened, first, second, folder)
+            names = (f"trial {first}", f"trial {second}")
+            again = command("compare", opened.name, str(first), str(second)) + opened.flags
+            return paired_run_of_trials(opened, first, second, folder), names, again
         finally:
             opened.close()
     if isinstance(first, int) or isinstance(second, int) or study is not None:
@@ -103,7 +164,14 @@ def _pair_of(
             f"compare({first!r}, {second!r}, study={study!r}): not understood",
             tip='give two exported files, or two numbers of trials with their study: compare(3, 7, study="NAME")',
         )
-    return paired_run_of_configs(_read(first), _read(second), folder)
+    pair = paired_run_of_configs(_read(first), _read(second), folder)
+    one, other = _file(first), _file(second)
+    line = None if one is None or other is None else command("compare", one, other)
+    return pair, (one or "first", other or "second"), line
+
+
+def _file(exported: Exported) -> str | None:
+    return None if isinstance(exported, TunedConfig) else fspath(exported)
 
 
 def _read(exported: Exported) -> TunedConfig:

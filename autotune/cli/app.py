@@ -84,6 +84,8 @@ BudgetFlag = Annotated[
     ),
 ]
 
+ReportFlag = Annotated[Path | None, typer.Option("--report", help="At the end, write the report as this HTML file.")]
+
 On = Annotated[
     str | None,
     typer.Option("--on", help="ray, or ray://HOST:PORT: all devices of a Ray cluster. [this machine]"),

@@ -11,6 +11,7 @@ from autotune.cli.app import (
     DEFAULT_STUDIES_DIR,
     AsJson,
     BudgetFlag,
+    ReportFlag,
     Storage,
     StudiesDir,
     app,
@@ -20,10 +21,11 @@ from autotune.cli.app import (
     stop_on_sigterm,
     with_exit_status,
 )
+from autotune.cli.report import require_report, write_result
 
 if TYPE_CHECKING:
     from autotune.api.events import Event
-    from autotune.verification.comparison import ComparisonResult
+    from autotune.api.side_by_side import Comparison
 
 
 @app.command()
@@ -40,6 +42,7 @@ def verify(
             help="Share of the promised speed-up that may be lost without being a regression, e.g. 0.05.",
         ),
     ] = 0.0,
+    report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
     """Measure an exported config again on this machine.
@@ -50,6 +53,7 @@ def verify(
     from autotune.report.json import verification_document
     from autotune.report.verification import verification_lines
 
+    require_report(report)
     stop_on_sigterm()
     verification = verify_export(file, max_loss=max_loss, budget=budget, callbacks=_say_block)
     if as_json:
@@ -57,6 +61,7 @@ def verify(
     else:
         for line in verification_lines(verification):
             print_line(line)
+    write_result(verification, report)
     return verification.exit_code
 
 
@@ -67,34 +72,34 @@ def compare(
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
+    report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> int:
     """Compare two configs of a model, with the same method as the verdict of a study."""
     from autotune.report.json import comparison_document
     from autotune.report.verification import comparison_lines
 
+    require_report(report)
     stop_on_sigterm()
-    result, names = _compared(things, budget, studies_dir, storage)
+    result = _compared(things, budget, studies_dir, storage)
     if as_json:
-        print_json(comparison_document(result, names))
+        print_json(comparison_document(result, result.names))
     else:
-        for line in comparison_lines(result, names):
+        for line in comparison_lines(result, result.names):
             print_line(line)
+    write_result(result, report)
     if result.comparison is not None:
         return 0
     return 1 if result.blames_config else 2
 
 
-def _compared(
-    things: list[str], budget: str | None, studies_dir: Path, storage: str | None
-) -> tuple[ComparisonResult, tuple[str, str]]:
-    """The comparison that was asked for, and what to call the two."""
+def _compared(things: list[str], budget: str | None, studies_dir: Path, storage: str | None) -> Comparison:
     from autotune.api.side_by_side import compare as compare_configs
     from autotune.errors import InputError
 
     match things:
         case [study, first, second] if first.isdecimal() and second.isdecimal():
-            result = compare_configs(
+            return compare_configs(
                 int(first),
                 int(second),
                 study=study,
@@ -103,14 +108,13 @@ def _compared(
                 storage=storage,
                 callbacks=_say_block,
             )
-            return result, (f"trial {first}", f"trial {second}")
         case [study, number] if number.isdecimal() and not Path(number).exists():
             other = "1" if number == "0" else "0"
             raise InputError(
                 f"compare {study} {number}: two trials are needed", tip=f"write e.g. compare {study} {other} {number}"
             )
         case [first, second]:
-            return compare_configs(first, second, budget=budget, callbacks=_say_block), (first, second)
+            return compare_configs(first, second, budget=budget, callbacks=_say_block)
     raise InputError(
         f"compare {' '.join(things)}: not understood", tip="write compare STUDY 3 7, or compare first.yaml second.yaml"
     )

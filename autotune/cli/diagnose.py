@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.app import AsJson, app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.app import AsJson, ReportFlag, app, print_json, print_line, say, stop_on_sigterm, with_exit_status
+from autotune.cli.report import require_report, write_result
 
 if TYPE_CHECKING:
     from autotune.api.events import Event
@@ -26,6 +27,7 @@ def diagnose(
         typer.Option("--knob", help="Setting NAME=VALUE that differs from the default config; repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of weights and inputs.")] = 0,
+    report: ReportFlag = None,
     as_json: AsJson = False,
 ) -> None:
     """Find graph breaks and recompiles of a model: location, reason, cost and fix, most expensive first."""
@@ -36,13 +38,15 @@ def diagnose(
     request = TuneRequest(
         models=(model,), model_arguments=tuple(model_arg or ()), framework=framework, device=device, seed=seed
     )
+    require_report(report)
     stop_on_sigterm()
     diagnosis = examine(request, knob or (), _say_step)
     if as_json:
         print_json(diagnosis_document(diagnosis))
-        return
-    for line in diagnosis_lines(diagnosis):
-        print_line(line)
+    else:
+        for line in diagnosis_lines(diagnosis):
+            print_line(line)
+    write_result(diagnosis, report)
 
 
 def _say_step(event: Event) -> None:

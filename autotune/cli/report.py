@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
-from autotune.cli.app import DEFAULT_STUDIES_DIR, Storage, StudiesDir, app, print_line, with_exit_status
+from autotune.cli.app import DEFAULT_STUDIES_DIR, Storage, StudiesDir, app, print_line, say, with_exit_status
 from autotune.errors import InputError
 
 
@@ -20,7 +20,8 @@ def report(
     storage: Storage = None,
 ) -> None:
     """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
-    from autotune.report.html.page import require_possible, write_report
+    from autotune.report.html.page import write_report
+    from autotune.report.html.rendering import require_possible
     from autotune.study.open import open_study
     from autotune.study.shared.url import chosen_storage
 
@@ -31,10 +32,22 @@ def report(
     print_line(f"{output}: {output.stat().st_size / 1000:.0f} kB")
 
 
-def require_report(path: Path, deadline: str | None) -> None:
+def require_report(path: Path | None, deadline: str | None = None) -> None:
     """Raises InputError, before anything is measured, where no report could be written at the end."""
-    from autotune.report.html.page import require_possible
+    if path is None:
+        return
+    from autotune.report.html.rendering import require_possible
 
     if deadline is not None:
         raise InputError("--report and --deadline: each tier is a study of its own", tip="run `report STUDY` on them")
     require_possible(path)
+
+
+class _Reported(Protocol):
+    def report(self, path: Path) -> Path: ...
+
+
+def write_result(result: _Reported, path: Path | None) -> None:
+    """Write the report of a result, where one was asked for, and say so on stderr."""
+    if path is not None:
+        say(f"report: {result.report(path)}")

@@ -13,6 +13,7 @@ from autotune.cli.app import (
     AsJson,
     BudgetFlag,
     On,
+    ReportFlag,
     Storage,
     StudiesDir,
     app,
@@ -169,9 +170,7 @@ def tune(
             help="E.g. 50ms: tune each tier that the model declares, and write which tiers meet the deadline.",
         ),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="At the end, write the report as this HTML file.")
-    ] = None,
+    report: ReportFlag = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the run is expected to take, and at most, then exit.")
     ] = False,

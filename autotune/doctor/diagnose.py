@@ -10,12 +10,16 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from autotune.backends.protocol import Reports
 from autotune.backends.registry import entry_of, framework_version, reports_of
 from autotune.command_line import command
 from autotune.config import Config, Scalar
 from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
+from autotune.environment import Environment
 from autotune.errors import HarnessError, InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Outcome
@@ -55,6 +59,8 @@ class ModelDiagnosis(Record):
     """Why the compiled model did not run at all."""
     note: str | None = None
     findings: tuple[Finding, ...]
+    environment: Annotated[Environment | None, Field(exclude=True)] = None
+    """Where the untuned model was measured."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class Diagnoser:
             refusal=f"{compiled.error} (full log: {compiled.evidence})" if isinstance(compiled, Failure) else None,
             note=diagnosis.note,
             findings=tuple(ranked(findings)),
+            environment=untuned.environment,
         )
 
     def _attempt(

@@ -14,6 +14,9 @@ from autotune.measure.measurement import Measurement
 from autotune.report.format import count, seconds, times
 from autotune.results.result import StudyResult
 
+_NOWHERE = "location unknown"
+_GIVES_UP = "the whole function around it runs eagerly"
+NO_FINDINGS = "no graph breaks and no recompiles for the inputs that it was called with"
 KINDS: dict[Kind, str] = {"graph_break": "graph break", "recompile": "recompile"}
 _WORDS: dict[BreakKind, str] = {
     BreakKind.BRANCH: "branch on a tensor's values",
@@ -55,7 +58,7 @@ def findings_of_best(answer: StudyResult) -> list[Finding]:
 
 def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
     """Headline, then each finding with its line, its cost and its fix."""
-    lines = [_headline(checkup)]
+    lines = [diagnosis_headline(checkup)]
     if checkup.refusal is not None:
         lines.append(f"  it does not compile: {checkup.refusal}")
     elif checkup.note:
@@ -63,28 +66,43 @@ def diagnosis_lines(checkup: ModelDiagnosis) -> list[str]:
     for number, each in enumerate(checkup.findings, start=1):
         lines += ["", *_numbered(number, finding_lines(each, checkup.framework))]
     if not checkup.findings and checkup.refusal is None:
-        lines.append("  no graph breaks and no recompiles for the inputs that it was called with")
+        lines.append(f"  {NO_FINDINGS}")
     return [*lines, *_fusion(checkup)]
 
 
 def finding_lines(finding: Finding, framework: str) -> list[str]:
     """One finding, with its fix."""
-    often = f" ({finding.count} times)" if finding.count > 1 else ""
-    lines = [f"{finding.location or 'location unknown'}: {KINDS[finding.kind]}{often}: {_WORDS[finding.ailment]}"]
+    lines = [f"{finding.location or _NOWHERE}: {_kind_words(finding)}"]
     if finding.source:
         lines.append(f"    {finding.source}")
     lines.append(f"  reason  {finding.reason}")
     if finding.gives_up:
-        lines.append("  effect  the whole function around it runs eagerly")
+        lines.append(f"  effect  {_GIVES_UP}")
     lines.append(f"  costs   {cost_words(finding.cost)}")
     return [*lines, *_fix_lines(finding, framework)]
+
+
+def finding_row(finding: Finding, framework: str) -> tuple[str, ...]:
+    """The same in a row: what it is and why, its place and line, what it costs, the fix."""
+    what = [_kind_words(finding), finding.reason, *([_GIVES_UP] if finding.gives_up else [])]
+    where = [finding.location or _NOWHERE, *([finding.source] if finding.source else [])]
+    cure = fix_of(framework, finding.ailment)
+    fix = [finding.hint or "-"] if cure is None else [cure.words]
+    if cure is not None and cure.after:
+        fix += ["before:", *filter(None, cure.before), "after:", *filter(None, cure.after)]
+    return "\n".join(what), "\n".join(where), cost_words(finding.cost), "\n".join(fix)
+
+
+def _kind_words(finding: Finding) -> str:
+    often = f" ({finding.count} times)" if finding.count > 1 else ""
+    return f"{KINDS[finding.kind]}{often}: {_WORDS[finding.ailment]}"
 
 
 def one_line(finding: Finding) -> str:
     """Place, kind and line of a finding, and what it costs if that is known, for a study's report."""
     said = finding.reason if finding.ailment is BreakKind.OTHER else _WORDS[finding.ailment]
     cost = "" if finding.cost is None else f"; {seconds(finding.cost.seconds)} {_PAID[finding.cost.kind]}"
-    return f"{finding.location or 'location unknown'}: {(finding.source or said)[:80]}  ({said[:110]}{cost})"
+    return f"{finding.location or _NOWHERE}: {(finding.source or said)[:80]}  ({said[:110]}{cost})"
 
 
 _PAID: dict[str, str] = {"per_call": "a call", "once": "of recompiling"}
@@ -116,7 +134,8 @@ def _findings_document(checkup: ModelDiagnosis) -> list[dict[str, Any]]:
     return found
 
 
-def _headline(checkup: ModelDiagnosis) -> str:
+def diagnosis_headline(checkup: ModelDiagnosis) -> str:
+    """How many breaks and recompiles there are, and how long a call takes."""
     num_breaks = sum(each.kind == "graph_break" for each in checkup.findings)
     num_again = len(checkup.findings) - num_breaks
     found = f"{num_breaks} graph breaks, {num_again} recompiles"

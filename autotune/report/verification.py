@@ -24,7 +24,7 @@ def comparison_lines(result: ComparisonResult, names: tuple[str, str]) -> list[s
         word = {"faster": "better", "slower": "worse"}.get(word, word)
     return [
         f"{second} against {first}: {word}, {gain(objective, result.speedup)}",
-        *(f"  {name:<{width}}  {_one(objective, value)}" for name, value in zip(names, values, strict=True)),
+        *(f"  {name:<{width}}  {value_words(objective, value)}" for name, value in zip(names, values, strict=True)),
     ]
 
 
@@ -35,12 +35,13 @@ def verification_lines(verification: Verification) -> list[str]:
         lines.append(f"  promised  {gain(verification.objective, verification.promised)}")
     result = verification.result
     if result is not None and result.speedup is not None:
-        untuned, tuned = (_one(result.objective, value) for value in result.values)
+        untuned, tuned = (value_words(result.objective, value) for value in result.values)
         lines.append(f"  today     {gain(result.objective, result.speedup)}")
         lines.append(f"  untuned   {untuned}, tuned {tuned}")
     return lines
 
 
-def _one(objective: Objective, value: float) -> str:
+def value_words(objective: Objective, value: float) -> str:
+    """A value of the objective with its unit and, of a time, of what."""
     is_of_a_call = objective.quantity in ("latency", "p90", "p99")
     return shown(objective, value) + (" a call" if is_of_a_call else "")

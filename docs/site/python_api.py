@@ -13,6 +13,8 @@ from typing import Any
 
 import autotune
 from autotune import events
+from autotune.api.diagnosing import Diagnosis
+from autotune.api.side_by_side import Comparison, Verification
 from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.doctor.findings import Finding
 from autotune.job.load import Loaded
@@ -21,8 +23,6 @@ from autotune.job.tiers.model import LoadedTiers, TieredModel
 from autotune.job.tiers.selector import TieredStats
 from autotune.measure.statistics import Speedup
 from autotune.study.records import TrialRecord
-from autotune.verification.comparison import ComparisonResult
-from autotune.verification.verify import Verification
 
 GROUPS: dict[str, list[Any]] = {
     "Tune": [autotune.tune, autotune.resume, autotune.load_study, autotune.TuneResult, Speedup, TrialRecord],
@@ -30,8 +30,9 @@ GROUPS: dict[str, list[Any]] = {
         autotune.verify,
         Verification,
         autotune.compare,
-        ComparisonResult,
+        Comparison,
         autotune.diagnose,
+        Diagnosis,
         ModelDiagnosis,
         Finding,
     ],

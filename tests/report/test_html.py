@@ -13,12 +13,17 @@ from xml.etree import ElementTree
 
 import pytest
 
+from autotune.api.diagnosing import Diagnosis as Diagnosed
 from autotune.api.result import TuneResult
+from autotune.api.side_by_side import Comparison, Verification
 from autotune.config import Config
+from autotune.doctor.findings import Finding
+from autotune.doctor.fixes import fix_of
 from autotune.errors import InputError
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
+from autotune.measure.statistics import Comparison as Blocks
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.report.html import page as pages
 from autotune.report.html.page import page
@@ -26,6 +31,7 @@ from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor
 from autotune.study.study import Study
+from autotune.verification.comparison import ComparisonResult, PairedRun, Side
 from tests.conftest import REPOSITORY, with_latency
 
 RECORDED = REPOSITORY / "tests" / "study" / "recorded" / "studies"
@@ -82,6 +88,92 @@ def hostile(make_study, tmp_path, measurement):
     )  # fmt: skip
     yield study
     study.close()
+
+
+@pytest.fixture
+def hostile_results(workload, measurement, tmp_path):
+    """What `compare`, `verify` and `diagnose` return, of a model and configs whose names and errors are an attack."""
+    environment = measurement.environment.model_copy(update={"processor": HOSTILE, "variables": {"X": HOSTILE}})
+    model = workload.model_copy(update={"model": HOSTILE, "arguments": {"x": HOSTILE}})
+    untuned, first, second = (
+        Side(model, Config({"latency_ms": ms, "text": text})) for ms, text in ((8, "a"), (8, HOSTILE), (2, "a"))
+    )
+    pair = PairedRun(
+        untuned=untuned, first=first, second=second, variables={"X": HOSTILE}, objective=Objective(), tolerance=None,
+        reference_precision="model", reference=tmp_path / "x", folder=tmp_path, noise_floor=0.02,
+    )  # fmt: skip
+    blocks = Blocks(tuple((0.008 * x, 0.002 * x) for x in (1.0, 1.01, 0.99, 1.0)))
+    measured = with_latency(measurement, 0.002, environment=environment)
+    result = ComparisonResult(blocks, second=measured)
+    failure = Failure(reason=Reason.CRASH, stage=Stage.CHECK, error=HOSTILE, evidence=HOSTILE)
+    asked = {"pair": pair, "names": ("_a.yaml", HOSTILE), "command": HOSTILE}
+    given = {"location": HOSTILE, "source": HOSTILE, "reason": HOSTILE, "hint": HOSTILE, "count": 2, "gives_up": True}
+    broken = (
+        Finding(kind="graph_break", ailment=BreakKind.OTHER, **given),
+        Finding(kind="recompile", ailment=BreakKind.CHANGING_SHAPE, **given),
+    )
+    promised = Speedup(median=3.9, low=3.8, high=4.0)
+    return {
+        "comparison": Comparison(**vars(result), **asked),
+        "failed-comparison": Comparison(None, failure, "second", **asked),
+        "verification": Verification("holds", HOSTILE, promised, result, pair=pair, name=HOSTILE, command=HOSTILE),
+        "wrong": Verification("wrong", HOSTILE, promised, ComparisonResult(None, failure, "second"), pair=pair),
+        "nothing-to-verify": Verification("holds", HOSTILE, None, None, name=HOSTILE),
+        "diagnosis": Diagnosed(
+            model=HOSTILE, framework="torch", config=second.config, untuned_s=0.008, compiled_s=0.002, num_graphs=2,
+            num_kernels=3, num_fused=4, fused={HOSTILE: 2}, unfused={HOSTILE: 1}, note=HOSTILE, findings=broken,
+            environment=environment, command=HOSTILE,
+        ),
+        "refused": Diagnosed(
+            model=HOSTILE, framework="torch", config=second.config, untuned_s=0.008, compiled_s=None, num_graphs=None,
+            refusal=HOSTILE, findings=(),
+        ),
+    }  # fmt: skip
+
+
+PARTS = {
+    "comparison": {"interval", "processes", "settings", "environment"},
+    "failed-comparison": {"settings", "environment"},
+    "verification": {"interval", "processes", "settings", "environment"},
+    "wrong": {"settings", "environment"},
+    "nothing-to-verify": set(),
+    "diagnosis": {"breaks", "kernels", "environment"},
+    "refused": {"breaks", "environment"},
+}
+"""Figures and sections of the page about each result."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_result_has_a_page_on_which_hostile_text_stays_text(hostile_results, tmp_path, name):
+    """`report()` of a comparison, a verification and a diagnosis: the same policy, the parts that it has data for."""
+    html = hostile_results[name].report(tmp_path / "r.html").read_text()
+    root = parsed(html)
+    require_nothing_from_elsewhere(root)
+    assert "\x1b" not in html
+    assert not [each for each in root.iter() if each.tag in ("script", "img", "b")]
+    assert "<script>alert(1)</script>\"'\\x1b]0;t\\x07$\\frac&amp;{{ 7*7 }}" in "".join(root.itertext())
+    found = ids(root)
+    assert max(Counter(found).values(), default=1) == 1
+    shown = [*root.iter("figure"), *root.iter("section")]
+    assert {each.attrib["id"] for each in shown} == PARTS[name]
+    assert all(len(each.findall("details//tbody/tr")) > 0 for each in root.iter("figure"))
+
+
+def test_the_page_of_a_comparison_shows_what_differs(hostile_results, tmp_path):
+    """Each config is what differs from the untuned model; in full it stands in a table below."""
+    root = parsed(hostile_results["comparison"].report(tmp_path / "r.html").read_text())
+    assert [each.text for each in root.findall("body/header//dl/dt/code")] == ["text", "latency_ms"]
+    rows = root.findall(".//section[@id='settings']//tbody/tr")
+    assert ["".join(each.itertext()).strip() for each in rows[2]][:2] == ["latency_ms", "8"]
+
+
+def test_the_page_of_a_diagnosis_has_cost_and_fix(hostile_results, tmp_path):
+    """A row for each finding; a known fix is shown with the code before and after it."""
+    root = parsed(hostile_results["diagnosis"].report(tmp_path / "r.html").read_text())
+    first, second = root.findall(".//section[@id='breaks']//tbody/tr")
+    fix = fix_of("torch", BreakKind.CHANGING_SHAPE)
+    assert "not measured" in "".join(first.itertext())
+    assert fix.words in "".join(second.itertext())
 
 
 _PAGES: dict[str, str] = {}
@@ -188,9 +280,10 @@ def test_without_the_extra_it_says_how_to_get_it(cli, recorded, monkeypatch, pac
     assert shown.returncode == 2
     assert f"a report needs the package {package}" in shown.stderr
     assert "pip install 'autotune-compile[report]'" in shown.stderr
-    refused = cli("tune", "--model", "vit", "--report", "x.html")
-    assert refused.returncode == 2
-    assert "a report needs" in refused.stderr
+    for measuring in (("tune", "--model", "vit"), ("compare", "earlier", "0", "1"), ("diagnose", "--model", "vit")):
+        refused = cli(*measuring, "--report", "x.html")
+        assert refused.returncode == 2
+        assert "a report needs" in refused.stderr
 
 
 def test_the_command_and_the_api_write_the_same_page(cli, recorded, tmp_path, monkeypatch):
@@ -233,15 +326,19 @@ def test_the_template_is_part_of_the_package():
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
 @pytest.mark.parametrize("width", [390, 1200])
-def test_a_browser_has_nothing_to_complain_about(recorded, hostile, tmp_path, width):
+def test_a_browser_has_nothing_to_complain_about(recorded, hostile, hostile_results, tmp_path, width):
     """It opens the pages, draws them, and says nothing on its console; no hostile text has run."""
-    for study in (recorded, hostile):
-        file, picture = tmp_path / f"{study.name}.html", tmp_path / f"{study.name}.png"
-        file.write_text(page(study))
+    results = [hostile_results[name] for name in ("comparison", "diagnosis")]
+    for name, result in zip(
+        ("earlier", "hostile", "compared", "diagnosed"),
+        (TuneResult(recorded), TuneResult(hostile), *results),
+        strict=True,
+    ):
+        file, picture = result.report(tmp_path / f"{name}.html"), tmp_path / f"{name}.png"
         shown = subprocess.run(
             [
                 CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-                "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / f'browser-{study.name}'}",
+                "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / f'browser-{name}'}",
                 "--enable-logging=stderr", f"--screenshot={picture}", f"--window-size={width},2000", file.as_uri(),
             ],
             capture_output=True, text=True, timeout=120, check=True,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from autotune.command_line import command as command_line
 from autotune.config import Config
 from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Reason, Signature, TensorSpec
@@ -441,10 +442,10 @@ class TestOnTheCommandLine:
         assert (document["failed"], document["verdict"]) == ("second", None)
         assert document["failure"]["reason"] == failed.outcome.reason
 
-    def test_compare_two_files(self, export, command):
-        """Two exports of one model, side by side; the document says which is which."""
+    def test_compare_two_files(self, export, command, tmp_path):
+        """Two exports of one model, side by side; the document says which is which, and so does the page."""
         one, other = export(name="a.yaml"), export(lambda c: c["config"].update(latency_ms=20), name="b.yaml")
-        result = command("compare", other, one, "--json")
+        result = command("compare", other, one, "--json", "--report", tmp_path / "r.html")
         assert result.returncode == 0, result.stderr
         document = json.loads(result.stdout)
         assert (document["first"], document["second"]) == (str(other), str(one))
@@ -452,6 +453,10 @@ class TestOnTheCommandLine:
         assert document["speedup"]["low"] > 2
         assert document["values"][0] > 0.02 > document["values"][1]
         assert len(document["blocks"]) == QUICK_BUDGET.confirmation.first_look
+        assert result.stderr.endswith(f"report: {tmp_path / 'r.html'}\n")
+        page = (tmp_path / "r.html").read_text()
+        assert f"{one} against {other}: faster, " in page
+        assert command_line("compare", str(other), str(one)) in page
 
     def test_mistakes_in_what_to_compare(self, study, export, command):
         """One sentence and exit status 2: what was not understood, is not there, or cannot be compared."""

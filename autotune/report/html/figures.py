@@ -33,13 +33,11 @@ def finalists(answer: StudyResult) -> Figure | None:
     noise = 0.0 if answer.noise_floor is None else answer.noise_floor.spread
 
     def paint(axes: Axes) -> None:
-        speedups = [speedup for _, speedup in shown]
-        ratios(axes, [1 + noise, 1 + confirmation.margin, *_ends(speedups)])
-        axes.axvspan(1 / (1 + noise), 1 + noise, color=BAND, linewidth=0)
-        axes.axvline(1 + confirmation.margin, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        rows(axes, (f"trial {number}: {configs[number]}" for number, _ in shown))
-        for row, (number, speedup) in enumerate(shown):
-            _interval(axes, row, speedup, is_best=number == confirmation.candidate)
+        named = [
+            (f"trial {number}: {configs[number]}", speedup, number == confirmation.candidate)
+            for number, speedup in shown
+        ]
+        forest(axes, named, noise, confirmation.margin)
 
     words = (
         f"Times {as_good_as(answer.objective)} the untuned model (the line at 1), with 98 % intervals that hold for "
@@ -60,6 +58,16 @@ def finalists(answer: StudyResult) -> Figure | None:
     )  # fmt: skip
     title = "Finalists"
     return Figure("finalists", title, words, draw("finalists", title, words, 0.9 + 0.5 * len(shown), paint), table)
+
+
+def forest(axes: Axes, named: Sequence[tuple[str, Speedup, bool]], noise: float, margin: float) -> None:
+    """An interval a row, filled where the flag is set, over the band of the noise and with a line at the margin."""
+    ratios(axes, [1 + noise, 1 + margin, *_ends([speedup for _, speedup, _ in named])])
+    axes.axvspan(1 / (1 + noise), 1 + noise, color=BAND, linewidth=0)
+    axes.axvline(1 + margin, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+    rows(axes, (name for name, _, _ in named))
+    for row, (_, speedup, is_best) in enumerate(named):
+        _interval(axes, row, speedup, is_best=is_best)
 
 
 def break_even(answer: StudyResult) -> Figure | None:

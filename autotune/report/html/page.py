@@ -1,13 +1,12 @@
-"""The page: what a study found, in one HTML file without scripts, fonts or pictures from elsewhere."""
+"""The page about a study: what it found, with figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from autotune.errors import InputError, printable_lines
-from autotune.files import write_whole
 from autotune.measure.statistics import COMPILED
+from autotune.report.html.rendering import render, require_possible, write_page
 from autotune.report.html.sections import sections
 from autotune.report.summary import headline, summary_rows
 from autotune.results.explain import explain
@@ -21,54 +20,25 @@ if TYPE_CHECKING:
 def write_report(study: Study, path: Path) -> None:
     """Write the page about a study. Raises InputError where the extra is missing or the file cannot be written."""
     require_possible(path)
-    content = page(study)
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    write_page(path, page(study))
 
 
 def page(study: Study) -> str:
     """The HTML document."""
-    import jinja2
-
     answer = result_of(study)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("autotune.report.html", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("template.html.j2").render(
-        study=study.name,
+    best = answer.best
+    return render(
+        name=study.name,
+        kind="tuning report",
         headline=headline(answer),
         wins=answer.verdict in COMPILED,
         lines=summary_rows(answer),
-        config=None if answer.best is None else sorted(answer.best.config.root.items()),
+        configs=[] if best is None else [("The config", sorted(best.config.root.items()))],
         commands=_commands(study, answer),
         figures=_figures(study, answer),
         sections=sections(study, answer),
+        origin="Made by autotune from the study's records; nothing was run for it.",
     )
-
-
-def require_possible(path: Path) -> None:
-    """Raises InputError where matplotlib or Jinja is not installed, or the file's folder does not exist."""
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-    except ImportError as missing:
-        raise InputError(
-            f"a report needs the package {missing.name}", tip="run: pip install 'autotune-compile[report]'"
-        ) from None
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise InputError(f"{path}: no file can be written there", tip="name a file in a folder that exists")
-
-
-def _shown(value: Any) -> Any:
-    """Foreign text without the characters that HTML cannot hold; `Markup`, our own drawings, stays as it is."""
-    return printable_lines(value) if type(value) is str else value
 
 
 def _commands(study: Study, answer: StudyResult) -> list[tuple[str, str]]:

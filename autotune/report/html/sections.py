@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from autotune.doctor.fixes import fix_of
+from collections.abc import Sequence
+
+from autotune.doctor.findings import Finding
 from autotune.environment import Environment
 from autotune.measure.measurement import Failure, Measurement
 from autotune.report.accelerator import accelerator_facts
 from autotune.report.configs import config_text
 from autotune.report.failure_rules import rule_in_words
-from autotune.report.findings import KINDS, cost_words, findings_of_best
+from autotune.report.findings import finding_row, findings_of_best
 from autotune.report.format import count, error, num_bytes, seconds
 from autotune.report.html.content import Section, Table
 from autotune.report.traffic import traffic_document
@@ -59,17 +61,16 @@ def _graph_breaks(manifest: Manifest, answer: StudyResult) -> Section | None:
     told = findings_of_best(answer)
     if not told:
         return None
-    rows = []
-    for each in told:
-        cure = fix_of(manifest.workload.framework, each.ailment)
-        rows.append((
-            KINDS[each.kind], each.location or "location unknown", each.source or "-", each.reason,
-            cost_words(each.cost), cure.words if cure is not None else each.hint or "-",
-        ))  # fmt: skip
-    columns = ("kind", "location", "line", "reason", "cost", "fix")
-    table = Table("Each finding", columns, rows, frozenset(columns))
     words = "Of the best config if it compiles, else of the first trial that does. `diagnose` measures what each costs."
-    return Section("breaks", "Graph breaks and recompiles", words, (table,))
+    return findings_section(told, manifest.workload.framework, words)
+
+
+def findings_section(findings: Sequence[Finding], framework: str, words: str) -> Section:
+    """Graph breaks and recompiles, one a row."""
+    columns = ("finding and reason", "location and line", "cost", "fix")
+    rows = [finding_row(each, framework) for each in findings]
+    tables = (Table("Each finding", columns, rows, frozenset(columns)),) if rows else ()
+    return Section("breaks", "Graph breaks and recompiles", words, tables)
 
 
 def _traffic(answer: StudyResult) -> Section | None:
@@ -131,16 +132,22 @@ def _environment(manifest: Manifest, answer: StudyResult) -> Section:
         ("seed", str(manifest.workload.seed)),
         ("study made", f"{manifest.created}, autotune {manifest.autotune_version}"),
     ]
-    tables = [Table("What was asked", ("", "value"), asked, frozenset({"", "value"}))]
     record = answer.best or answer.untuned
-    if record is not None:
-        machine = _machine(record.measurement.environment) + accelerator_facts(record.measurement)
-        tables.append(Table("Where it was measured", ("", "value"), machine, frozenset({"", "value"})))
+    machine = [] if record is None else machine_rows(record.measurement.environment)
+    facts = [] if record is None else accelerator_facts(record.measurement)
     words = "A result holds for this model, machine and release; `verify` measures it again elsewhere."
+    return environment_section(words, asked, [*machine, *facts])
+
+
+def environment_section(words: str, asked: Sequence[tuple[str, str]], machine: Sequence[tuple[str, str]]) -> Section:
+    """What was asked for, and the machine, if it is known."""
+    parts = (("What was asked", asked), ("Where it was measured", machine))
+    tables = [Table(caption, ("", "value"), rows, frozenset({"", "value"})) for caption, rows in parts if rows]
     return Section("environment", "Environment", words, tuple(tables))
 
 
-def _machine(e: Environment) -> list[tuple[str, str]]:
+def machine_rows(e: Environment) -> list[tuple[str, str]]:
+    """The machine, its software and what was set, each with its name."""
     rows = [
         ("device", e.device), ("driver", e.driver), ("processor", e.processor), ("usable cores", str(e.num_cores)),
         ("memory", num_bytes(e.memory_bytes)), ("frequency governor", e.governor),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from autotune.measure.measurement import Measurement
+from autotune.measure.objective import Objective
 from autotune.report.configs import config_text
 from autotune.report.format import num_bytes, seconds, times
 from autotune.report.html.content import Figure, Table
-from autotune.report.html.drawing import BAD, BEST, INK, MUTED, OTHER, UNTUNED, draw
+from autotune.report.html.drawing import BAD, BEST, INK, MUTED, OTHER, UNTUNED, draw, label
 from autotune.report.objectives import as_good_as, shown
 from autotune.results.result import StudyResult
 from autotune.study.records import Confirmation, TrialRecord
@@ -160,31 +161,39 @@ def processes(answer: StudyResult) -> Figure | None:
     confirmation = answer.confirmation
     if confirmation is None or not confirmation.blocks:
         return None
-    columns = {number: [row[n] for row in confirmation.blocks] for n, number in enumerate(confirmation.contestants)}
-    blocks = range(1, len(confirmation.blocks) + 1)
+    columns = [
+        (_name(number, confirmation), *_role(number, confirmation), [row[n] for row in confirmation.blocks])
+        for n, number in enumerate(confirmation.contestants)
+    ]
+    return by_block(answer.objective, columns, "Processes of the confirmation")
+
+
+def by_block(objective: Objective, columns: Sequence[tuple[str, str, str, Sequence[float]]], caption: str) -> Figure:
+    """A line for each contestant: its name, colour, marker, and the objective's value of its process in each block."""
+    blocks = range(1, len(columns[0][3]) + 1)
 
     def paint(axes: Axes) -> None:
-        for number, values in columns.items():
-            color, marker = _role(number, confirmation)
-            axes.plot(
-                blocks, values, color=color, marker=marker, markersize=5, linewidth=1, label=_name(number, confirmation)
-            )
+        for name, color, marker, values in columns:
+            # matplotlib leaves out of a legend what begins with an underscore.
+            shown_name = label(f" {name}" if name.startswith("_") else name)
+            axes.plot(blocks, values, color=color, marker=marker, markersize=5, linewidth=1, label=shown_name)
         axes.set_xlabel("block")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: shown(answer.objective, v) if v > 0 else "0"))
-        axes.set_ylim(0, 1.1 * max(map(max, columns.values())))
-        axes.legend(fontsize=9, ncols=3, loc="lower left")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: shown(objective, v) if v > 0 else "0"))
+        axes.set_ylim(0, 1.1 * max(max(values) for *_, values in columns))
+        is_short = all(len(name) < 16 for name, *_ in columns)
+        axes.legend(fontsize=9, ncols=3 if is_short else 1, loc="lower left")
 
     words = (
-        f"The {answer.objective.name} of each fresh process. The processes of a block run in the same minutes and take "
+        f"The {objective.name} of each fresh process. The processes of a block run in the same minutes and take "
         "turns; the verdict compares within blocks."
     )
     table = Table(
-        "Processes of the confirmation",
-        ("block", *(_name(number, confirmation) for number in columns)),
+        caption,
+        ("block", *(name for name, *_ in columns)),
         [
-            (str(n), *(shown(answer.objective, value) for value in row))
-            for n, row in zip(blocks, confirmation.blocks, strict=True)
+            (str(n), *(shown(objective, value) for value in row))
+            for n, row in zip(blocks, zip(*(values for *_, values in columns), strict=True), strict=True)
         ],
     )
     title = "Process by process"
