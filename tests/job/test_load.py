@@ -58,7 +58,7 @@ def of(behaviour: str):
 
 def test_two_lines(write, caplog):
     """The model comes back tuned, gives what it gave, and nothing is said."""
-    model = autotune.load(write()).apply(Model())
+    model = autotune.load(write()).apply(Model(), margin=100)  # Only a wrong result is looked for, not a slow machine.
     for _ in range(30):
         assert (model(INPUT) == INPUT * 2).all()
     assert autotune.stats(model).state == "tuned"
@@ -365,7 +365,7 @@ def test_a_regression(write, caplog):
     assert inner.num_calls == num_calls
     assert autotune.stats(model).state == "untuned"
     assert len(lines(caplog)) == 1
-    assert "the tuned model is slower: 0.02" in caplog.text
+    assert "the tuned model is slower: " in caplog.text
 
 
 def test_a_slower_machine_is_no_regression(write, caplog):

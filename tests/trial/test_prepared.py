@@ -82,14 +82,14 @@ def test_it_is_paused_while_another_is_timed(runner, trial):
 
 
 def test_a_pause_is_not_what_a_limit_ends(runner, trial):
-    """A trial that may take a second, and is paused for two, ends by itself."""
-    limits = {"compile": 1.0, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
+    """A trial that may take 2.5 seconds, and is paused for longer, ends by itself."""
+    limits = {"compile": 2.5, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
     ahead = trial("ahead", SLOW_COMPILE, limits=limits)
     other = trial("other", {"execution": "compile", "latency_ms": 2})
     runner.prepare(*ahead)
     while ahead[0].read_stage() is not Stage.COMPILE:
         time.sleep(0.01)
-    assert isinstance(runner.run(*other, on_stage=lambda s: time.sleep(1.5) if s is Stage.RUN else None), Measurement)
+    assert isinstance(runner.run(*other, on_stage=lambda s: time.sleep(2.6) if s is Stage.RUN else None), Measurement)
     assert isinstance(runner.run(*ahead), Measurement)
 
 
