@@ -70,15 +70,15 @@ def test_it_is_paused_while_another_is_timed(runner, trial):
 
     def look(stage: Stage) -> None:
         if stage is Stage.RUN:
-            time.sleep(0.8)
+            time.sleep(1.5)
             seen.append(states_of(ahead[0]))
 
     assert isinstance(runner.run(*other, on_stage=look), Measurement)
     assert seen == [[psutil.STATUS_STOPPED]]
     outcome = runner.run(*ahead)
     assert isinstance(outcome, Measurement), outcome
-    assert ahead[0].read_paused_s() > 0.7
-    assert outcome.compile_s < 0.7, "less the pause; a sleep goes on in it, where a compiler would not"
+    assert ahead[0].read_paused_s() > 1.4
+    assert outcome.compile_s < ahead[0].read_paused_s(), "less the pause, all of which was within its compile"
 
 
 def test_a_pause_is_not_what_a_limit_ends(runner, trial):
