@@ -6,7 +6,8 @@ Nothing here knows a framework or a driver: an `Instruments` reads, and it is re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -167,6 +168,12 @@ class ClockWatch:
         self._has_settled = clock is None or (before is not None and abs(clock - before) <= CLOCK_DRIFT * before)
         self._seen, self._next_look = clock, now + CLOCK_WINDOW_S
         return self._has_settled
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Of what a driver could read; None where it could read nothing."""
+    known = [each for each in values if each is not None]
+    return statistics.fmean(known) if known else None
 
 
 def without(values: Sequence[Number], dropped: frozenset[int]) -> tuple[Number, ...]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-
-from autotune.measure.device_state import DeviceState
+from autotune.measure.device_state import DeviceState, mean_of_known
 from autotune.measure.measurement import Measurement
 from autotune.report.format import percent, seconds
 
@@ -23,9 +20,9 @@ def accelerator_facts(measured: Measurement) -> list[tuple[str, str]]:
     if state is None:
         return []
     means = [
-        ("mean SM clock", _mean([each.sm_clock_mhz for each in state.readings]), "MHz"),
-        ("mean power", _mean([each.power_w for each in state.readings]), "W"),
-        ("mean temperature", _mean([each.temperature_c for each in state.readings]), "°C"),
+        ("mean SM clock", mean_of_known(each.sm_clock_mhz for each in state.readings), "MHz"),
+        ("mean power", mean_of_known(each.power_w for each in state.readings), "W"),
+        ("mean temperature", mean_of_known(each.temperature_c for each in state.readings), "°C"),
     ]
     return [*state.identity.items(), *((name, f"{mean:.0f} {unit}") for name, mean, unit in means if mean is not None)]
 
@@ -35,8 +32,3 @@ def _of_state(state: DeviceState) -> list[str]:
         return ["the device was throttled all the time"]
     said = [f"{state.num_dropped} samples dropped: the device was throttled"] if state.num_dropped else []
     return said + ([f"at its power cap in {percent(state.share_capped)} of the readings"] if state.share_capped else [])
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
-    return statistics.fmean(known) if known else None

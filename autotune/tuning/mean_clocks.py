@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
-from autotune.measure.device_state import CLOCK_DRIFT
+from autotune.measure.device_state import CLOCK_DRIFT, mean_of_known
 from autotune.measure.measurement import Measurement
 
 
@@ -28,6 +27,4 @@ def _in_words(name: str) -> str:
 
 def _mean_mhz(blocks: Sequence[Mapping[str, Measurement]], name: str) -> float | None:
     states = [block[name].samples.device for block in blocks if name in block]
-    read = [each.sm_clock_mhz for state in states if state is not None for each in state.readings]
-    known = [each for each in read if each is not None]
-    return statistics.fmean(known) if known else None
+    return mean_of_known(each.sm_clock_mhz for state in states if state is not None for each in state.readings)
