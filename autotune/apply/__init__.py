@@ -1,3 +1,3 @@
 """A config put on a model: the same code in a trial and in a job.
 
-Imports `backends`, `space`, `tuned` and what is below them."""
+Imports `backends`, `space`, `tuned` and the rows above them."""

@@ -96,7 +96,8 @@ def given_functions(config: Config, places: Places, given: Variants) -> list[App
         if function is None:
             place = f" (in the study: {places[name]})" if places[name] else ""
             raise MissingVariantError(
-                f"the config uses the variant {name}={value}{place}, which a file may not call",
+                f"the config uses the variant {name}={value}{place}, whose function the job must give: "
+                "a file cannot name code to run",
                 tip=f"give it: apply(model, variants={{{name!r}: {{{value!r}: FUNCTION}}}})",
             )
         functions.append(function)

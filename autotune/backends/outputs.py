@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.protocol import Backend
-from autotune.measure import accuracy
 
 
 def flatten(outputs: Any) -> list[Any]:
@@ -51,14 +50,3 @@ def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:
         if array is not None:
             arrays.append(array.copy())
     return arrays
-
-
-def compare_outputs(backend: Backend, outputs: Any, reference: Callable[[], Any]) -> tuple[Any, float | None]:
-    """What `reference` gives, and the relative error of `outputs` against it; None where that call drew random numbers,
-    so that no two give the same."""
-    got = output_arrays(backend, outputs)
-    state = backend.random_state()
-    expected = reference()
-    if backend.random_state() != state:
-        return expected, None
-    return expected, accuracy.relative_error(output_arrays(backend, expected), got)

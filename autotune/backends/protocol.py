@@ -10,7 +10,8 @@ import os
 import pickle
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,6 +161,16 @@ class Backend(Protocol):
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
         """`array` as a tensor of the type and on the device of `original`."""
+
+    def content(self, value: Any) -> Hashable | None:
+        """Another value once a tensor, or a generator of random numbers, was changed; None for what is neither."""
+        array = self.to_array(value)
+        return None if array is None else (array.shape, str(array.dtype), zlib.crc32(array.tobytes()))
+
+    def attributes(self, value: Any) -> Mapping[str, Any] | None:
+        """What a call of the model may change in an object: its attributes, without what the framework notes there for
+        itself. None for an object that has none."""
+        return getattr(value, "__dict__", None)
 
     def spec(self, value: Any) -> TensorSpec | None:
         """Shape and type of a tensor, None for what is no tensor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 
@@ -23,6 +24,8 @@ class UndoLog:
         self.make(lambda: setattr(owner, name, value), lambda: setattr(owner, name, before))
 
     def undo(self) -> None:
-        """Put everything back, the last change first. The log is empty then."""
-        while self._undos:
-            self._undos.pop()()
+        """Put everything back, the last change first. The log is empty then. What cannot be put back keeps nothing else
+        from it: the error is raised at the end."""
+        with ExitStack() as undos:
+            while self._undos:
+                undos.callback(self._undos.pop(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,14 @@ from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
+from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import Guard, GuardTerms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
-from autotune.job.stats import CallTimes, StatsRecorder, register
+from autotune.job.output_check import OutputCheck
+from autotune.job.stats import CallTimes, StatsRecorder, register, weakly
 from autotune.measure.accuracy import default_tolerance
+from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import structure_sha256
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import TunedConfig
@@ -173,7 +177,9 @@ class Application:
         self, backend: Backend, tuned: TunedConfig, step: Any, call: Callable[..., Any], end: Callable[[], None]
     ) -> tuple[Any, Callable[[], None]]:
         """What the job holds for a `call` that stands in front of the model."""
-        self._recorder.diagnose = partial(backend.diagnose, self._model, ConfigParts.of(tuned.config).settings)
+        self._recorder.diagnose = weakly(
+            partial(_diagnosis, backend, ConfigParts.of(tuned.config).settings), self._model
+        )
         holding = UndoLog()
         monitored = self._monitored(call)
         given = monitored if self._recipe else backend.proxies.proxy(self._model, step, monitored, holding)
@@ -201,9 +207,9 @@ class Application:
             self._recorder.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
             return None
         ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
-        tolerance = terms.tolerance if self._policy.check else None
-        adaptive = AdaptiveModel(backend, versions, ledger, fallback, self._recorder, tolerance=tolerance)
-        self._recorder.adaptive = adaptive.stats
+        check = terms.check if self._policy.check else None
+        adaptive = AdaptiveModel(backend, versions, ledger, fallback, self._recorder, check=check)
+        self._recorder.adaptive = weakly(partial(_decisions, ledger), fallback)
         return adaptive
 
     def _limits(self, tuned: TunedConfig) -> AdaptivePolicy | None:
@@ -254,11 +260,12 @@ class Application:
         is_measured = self._is_measured(tuned)
         # Under traffic the recorded latency is that of a mixture of shapes, and the first calls are another one.
         is_comparable = fits and is_measured and self._policy.margin is not None and tuned.shapes is None
+        check = OutputCheck(backend, self._model, _tolerance(tuned, backend, self._model))
         return GuardTerms(
             misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",
             hint=_hint(tuned) if self._policy.on_mismatch != "untuned" else "",
-            tolerance=_tolerance(tuned, backend, self._model) if self._policy.check or unchecked_caches else None,
+            check=check if self._policy.check or unchecked_caches else None,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
             margin=self._policy.margin or MARGIN,
         )
@@ -305,6 +312,16 @@ class Application:
 
     def _monitored(self, call: Callable[..., Any]) -> Callable[..., Any]:
         return call if self._recorder.calls is None else self._recorder.calls.around(call)
+
+
+def _diagnosis(backend: Backend, config: Config, model: Any | None) -> Diagnosis | None:
+    return None if model is None else backend.diagnose(model, config)
+
+
+def _decisions(ledger: Ledger, fallback: Fallback | None) -> AdaptiveStats:
+    """Of a model that is gone as well: nothing changes them any more."""
+    with nullcontext() if fallback is None else fallback.lock:
+        return ledger.stats()
 
 
 def _hint(tuned: TunedConfig) -> str:

@@ -95,5 +95,9 @@ class Fallback:
         with self.lock:
             self.is_over = True
             self._recorder.state = "untuned"
-            self.leave_tuned()
-            self._changes.undo()
+            for undo in (self.leave_tuned, self._changes.undo):
+                try:
+                    undo()
+                except Exception as error:
+                    raise_interruption(error)
+                    self._recorder.note("mismatch", f"not all that the config set could be put back: {quoted(error)}")

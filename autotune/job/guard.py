@@ -20,10 +20,11 @@ from functools import partial
 from typing import Any
 
 from autotune.apply.warm_start import WarmStart
-from autotune.backends.outputs import compare_outputs
 from autotune.backends.protocol import Backend
-from autotune.errors import InputError
+from autotune.errors import InputError, quoted
 from autotune.job.fallback import Fallback, MismatchError
+from autotune.job.interruption import raise_interruption
+from autotune.job.output_check import Finding, OutputCheck
 from autotune.job.stats import StatsRecorder
 from autotune.workload.arguments import Arguments
 
@@ -40,8 +41,8 @@ class GuardTerms:
     apply_to_misfits: bool
     hint: str
     """What to do about a misfit."""
-    tolerance: float | None
-    """Largest relative error of the first call's outputs; None: they are not checked."""
+    check: OutputCheck | None
+    """Compares the first call's outputs with the untuned model's; None: they are not checked."""
     latency_s: float | None
     """Recorded median latency; None: the job's calls cannot be compared with it, as under traffic."""
     margin: float
@@ -89,23 +90,31 @@ class Guard:
 
     def _first(self, args: _Args, kwargs: _Kwargs) -> Any:
         """Calls up to the first that the config is for."""
-        misfit = self._terms.misfit(Arguments(args, kwargs))
+        misfit = self._misfit(args, kwargs)
         if misfit is not None and not self._terms.apply_to_misfits:
             return self._untuned_until_one_fits(misfit, args, kwargs)
         if misfit is not None:
             self._note_misfit(f"{misfit}; applied anyway")
         self._fell_back = False
+        check = None if self._terms.check is None else self._terms.check.begin(args, kwargs)
         result = self._settled(*args, **kwargs)
         if self._fell_back:
             return result
-        if self._is_settling and self._terms.tolerance is not None:
-            result = self._checked(result, self._terms.tolerance, args, kwargs)
+        if self._is_settling and check is not None:
+            result = self._checked(check.finding(result, lambda: self._untuned(*args, **kwargs)))
         if self._is_settling:
             if misfit is None and self._terms.latency_s is not None:
                 self._phase = self._time_tuned
             else:
                 self._settle()
         return result
+
+    def _misfit(self, args: _Args, kwargs: _Kwargs) -> str | None:
+        try:
+            return self._terms.misfit(Arguments(args, kwargs))
+        except Exception as error:  # A nested tensor has no sizes.
+            raise_interruption(error)
+            return f"inputs that cannot be described ({quoted(error)})"
 
     def _untuned_until_one_fits(self, misfit: str, args: _Args, kwargs: _Kwargs) -> Any:
         if self._fallback.raises:
@@ -118,16 +127,13 @@ class Guard:
         if not any(each.kind == "mismatch" for each in self._recorder.events):
             self._recorder.note("mismatch", message)
 
-    def _checked(self, result: Any, tolerance: float, args: _Args, kwargs: _Kwargs) -> Any:
-        """The result if it is right, else the untuned model's."""
-        expected, error = compare_outputs(self._backend, result, lambda: self._untuned(*args, **kwargs))
-        if error is None:
-            self._recorder.note("mismatch", "the model draws random numbers: its first outputs cannot be checked")
-            return result
-        if error <= tolerance:
-            return result
-        self._fallback.give_up(f"the first outputs are wrong: relative error {error:.3g}, tolerance {tolerance:g}")
-        return expected
+    def _checked(self, finding: Finding) -> Any:
+        """The result if it is right or cannot be checked, else the untuned model's."""
+        if finding.unchecked is not None:
+            self._recorder.note("mismatch", f"{finding.unchecked}: its first outputs cannot be checked")
+        if finding.wrong is not None:
+            self._fallback.give_up(f"the first outputs are wrong: {finding.wrong}")
+        return finding.result
 
     def _time_tuned(self, args: _Args, kwargs: _Kwargs) -> Any:
         result, median_s = self._timed(self._settled, args, kwargs)
@@ -166,7 +172,7 @@ class Guard:
 
     def _timed(self, call: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> tuple[Any, float | None]:
         """The call's result, and the median once enough calls are timed. Calls with other inputs are not counted."""
-        fits = self._terms.misfit(Arguments(args, kwargs)) is None
+        fits = self._misfit(args, kwargs) is None
         self._fell_back = False
         self._backend.synchronise()
         start = time.perf_counter()

@@ -11,12 +11,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from autotune.errors import printable
 from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Latency
+
+T = TypeVar("T")
 
 _log = logging.getLogger("autotune")
 
@@ -70,8 +72,9 @@ class StatsRecorder:
     """One for each model that `apply` gave or was given."""
 
     state: Literal["settling", "tuned", "untuned", "adaptive"] = "untuned"
-    diagnose: Callable[[], Diagnosis] | None = None
-    """Asks the framework's own books; None where nothing was compiled."""
+    diagnose: Callable[[], Diagnosis | None] | None = None
+    """Asks the framework's own books; None where nothing was compiled. Neither this nor `adaptive` may refer to the
+    model: a recorder lives for as long as the model does, by which it is found."""
     memory_bytes: Callable[[], int | None] = lambda: None
     calls: CallTimes | None = None
     adaptive: Callable[[], AdaptiveStats] | None = None
@@ -159,6 +162,15 @@ class HasStats(Protocol):
 
     def stats(self) -> Any:
         """Of the model until now."""
+
+
+def weakly(ask: Callable[[Any], T], owner: Any) -> Callable[[], T]:
+    """`ask` of an owner that this does not keep alive; of None once it is gone."""
+    try:
+        held = weakref.ref(owner)
+    except TypeError:  # No recorder is found by it.
+        return lambda: ask(owner)
+    return lambda: ask(held())
 
 
 _RECORDERS: weakref.WeakKeyDictionary[Any, HasStats] = weakref.WeakKeyDictionary()

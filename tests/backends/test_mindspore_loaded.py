@@ -35,6 +35,29 @@ class Net(ms.nn.Cell):
             return self.fc(x) + 1
         return ms.ops.relu(self.fc(x))
 
+class Counting(Net):
+    def __init__(self):
+        super().__init__()
+        self.count = ms.Parameter(ms.Tensor(0, ms.float32), name="count", requires_grad=False)
+
+    def construct(self, x, cache):
+        count = ms.ops.assign_add(self.count, ms.Tensor(1, ms.float32))
+        written = ms.ops.assign_add(cache, ms.Tensor(1, ms.float32))
+        return self.fc(x) * count * written
+
+def checked(path):
+    # A Cell that was never called, and one that writes to a Parameter and to an input.
+    x, cache = ms.Tensor(np.ones((4, 8), np.float32)), ms.Parameter(ms.Tensor(0, ms.float32), name="cache")
+    cells, outputs, said = [Net().set_train(False), Counting().set_train(False)], [], []
+    for cell, inputs in zip(cells, [(x,), (x, cache)]):
+        tuned = autotune.load(path).apply(cell, check=True, on_mismatch="apply")
+        outputs.append([tuned(*inputs).asnumpy() for _ in range(2)])
+        said.append([e.message for e in autotune.stats(tuned).events if "checked" in e.message or "wrong" in e.message])
+    fresh, counting = cells
+    wanted = counting.fc(x).asnumpy()
+    right = [bool(np.allclose(got, wanted * n * n, atol=1e-5)) for n, got in enumerate(outputs[1], 1)]
+    return {"said": said, "right": right, "counts": [float(counting.count.asnumpy()), float(cache.asnumpy())]}
+
 def as_of_here(path):
     content = yaml.safe_load(open(path).read())
     here = environment.describe(device="CPU", variables={}).model_dump(mode="json")
@@ -72,11 +95,11 @@ def job(path):
         }
     after = {"same": bool((net(x).asnumpy() == expected).all()), "mode": ms.get_context("mode") == mode,
              "class": type(net) is Net, "unwrapped": "construct" not in vars(net)}
-    return {**found, "after": after, "said": said}
+    return {**found, "after": after, "said": list(said)}
 
 ms.set_device("CPU") if hasattr(ms, "set_device") else ms.set_context(device_target="CPU")
 as_of_here(sys.argv[1])
-print("\\n" + json.dumps(job(sys.argv[1])), flush=True)
+print("\\n" + json.dumps({**job(sys.argv[1]), "checked": checked(sys.argv[1])}), flush=True)
 __import__("os")._exit(0)
 """
 
@@ -124,7 +147,7 @@ CONFIGS = [{"execution": "graph"}, {"execution": "jit", "capture": "ast", "jit_l
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["execution"])
 def test_a_tuned_cell(script, exported, config):
     """A Cell of the same class, compiled and right, for as long as the block lasts, with other weights too; then all is
-    as before."""
+    as before. A checked call that writes to Parameters is made once."""
     found = said(script, exported(config))
     assert found["events"] == [] == found["said"]
     assert max(found["error"], found["error_of_other_weights"]) < 1e-5
@@ -134,6 +157,8 @@ def test_a_tuned_cell(script, exported, config):
     assert found["num_compiles"] >= 1
     assert found["mode"] == 1  # Graph mode would hold for all Cells of the process.
     assert found["after"] == {"same": True, "mode": True, "class": True, "unwrapped": True}
+    unchecked = "a call changes the model's inputs or its state: its first outputs cannot be checked"
+    assert found["checked"] == {"said": [[], [unchecked]], "right": [True, True], "counts": [2, 2]}
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from autotune.errors import InputError, InvalidConfigError
 from autotune.measure.measurement import Measurement
 
 TINY = """
-import time
 import numpy as np
+from autotune.backends.fake.clock import SimulatedClock
 from autotune.backends.protocol import Backend, DeviceReport
 from autotune.backends.registry import BackendEntry
 from autotune.measure.diagnosis import Diagnosis
@@ -31,6 +31,7 @@ ENTRY = BackendEntry(
 class TinyBackend(Backend):
     warmup_calls = 1
     evaluation_call = "nothing"
+    clock = SimulatedClock()  # What is measured does not depend on what else the machine does.
 
     def find(self):
         return DeviceReport(version="0", devices={"cpu": "cpu"}, compilers={})
@@ -54,7 +55,7 @@ class TinyBackend(Backend):
         wait_s = {"slow": 0.008, "fast": 0.002}[config["speed"]]
 
         def step(x):
-            time.sleep(wait_s)
+            self.clock.sleep(wait_s)
             return model(x)
 
         return step

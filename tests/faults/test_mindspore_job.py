@@ -19,13 +19,14 @@ pytest.importorskip("mindspore")
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
 
 HEAD = """
-import copy, json, logging, os, sys, threading, time
+import copy, dataclasses, json, logging, os, sys, threading, time, types
 import mindspore as ms, numpy as np
 import yaml
 import autotune
 from autotune import environment
 from autotune.backends.registry import framework_version
 from autotune.backends.mindspore.backend import MindSporeBackend
+from autotune.backends.mindspore.compiled_cell import compiled_of
 from autotune.measure.measurement import structure_sha256
 from mindspore import nn, ops
 
@@ -150,6 +151,70 @@ changed("cell", another)
 changed("hook", hooked)
 
 
+@dataclasses.dataclass
+class Options:  # Of the author's own: an instance of it, and the class itself.
+    scales: dict
+
+class OfClass:
+    power = 1.0
+
+class Nested(Net):
+    gain = 1.0
+    bias = 1.0
+    options = OfClass
+
+    def __init__(self):
+        super().__init__()
+        self.by_name = {"last": {"scale": 1.0}}
+        self.pairs = ([1.0], [1.0])
+        self.settings = types.SimpleNamespace(scale=1.0)
+        self.own = Options({"last": [1.0]})
+        self.own.itself, self.own.model = self.own, self
+        self.table = np.ones(8, np.float32)
+        self.masks = {"last": ms.Tensor(np.ones(8, np.float32))}
+
+    def helped(self, y):
+        return y
+
+    def construct(self, x):
+        y = self.helped(Net.construct(self, x)) * self.by_name["last"]["scale"] * self.pairs[0][0]
+        y = y * self.settings.scale * self.own.scales["last"][0] * self.options.power
+        return y * ms.Tensor(self.table) * self.masks["last"] * self.gain + self.bias
+
+def tripled(self, y):
+    return y * 3
+
+def nested(pair, name, change):
+    def run():
+        net, tuned = pair
+        before, output, made = error(net, tuned), net(x).asnumpy(), compiled_of(net)._num_made
+        change(net)
+        moved = float(np.abs(net(x).asnumpy() - output).max())
+        after = error(net, tuned)
+        return [before, after, moved, autotune.stats(tuned).state, compiled_of(net)._num_made - made]
+    run.__name__ = name
+    case(run)
+
+pair = applied(Nested().set_train(False))
+nested(pair, "dict_in_a_dict", lambda net: net.by_name["last"].update(scale=2.0))
+nested(pair, "list_in_a_tuple", lambda net: net.pairs[0].__setitem__(0, 2.0))
+nested(pair, "namespace", lambda net: setattr(net.settings, "scale", 2.0))
+nested(pair, "list_in_an_object", lambda net: net.own.scales["last"].__setitem__(0, 2.0))
+def equal_one(net):
+    net.own = Options(copy.deepcopy(net.own.scales))
+    pair[1](x)
+    net.own.scales["last"][0] = 3.0
+
+nested(pair, "list_in_another_object", equal_one)
+nested(pair, "tensor_in_a_dict", lambda net: net.masks["last"].__setitem__(0, 5.0))
+pair = applied(Nested().set_train(False))
+nested(pair, "array", lambda net: net.table.__setitem__(0, 5.0))
+nested(pair, "attribute_that_hides_the_class", lambda net: setattr(net, "bias", 5.0))
+nested(pair, "attribute_of_the_class", lambda net: setattr(Nested, "gain", 5.0))
+nested(pair, "class_in_the_class", lambda net: setattr(OfClass, "power", 5.0))
+nested(pair, "method_of_the_class", lambda net: setattr(Nested, "helped", tripled))
+
+
 def doubled_construct(self, x):
     return ops.tanh(self.norm(self.fc(x)) * self.mask) * self.size * 2
 
@@ -213,6 +278,39 @@ def copied():
     again = applied(other)
     return [type(other) is Net, apart > 1e-3, error(*again), error(net, tuned)]
 case(copied)
+
+
+class Announced(Net):
+    known = {}
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        Announced.known[cls.__name__] = cls
+
+class Cloned(Announced):
+    def __deepcopy__(self, memo):
+        clone = type(self)()
+        ms.load_param_into_net(clone, self.parameters_dict())
+        return clone
+
+def others():
+    net, tuned = applied(Cloned().set_train(False))
+    expected = tuned(x).asnumpy()
+    right = {}
+    for name, make in {
+        "type(tuned)()": lambda: type(tuned)(), "tuned.__class__()": lambda: tuned.__class__(),
+        "a registry": lambda: Announced.known["Cloned"](),
+        "a derived class": lambda: type("Derived", (type(tuned),), {})(),
+        "its author's __deepcopy__": lambda: copy.deepcopy(tuned),
+        "the function __deepcopy__": lambda: Cloned.__deepcopy__(tuned, {}),
+    }.items():
+        other = make().set_train(False)
+        other.size = 5.0
+        own = float(np.abs(other(x).asnumpy() - Net.construct(other, x).asnumpy()).max()) < 1e-5
+        apart = float(np.abs(other(x).asnumpy() - expected).max()) > 1e-3
+        right[name] = [own, apart, net.size == 2.0, Cloned in (type(other), type(other).__base__)]
+    right["the tuned"] = [float(np.abs(tuned(x).asnumpy() - expected).max()) < 1e-5, tuned.__class__ is Cloned]
+    return right
+case(others)
 
 
 def twice():
@@ -485,6 +583,11 @@ CHANGES = (
     "set_data", "assign", "in_place", "assign_value", "load_param_into_net", "optimizer", "switched", "inner_switch",
     "statistics", "attribute", "tensor", "tensor_in_place", "buffer", "parameter", "cell", "hook",
 )  # fmt: skip
+NESTED = (
+    "dict_in_a_dict", "list_in_a_tuple", "namespace", "list_in_an_object", "list_in_another_object",
+    "tensor_in_a_dict", "array", "attribute_that_hides_the_class", "attribute_of_the_class", "class_in_the_class",
+    "method_of_the_class",
+)  # fmt: skip
 KINDS = {
     **WAYS,
     "half jit": {**WAYS["jit"], "amp_level": "O3"},
@@ -530,6 +633,18 @@ def test_what_a_job_changes_is_seen(found, change):
     assert found[change]["lines"] == [] or change == "hook"
 
 
+@pytest.mark.parametrize("change", NESTED)
+def test_what_attributes_hold_at_any_depth_is_seen(found, change):
+    """A graph has it as constants, whether it is in a container, an object, a class or an array."""
+    before, after, moved, state, num_made = found[change]["said"]
+    assert before < 1e-5
+    assert moved > 0.1
+    assert after < 1e-5
+    assert state == "tuned"
+    assert num_made == (2 if change == "list_in_another_object" else 1)
+    assert found[change]["lines"] == []
+
+
 @pytest.mark.parametrize("change", ["class_changed", "construct_changed"])
 def test_a_construct_that_is_replaced_is_called(found, change):
     """In a class, as libraries patch models, or in one Cell."""
@@ -559,6 +674,12 @@ def test_a_copy_is_an_untuned_model_of_its_own(found):
     assert is_net
     assert has_own_weights
     assert max(of_copy, of_original) < 1e-5
+
+
+def test_others_of_its_class_have_calls_of_their_own(found):
+    """What the job holds is the only Cell of its class that is called otherwise: a Cell made from it, by its class, a
+    registry or a copy, is of the author's class and answers with its own weights and attributes."""
+    assert [name for name, right in found["others"]["said"].items() if not all(right)] == []
 
 
 def test_a_second_application(found):

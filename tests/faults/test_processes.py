@@ -52,6 +52,7 @@ HELPER = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'
 
 TRIALS = {
     "segmentation fault": ("os.kill(os.getpid(), signal.SIGSEGV)", Reason.CRASH, Stage.COMPILE, "killed by SIGSEGV"),
+    "real-time signal": ("os.kill(os.getpid(), 40)", Reason.CRASH, Stage.COMPILE, "killed by signal 40"),
     "abort": ("os.abort()", Reason.CRASH, Stage.COMPILE, "killed by SIGABRT"),
     "out of memory": ("raise MemoryError('48 GiB')", Reason.OUT_OF_MEMORY, Stage.COMPILE, "MemoryError: 48 GiB"),
     "killed from outside": ("os.kill(os.getpid(), 9)", Reason.CRASH, Stage.COMPILE, "killed by SIGKILL"),

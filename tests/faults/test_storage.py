@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.open import create_study, open_or_create, open_study
 from autotune.study.study import Study
-from autotune.trial.folder import REQUEST_FILE
+from autotune.trial.folder import FIRST_CRASH, REQUEST_FILE
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_environment, run_here
@@ -92,6 +93,8 @@ class TestTheUsersOwnFiles:
         """After a whole run nothing lies in the folder that is not on the list; cleared, only the lock is left."""
         study = tuned / "studies" / "s"
         assert {path.name for path in study.iterdir()} <= {*own_files.FILES, *own_files.FOLDERS, own_files.LOCK}
+        (study / "trials" / "0001" / FIRST_CRASH).mkdir()
+        (study / "trials" / "0001" / FIRST_CRASH / "stderr.txt").write_text("Segmentation fault")
         own_files.clear_study(study)
         assert list(contents(study)) == [own_files.LOCK]
         assert [path.name for path in study.iterdir()] == [own_files.LOCK]
@@ -353,13 +356,19 @@ class TestAFullDisk:
 
     def test_an_error_of_the_disk_is_no_bug(self, monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
         """Wherever it strikes: exit status 2, the file and what to do; other errors of the system keep a traceback."""
-        for number, words in ((28, "free some space"), (30, "--studies-dir"), (27, "ulimit -f")):
+        for number, words in (
+            (28, "free some space"),
+            (30, "--studies-dir"),
+            (27, "ulimit -f"),
+            (36, "a shorter name"),
+        ):
 
             def fails(_: object, number: int = number) -> None:
                 raise OSError(number, os.strerror(number), "studies/s/trials/0001/request.json")
 
             monkeypatch.setattr("autotune.doctor.machine.examine", fails)
-            refused(command("doctor"), "cannot write studies/s/trials/0001/request.json", words)
+            verb = "use" if number == errno.ENAMETOOLONG else "write"
+            refused(command("doctor"), f"cannot {verb} studies/s/trials/0001/request.json", words)
         monkeypatch.setattr("autotune.doctor.machine.examine", lambda _: os.stat("/nowhere"))
         assert isinstance(command("doctor").exception, FileNotFoundError)
 

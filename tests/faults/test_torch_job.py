@@ -5,13 +5,17 @@ Each test is a row of the table in docs/in-the-job.md.
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
+import gc
 import io
 import os
 import pickle
 import signal
 import threading
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +27,7 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.utils import parametrize, prune  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -30,11 +35,14 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from autotune.backends.registry import framework_version  # noqa: E402
 from autotune.backends.torch.apply import apply  # noqa: E402
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
+from autotune.backends.torch.compiled_step import ClassMethods, CompiledStep  # noqa: E402
 from autotune.backends.torch.cuda_graphs import ClonedOutputs  # noqa: E402
-from autotune.backends.torch.frozen import FrozenWeights  # noqa: E402
+from autotune.backends.torch.frozen import FrozenStep, FrozenWeights  # noqa: E402
+from autotune.backends.torch.frozen_graph import FrozenGraphPass  # noqa: E402
+from autotune.backends.torch.training import training_step  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
-from autotune.errors import InvalidConfigError  # noqa: E402
+from autotune.errors import InvalidConfigError, UnsuitableCallError  # noqa: E402
 from autotune.measure.measurement import structure_sha256  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -216,6 +224,28 @@ CHANGES = {
 }
 
 
+OUTPUT_TYPES = {
+    "floats": (torch.float16, torch.bfloat16, torch.float32),
+    "others": (torch.float64, torch.float8_e4m3fn, torch.complex64),
+    "integers": (torch.bool, torch.uint8, torch.int8, torch.int16),
+    "wide integers": (torch.int32, torch.int64, torch.uint16),
+}
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+
+
+def of_batch(x):
+    return Batch(x)
+
+
+def of_cache(x):
+    """As libraries have it: layers in a list, each with its tensors."""
+    return SimpleNamespace(name="cache", layers=[SimpleNamespace(keys=x)])
+
+
 class TestFrozenWeights:
     @pytest.mark.fast_cases("load_state_dict", "fused Adam", "a plain number")
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -254,6 +284,79 @@ class TestFrozenWeights:
                 last = tuned(X)
         assert torch.allclose(last, plain(model), atol=1e-5)
         assert autotune.stats(tuned).state == "untuned"
+
+    @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last, "strided"], ids=str)
+    def test_weights_in_any_order_are_read_again(self, order):
+        """In whatever order their elements lie."""
+        weight = torch.ones(8, 4, 3, 3)
+        weight = torch.ones(8, 4, 3, 6)[..., ::2] if order == "strided" else weight.to(memory_format=order)
+        weights = FrozenWeights()
+        weights.add([weight])
+        weight.data[7, 3, 2, 2] = 2.0
+        assert any(weights.have_changed() for _ in range(3))
+
+    def test_a_frozen_graph_returns_no_constant(self):
+        """Inductor would return the same memory at each call, be it behind operations that it leaves out."""
+        root = torch.nn.Module()
+        root.table = torch.ones(4)
+        graph = torch.fx.Graph()
+        x, table = graph.placeholder("x"), graph.get_attr("table")
+        same = graph.call_function(torch.ops.aten.clone.default, (table,))
+        both = graph.call_function(torch.ops.aten.add.Tensor, (x, table))
+        graph.output((table, same, both))
+        for each in (table, same, both):
+            each.meta["val"] = root.table
+        FrozenGraphPass()(graph)
+        first, second, third = graph.output_node().args[0]
+        assert {first.target, second.target} == {torch.ops.aten.mul.Tensor}
+        assert third is both
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("types", OUTPUT_TYPES.values(), ids=OUTPUT_TYPES)
+    def test_outputs_of_weights_alone_are_the_jobs_own(self, answer, types):
+        """What is computed from weights alone is a constant: a job that writes to it does not change later calls. A
+        weight that is returned as it is is the weight."""
+
+        class Prototypes(Stateless):
+            def forward(self, x):
+                table = (self.table[:, None] * self.table).t() * 3
+                outputs = [table.to(each) for each in types]
+                return Stateless.forward(self, x), outputs, table[:2][None].expand(2, 2, 8), self.norm.weight
+
+        model = made(Prototypes)
+        tuned = answer(FROZEN).apply(model)
+        with torch.no_grad():
+            for _ in range(3):
+                _, found, view, weight = tuned(X)
+                _, expected, expected_view, _ = plain(model)
+                assert weight is model.norm.weight
+                for one, other in zip([*found, view], [*expected, expected_view], strict=True):
+                    assert one.dtype is other.dtype
+                    assert torch.equal(one.to(torch.complex64), other.to(torch.complex64))
+                    one.copy_(torch.zeros(one.shape)) if one is not view else None
+        assert autotune.stats(tuned).state != "untuned"
+
+    @pytest.mark.parametrize(
+        "holder", [collections.UserDict, of_batch, of_cache], ids=["mapping", "dataclass", "object"]
+    )
+    def test_inputs_within_an_object_are_looked_at(self, holder):
+        """Tensors in a mapping, a dataclass or an object's attributes are inputs like any others."""
+        x = X.clone().requires_grad_()
+        step = CompiledStep(torch.nn.Identity(), lambda value: value)
+        with pytest.raises(UnsuitableCallError, match="inputs require gradients"):
+            step(holder(x=x))
+        frozen = FrozenStep(torch.nn.Identity().eval(), lambda value: value, FrozenWeights())
+        frozen(holder(x=X))
+        with pytest.raises(UnsuitableCallError, match="float64"):
+            frozen(holder(x=X.double()))
+
+    def test_forward_mode_derivatives(self, frozen):
+        """Frozen code has none: such calls are untuned."""
+        model, tuned = frozen
+        ones = torch.ones_like(X)
+        with torch.no_grad(), forward_ad.dual_level():
+            slopes = [forward_ad.unpack_dual(each(forward_ad.make_dual(X, ones))).tangent for each in (model, tuned)]
+        assert torch.allclose(*slopes)
 
     def test_other_models_of_the_process_are_not_frozen(self, answer):
         """Neither what the job compiles itself nor a second applied model."""
@@ -308,11 +411,12 @@ class TestFrozenWeights:
     def test_what_is_no_number_comes_out_as_from_the_model(self, frozen, number):
         """Frozen code takes it, and gives NaN where the model does."""
         model, tuned = frozen
+        events = autotune.stats(tuned).events
         x = X.clone()
         x[1, 2] = number
         assert plain(model, x)[1].isnan().any()
         assert torch.allclose(tuned(x), plain(model, x), atol=1e-5, equal_nan=True)
-        assert not autotune.stats(tuned).events
+        assert autotune.stats(tuned).events == events
 
     @pytest.mark.parametrize("kind", [torch.long, torch.half, torch.double])
     def test_an_input_of_a_type_that_the_model_refuses_is_the_jobs_error(self, frozen, kind):
@@ -508,6 +612,32 @@ class TestTheJobsOwnModel:
                 assert torch.allclose(tuned(X.double()), plain(model, X.double()), atol=1e-9)
 
 
+APPLIED_KINDS = {
+    "captured": (CAPTURED, {}),
+    "frozen": (FROZEN, {}),
+    "blocks": ({**CAPTURED, "region": "blocks.*"}, {}),
+    "adaptive": (CAPTURED, {"adaptive": True}),
+}
+
+
+class TestMemory:
+    @pytest.mark.fast_cases("captured", "adaptive")
+    @pytest.mark.parametrize(("config", "how"), APPLIED_KINDS.values(), ids=APPLIED_KINDS)
+    def test_a_model_that_the_job_drops_goes(self, answer, config, how):
+        """As a model does that is compiled without the tool."""
+        model = made().requires_grad_(False)
+        tuned = answer(config).apply(model, **how)
+        tuned(X)
+        assert autotune.stats(tuned).num_compiles is not None
+        assert (autotune.stats(model).adaptive is not None) == bool(how)
+        gone = weakref.ref(model), weakref.ref(model.blocks[0].linear.weight)
+        del model, tuned
+        gc.collect()
+        assert gone[0]() is None
+        # Weights of frozen code stay with PyTorch (2.13), and so far those of modules that are compiled one by one.
+        assert gone[1]() is None or config is not CAPTURED
+
+
 class TestThreads:
     @pytest.fixture
     def num_calls(self, request):
@@ -583,6 +713,31 @@ def rounded_layer(model):
     """The same with another layer."""
     model.blocks[0].linear = torch.nn.Linear(8, 8)
     rounded_in_place(model)
+
+
+class Listed(Stateless):
+    """It calls its modules by a list and a dict, which are no modules themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.order = [self.blocks[0], self.blocks[1]]
+        self.settings = {"factor": 2.0, "last": (1, [self.blocks[0], 3.0])}
+
+    def forward(self, x):
+        for each in self.order:
+            x = each(x)
+        return self.norm(x) * self.settings["factor"] * self.settings["last"][1][1]
+
+
+def wrapped(model):
+    model.blocks[0].linear = torch.nn.Sequential(model.blocks[0].linear, torch.nn.Identity())
+
+
+OF_LISTS = {
+    "an item of a list": lambda model: model.order.pop(),
+    "an item of a dict": lambda model: model.settings.update(factor=7.0),
+    "an item further in": lambda model: model.settings["last"][1].__setitem__(1, 5.0),
+}
 
 
 class TestRewrittenModules:
@@ -665,6 +820,84 @@ class TestRewrittenModules:
                 assert torch.equal(tuned(X), plain(model))
         assert sum("weights changed after a variant" in each for each in warned(caplog)) == 1
 
+    @pytest.mark.fast_cases("after it-an item further in")
+    @pytest.mark.parametrize("change", OF_LISTS.values(), ids=OF_LISTS)
+    @pytest.mark.parametrize("when", ["before the first call", "after it"])
+    def test_lists_of_modules(self, answer, caplog, change, when):
+        """The copy has lists and dicts of its own where modules are in them: the job's changes of them are followed."""
+        model = made(Listed)
+        tuned = answer({**EAGER, "variant.second": "wrapped"}, variants={"second": None}).apply(
+            model, variants={"second": {"wrapped": wrapped}}
+        )
+        with torch.no_grad():
+            if when == "after it":
+                assert torch.equal(tuned(X), plain(model))
+            change(model)
+            for _ in range(2):
+                assert torch.equal(tuned(X), plain(model))
+        told = sum("were replaced" in each for each in warned(caplog))
+        assert told == (when == "after it")
+
+    def test_a_dict_without_rewritten_modules_is_the_jobs(self, answer, caplog):
+        """It is one for both, as are lists in it: what the job changes there is seen, and the config is kept."""
+        model = made(Listed)
+        tuned = answer({**CAPTURED, "region": "whole but norm"}).apply(model)
+        with torch.no_grad():
+            tuned(X)
+            model.settings["factor"] = 7.0
+            assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+        assert not warned(caplog)
+
+    def test_a_list_that_the_call_changes(self, answer, caplog):
+        """It is changed in the job's model too, and all else that the call leaves behind is there once."""
+
+        class Moving(Listed):
+            def forward(self, x):
+                self.num_calls = self.num_calls + 1
+                self.order.append(self.order.pop(0))
+                return super().forward(x)
+
+        model, reference = made(Moving), made(Moving)
+        asked = {**EAGER, "variant.second": "wrapped"}
+        tuned = answer(asked, variants={"second": None}).apply(model, variants={"second": {"wrapped": wrapped}})
+        with torch.no_grad():
+            for _ in range(3):
+                assert torch.equal(tuned(X), reference(X))
+        assert model.num_calls == 3
+        assert model.order == [model.blocks[1], model.blocks[0]]
+        assert sum("were replaced" in each for each in warned(caplog)) == 1
+
+    def test_what_the_job_sets_during_a_call(self, answer):
+        """An attribute that a hook or another thread sets is of the next call, whatever the call itself sets."""
+        model = made(Net)
+        tuned = answer({**CAPTURED, "region": "blocks.*"}).apply(model)
+        with torch.no_grad():
+            tuned(X)
+            hook = model.norm.register_forward_hook(lambda *_: setattr(model, "scale", 7.0))
+            tuned(X)
+            hook.remove()
+            for _ in range(2):
+                assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+        assert (model.scale, model.num_calls) == (7.0, 6)
+        assert autotune.stats(tuned).state != "untuned"
+
+    @pytest.mark.fast_cases("after it-a submodule")
+    @pytest.mark.parametrize("changed", ["the model", "a submodule"])
+    @pytest.mark.parametrize("when", ["before the first call", "after it"])
+    def test_a_class_that_is_changed_ends_it(self, answer, caplog, changed, when):
+        """As adapters and sharding do it, which swap the class of a module."""
+        model = made()
+        owner = model if changed == "the model" else model.blocks[0]
+        tuned = answer({**CAPTURED, "region": "blocks.*"}).apply(model)
+        with torch.no_grad():
+            before = tuned(X) if when == "after it" else plain(model)
+            kind = type(owner)
+            owner.__class__ = type(kind.__name__, (kind,), {"forward": lambda self, x: kind.forward(self, x) * 3})
+            for _ in range(2):
+                assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+            assert not torch.allclose(plain(model), before, atol=1e-3)
+        assert sum("were replaced" in each for each in warned(caplog)) == 1
+
 
 class Doubled(torch.nn.Module):
     """A parametrization, or what a hook does."""
@@ -727,6 +960,16 @@ def fewer_statistics(model):
     return model.norm.eval
 
 
+class Helped(Stateless):
+    """Calls a method of its own, and one of its base's."""
+
+    def scaled(self, x):
+        return x * 2
+
+    def forward(self, x):
+        return self.scaled(super().forward(x))
+
+
 ALL_MODULES = torch.nn.modules.module
 PATCHES = {
     "a hook of a submodule": of_hook(lambda m: of_submodule(m).register_forward_hook(lambda _m, _i, out: out * 2)),
@@ -782,6 +1025,66 @@ class TestPatchedModels:
             finally:
                 undo()
             assert torch.allclose(tuned(X), model(X), atol=1e-5)
+
+    @pytest.mark.parametrize("owner", [Helped, Stateless], ids=["its class", "a base"])
+    def test_methods_of_classes_that_are_replaced_are_called(self, answer, owner):
+        """Not `forward` of the modules alone."""
+        model = made(Helped)
+        tuned = answer(CAPTURED).apply(model)
+        with torch.no_grad():
+            before = tuned(X)
+            undo = patched(owner, "scaled" if owner is Helped else "forward", doubled)
+            try:
+                assert torch.allclose(tuned(X), model(X), atol=1e-5)
+                assert not torch.allclose(model(X), before, atol=1e-3)
+            finally:
+                undo()
+
+    def test_attributes_of_classes_are_no_methods(self):
+        """A class may count its calls, or get an attribute: dynamo looks at those."""
+
+        class Counted(Stateless):
+            num_calls = 0
+
+        methods = ClassMethods(made(Counted))
+        Counted.num_calls, Counted.cache = 1, {}
+        assert not methods.have_changed()
+        Counted.forward = lambda self, x: x
+        assert methods.have_changed()
+        del Counted.forward
+        assert not methods.have_changed()
+
+    @pytest.mark.parametrize(
+        "register",
+        [
+            lambda: ALL_MODULES.register_module_full_backward_pre_hook(lambda _m, slopes: (slopes[0] * 2,)),
+            lambda: ALL_MODULES.register_module_full_backward_hook(
+                lambda _m, slopes, _: None if slopes[0] is None else (slopes[0] * 2,)
+            ),
+        ],
+        ids=["before", "after"],
+    )
+    def test_backward_hooks_of_all_modules(self, answer, register):
+        """They change the gradients as they do in the plain model."""
+
+        class Twice(Stateless):
+            def forward(self, x):
+                return Stateless.forward(self, x + self.table)
+
+        model, reference = made(Twice), made(Twice)
+        for each in (model, reference):
+            each.table = torch.nn.Parameter(each.table)
+        tuned = answer(CAPTURED).apply(model, on_mismatch="apply")
+        tuned(X).sum().backward()
+        model.zero_grad()
+        handle = register()
+        try:
+            tuned(X).sum().backward()
+            reference(X).sum().backward()
+        finally:
+            handle.remove()
+        for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+            assert torch.allclose(one.grad, other.grad, atol=1e-5)
 
     def test_second_derivatives(self, answer, caplog):
         """Compiled code has none: a call whose inputs require gradients is untuned, with one warning."""
@@ -871,6 +1174,100 @@ class TestPatchedModels:
         assert autotune.stats(tuned).state != "untuned"
 
 
+class Announced(Stateless):
+    """As a library's base class that knows models by their names."""
+
+    known: dict[str, type] = {}
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        Announced.known[cls.__name__] = cls
+
+
+class Cloned(Announced):
+    def __deepcopy__(self, memo):
+        clone = type(self).__new__(type(self))
+        clone.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return clone
+
+
+class Gained(Stateless):
+    """A weight of the model's own, outside of its submodules."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return super().forward(x) * self.gain
+
+
+def replica(tuned):
+    """What `DataParallel` calls, here with other modules in place of those on another device."""
+    other = tuned._replicate_for_data_parallel()
+    other._modules.update(made(Cloned)._modules)
+    return other
+
+
+def without_init(tuned):
+    other = object.__new__(type(tuned))
+    other.__dict__.update(vars(made(Cloned)))
+    return other
+
+
+OTHERS = {
+    "type(tuned)()": lambda tuned: type(tuned)(),
+    "tuned.__class__()": lambda tuned: tuned.__class__(),
+    "without __init__": without_init,
+    "a registry": lambda tuned: Announced.known["Cloned"](),
+    "a derived class": lambda tuned: type("Derived", (type(tuned),), {})(),
+    "a replica": replica,
+    "copy.copy": copy.copy,
+    "its author's __deepcopy__": copy.deepcopy,
+    "a deep copy of its __dict__": lambda tuned: Cloned.__deepcopy__(tuned, {}),
+}
+
+
+class TestOthersOfItsClass:
+    """What the job holds is the only object of its class that is called otherwise."""
+
+    @pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+    def test_have_calls_of_their_own(self, answer, make):
+        """A model made from the tuned one answers with its own weights and attributes, and is no tuned one."""
+        model = made(Cloned)
+        tuned = answer(EAGER).apply(model)
+        assert type(tuned) is not Cloned
+        with torch.no_grad():
+            expected = tuned(X)
+            other = make(tuned).eval()
+            other.scale = 5.0
+            assert torch.equal(other(X), plain(other))
+            assert torch.equal(answer(EAGER).apply(other)(X), plain(other))
+            assert not torch.allclose(other(X), expected, atol=1e-3)
+            assert torch.equal(tuned(X), expected)
+        assert model.scale == 2.0
+        assert type(other) is Cloned or type(other).__base__ is Cloned
+        if type(other) is Cloned:
+            assert type(pickle.loads(pickle.dumps(other))) is Cloned
+
+    @pytest.mark.fast_cases("the tuned")
+    @pytest.mark.parametrize("whose", ["the tuned", "the job's"])
+    def test_a_class_that_is_changed(self, answer, whose):
+        """A parametrization gives its module another class, which both of the job's objects are of."""
+        model = made(Gained)
+        tuned = answer(CAPTURED).apply(model, on_mismatch="apply")
+        with torch.no_grad():
+            before = tuned(X)
+            parametrize.register_parametrization(tuned if whose == "the tuned" else model, "gain", Doubled())
+            assert torch.allclose(tuned(X), 2 * before, atol=1e-5)
+            assert torch.equal(tuned.gain, 2 * torch.ones(8))
+            assert tuned.__class__ is type(model) is not Gained
+            assert isinstance(tuned, type(model))
+            parametrize.remove_parametrizations(tuned, "gain", leave_parametrized=False)
+            assert torch.allclose(tuned(X), before, atol=1e-5)
+        assert tuned.__class__ is Gained
+
+
 class TestAFileIsNotCode:
     def test_no_function_that_it_names_is_called(self, answer, caplog, tmp_path, monkeypatch):
         """A variant's function is never imported by a name in a file."""
@@ -879,7 +1276,7 @@ class TestAFileIsNotCode:
         config = {**CAPTURED, "variant.attention": "fused"}
         model = made()
         assert answer(config, variants={"attention": "evil:run"}).apply(model) is model
-        assert "which a file may not call" in warned(caplog)[0]
+        assert "a file cannot name code to run" in warned(caplog)[0]
 
     @pytest.mark.parametrize(
         "config",
@@ -952,6 +1349,98 @@ class TestAFileIsNotCode:
         assert "OMP_WAIT_POLICY" not in os.environ
         monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
         assert tuned.apply(model) is not model
+
+
+class Appending(Stateless):
+    """Writes to its input, as a cache of keys and values does."""
+
+    def forward(self, x, cache):
+        cache.add_(1)
+        return super().forward(x) * cache.sum()
+
+
+class Advancing(Stateless):
+    """Writes to a buffer."""
+
+    def forward(self, x, cache):
+        self.norm.num_batches_tracked.add_(1)
+        return super().forward(x) * self.norm.num_batches_tracked
+
+
+class CountingCalls(Stateless):
+    """Sets an attribute."""
+
+    def forward(self, x, cache):
+        self.num_calls = self.num_calls + 1
+        return super().forward(x) * self.num_calls
+
+
+class Relu(Stateless):
+    """Takes nested tensors, too."""
+
+    def forward(self, x):
+        return torch.relu(x)
+
+
+class Float8(Stateless):
+    def forward(self, x):
+        return super().forward(x).to(torch.float8_e4m3fn)
+
+
+class TestCheckedCalls:
+    """`check=True` never costs a job its result."""
+
+    @pytest.mark.parametrize("kind", [Appending, Advancing, CountingCalls])
+    def test_a_call_that_changes_what_it_reads_is_made_once(self, answer, caplog, kind):
+        """Inputs, buffers and attributes are advanced once for each call, and the result is the tuned one's."""
+        model, ref, caches = made(kind), made(kind), (torch.zeros(2), torch.zeros(2))
+        tuned = answer(CAPTURED).apply(model, check=True, on_mismatch="apply", margin=None)
+        with torch.no_grad():
+            for _ in range(2):
+                torch.testing.assert_close(tuned(X, caches[0]), ref(X, caches[1]))
+        assert caches[0].tolist() == caches[1].tolist()
+        assert autotune.stats(tuned).state == "tuned"
+        said = "autotune: a call changes the model's inputs or its state: its first outputs cannot be checked"
+        assert warned(caplog)[1:] == [said]
+
+    @pytest.mark.parametrize("config", [CAPTURED, {**CAPTURED, "region": "blocks.*"}], ids=["whole", "region"])
+    def test_a_call_that_changes_nothing_is_compared(self, answer, caplog, config):
+        """What compilers leave in a model is no change of it."""
+        model = made()
+        tuned = answer(config).apply(model, check=True, margin=None)
+        with torch.no_grad():
+            torch.testing.assert_close(tuned(X), plain(model))
+        assert (warned(caplog), autotune.stats(tuned).state) == ([], "tuned")
+
+    def test_outputs_that_numpy_lacks(self, answer, caplog):
+        """They are the job's all the same, with one warning."""
+        tuned = answer(CAPTURED).apply(made(Float8), check=True, margin=None)
+        with torch.no_grad():
+            assert tuned(X).dtype is torch.float8_e4m3fn
+        assert len(warned(caplog)) == 1
+        assert "cannot be compared (TypeError: Got unsupported ScalarType Float8_e4m3fn)" in warned(caplog)[0]
+
+    @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+    def test_nested_inputs(self, answer, caplog, layout):
+        """They have no sizes that could be those of the study: such calls are untuned, with one warning."""
+        tuned = answer(CAPTURED).apply(made(Relu))
+        nested = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)], layout=layout)
+        for _ in range(2):
+            assert tuned(nested).is_nested
+        assert len(warned(caplog)) == 1
+        assert "inputs that cannot be described" in warned(caplog)[0]
+
+    def test_a_group_that_was_added_to_the_optimizer(self):
+        """Undoing the choice of an implementation leaves a later group as the job gave it."""
+        model, changes = made().train(), UndoLog()
+        optimizer = torch.optim.Adam(model.blocks.parameters())
+        config = Config({**EAGER, "optimizer_impl": "foreach"})
+        step = training_step(model, lambda model, x: model(x).pow(2).mean(), optimizer, config, changes)
+        step(X)
+        optimizer.add_param_group({"params": list(model.norm.parameters()), "foreach": True})
+        changes.undo()
+        assert [group["foreach"] for group in optimizer.param_groups] == [None, True]
 
 
 class TestDeviceGraphs:

@@ -17,6 +17,7 @@ from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.fallback import Fallback, MismatchError
+from autotune.job.output_check import OutputCheck
 from autotune.job.prometheus import expose
 from autotune.job.stats import StatsRecorder
 from autotune.tuned.adaptive_policy import AdaptivePolicy
@@ -504,10 +505,45 @@ class TestAdaptation:
 
         machine.new = new_and_wrong
         machine.drop = lambda version: machine.made.append(("drop", None))
-        model = adapt(tolerance=1e-3)
+        model = adapt(check=OutputCheck(FakeBackend(), machine, 1e-3))
         for _ in range(25):
             assert (model(of(1)) == 2).all()
         assert "wrong outputs: relative error 0.5" in model.stats().shapes[0].why
+        # The call is answered with what it was compared with.
+        assert machine.kinds() == ["eager"] * 20 + ["compile", "eager", "drop"] + ["eager"] * 4
+
+    def test_a_call_that_writes_to_its_inputs_is_made_once(self, adapt, machine, caplog):
+        """Also the one that a shape is compiled with: a second one would start from what the first left behind."""
+        model, x = adapt(check=OutputCheck(FakeBackend(), machine, 1e-3)), of(1)
+        do = machine._do
+
+        def write(kind, x, seconds):
+            x += 1
+            return do(kind, x, seconds)
+
+        machine._do = write
+        assert [model(x)[0, 0] for _ in range(25)] == [2.0 * (2 + number) for number in range(25)]
+        assert machine.kinds() == ["eager"] * 20 + ["compile"] + ["compiled"] * 4
+        assert [each.getMessage() for each in caplog.records] == [
+            "autotune: a call changes the model's inputs or its state: the first outputs of what is compiled cannot be "
+            "checked"
+        ]
+
+    def test_what_cannot_be_described_or_freed(self, adapt, machine, caplog, monkeypatch):
+        """An error of the bookkeeping reaches no call of the job."""
+
+        def fail(*_):
+            raise RuntimeError("this has no sizes")
+
+        monkeypatch.setattr(FakeBackend, "spec", fail)
+        machine.drop = fail
+        model = adapt()
+        for _ in range(25):
+            assert (model(of(1)) == 2).all()
+        assert model.stats().shapes[0].shape == "inputs that cannot be described"
+        machine.failing["compiled"] = RuntimeError("no more memory")
+        assert (model(of(1)) == 2).all()
+        assert "a compiled version could not be freed: RuntimeError: this has no sizes" in caplog.text
 
     def test_raised(self, adapt, machine):
         """Where the job wants exceptions, it gets the compiler's."""

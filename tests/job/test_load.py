@@ -7,7 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,15 +20,36 @@ import yaml
 import autotune
 from autotune import environment
 from autotune.backends.fake.backend import FakeBackend
+from autotune.backends.fake.behaviours import FakeOutOfMemoryError
+from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InputError
+from autotune.job.call_state import CallState, UncomparableError
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import NUM_TIMED
+from autotune.job.output_check import OutputCheck
 from autotune.job.stats import TIMED_EVERY, CallTimes, StatsRecorder
 from tests.conftest import REPOSITORY
 
 INPUT = np.ones((4, 8))
 RETUNE = "to tune here: python -m autotune tune --model tiny_model.py:tiny --framework fake --device cpu"
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Time passes while somebody sleeps, and a microsecond a look: the machine may be as slow as it likes."""
+    now_s = 0.0
+
+    def sleep(seconds):
+        nonlocal now_s
+        now_s += seconds
+
+    def perf_counter():
+        sleep(1e-6)
+        return now_s
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "perf_counter", perf_counter)
 
 
 @pytest.fixture(scope="module")
@@ -558,3 +583,161 @@ def test_a_process_forked_during_a_first_call(is_held, caplog):
         thread.join()
     said = "autotune: the process was forked during a first call; back to the untuned model"
     assert lines(caplog) == [said] * is_held
+
+
+class Cached(Model):
+    """Writes to its second input, as to a cache of keys and values."""
+
+    def __call__(self, x, cache):
+        cache += 1
+        return super().__call__(x) * cache.sum()
+
+
+class Stateful(Model):
+    """Writes to an array of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = np.zeros(2)
+
+    def __call__(self, x, cache):
+        self.total += 1
+        return super().__call__(x) * self.total.sum()
+
+
+class TestChecks:
+    """`check=True`, and what cannot be compared."""
+
+    @pytest.mark.parametrize("kind", [Cached, Stateful])
+    @pytest.mark.parametrize("behaviour", ["right", "wrong"])
+    def test_a_call_that_changes_what_it_reads_is_made_once(self, write, caplog, kind, behaviour):
+        """The untuned model would start from what the tuned call left behind: the tuned result stands, unchecked."""
+        inner, cache = kind(), np.zeros(2)
+        model = autotune.load(write(of(behaviour))).apply(inner, check=True, on_mismatch="apply")
+        for number in range(1, 4):
+            assert (model(INPUT, cache) == INPUT * 4 * number + (behaviour == "wrong")).all()
+            assert inner.num_calls == number
+        said = "a call changes the model's inputs or its state: its first outputs cannot be checked"
+        assert [each.message for each in autotune.stats(model).events if "checked" in each.message] == [said]
+        assert autotune.stats(model).num_fallbacks == 0
+
+    def test_a_tuned_call_that_leaves_out_a_change(self):
+        """Its outputs are right, the next ones would not be: wrong, and what the untuned call gave is the result."""
+        cache = np.zeros(2)
+        call = OutputCheck(FakeBackend(), Model(), 1e-3).begin((INPUT, cache), {})
+        finding = call.finding(INPUT * 4, lambda: Cached()(INPUT, cache))
+        assert finding.wrong == "the untuned model changes its inputs or its state, and the tuned call did not"
+        assert (finding.result == INPUT * 4).all()
+        assert (cache == 1).all()
+
+    def test_outputs_that_cannot_be_compared(self, write, caplog, monkeypatch):
+        """One warning, and the result of the call."""
+        array_of = FakeBackend.to_array
+
+        def to_array(self, value):
+            if isinstance(value, np.ndarray) and (value == 2).all():
+                raise TypeError("Got unsupported ScalarType Float8_e4m3fn")
+            return array_of(self, value)
+
+        monkeypatch.setattr(FakeBackend, "to_array", to_array)
+        inner = Model()
+        model = autotune.load(write()).apply(inner, check=True, margin=None)
+        for _ in range(3):
+            assert (model(INPUT) == 2).all()
+        assert inner.num_calls == 3
+        assert len(lines(caplog)) == 1
+        assert "cannot be compared (TypeError: Got unsupported ScalarType Float8_e4m3fn)" in caplog.text
+
+    def test_no_memory_for_the_untuned_call(self, write, caplog):
+        """The job did not ask for the second call: its result is that of the first."""
+
+        class Large(Model):
+            def __call__(self, x):
+                if self.num_calls:
+                    raise FakeOutOfMemoryError("tried to allocate 1 TiB")
+                return super().__call__(x)
+
+        model = autotune.load(write()).apply(Large(), check=True)
+        assert (model(INPUT) == INPUT * 2).all()
+        assert "the untuned call failed (FakeOutOfMemoryError: tried to allocate 1 TiB)" in caplog.text
+
+    def test_inputs_that_cannot_be_described(self, write, caplog, monkeypatch):
+        """Such calls are untuned, with one warning."""
+
+        def no_sizes(self, value):
+            raise RuntimeError("NestedTensorImpl doesn't support sizes")
+
+        model = autotune.load(write(of("wrong"))).apply(Model())
+        monkeypatch.setattr(FakeBackend, "spec", no_sizes)
+        for _ in range(3):
+            assert (model(INPUT) == INPUT * 2).all()
+        assert len(lines(caplog)) == 1
+        assert "inputs that cannot be described (RuntimeError: NestedTensorImpl" in caplog.text
+
+
+@dataclass
+class Fields:
+    part: object
+
+
+def counting_closure(value):
+    def hook():
+        return value
+
+    return hook
+
+
+HOLDERS = {
+    "list": lambda value: [1, value],
+    "dict": lambda value: {"key": value},
+    "dataclass": Fields,
+    "namespace": lambda value: SimpleNamespace(part=value),
+    "closure": counting_closure,
+    "partial": lambda value: partial(print, value),
+    "deque": lambda value: deque([value]),
+}
+
+
+class TestCallState:
+    """What a call may change, wherever it is held."""
+
+    @pytest.mark.parametrize("holder", HOLDERS)
+    def test_a_change_is_seen_where_it_is_held(self, holder):
+        """Content counts, not identity."""
+        array, items = np.zeros(2), [1.0]
+        held = [HOLDERS[holder](array), HOLDERS[holder](items), HOLDERS[holder](INPUT), np.float64(3.0)]
+        held.append(held)
+        backend = WithAttributes()
+        before = CallState(backend, held)
+        items[0] = 1.0
+        assert CallState(backend, held) == before
+        array += 1
+        assert CallState(backend, held) != before
+        array -= 1
+        assert CallState(backend, held) == before
+        items.append(2)
+        assert CallState(backend, held) != before
+
+    def test_an_iterator_cannot_be_compared(self):
+        """A call reads on, and nothing tells."""
+        with pytest.raises(UncomparableError, match="an iterator"):
+            CallState(FakeBackend(), [iter([1])])
+
+
+class WithAttributes(FakeBackend):
+    """Looks at all attributes, as backends do by default."""
+
+    def attributes(self, value):
+        return Backend.attributes(self, value)
+
+
+def test_what_cannot_be_put_back_stops_nothing(caplog):
+    """A config is given up all the same: the call is answered, and all else is put back."""
+    changes, put_back = UndoLog(), []
+    changes.make(lambda: None, lambda: put_back.append("first"))
+    changes.make(lambda: None, lambda: 1 / 0)
+    fallback = Fallback(lambda x: x, changes, StatsRecorder(state="settling"))
+    assert fallback.result_after(RuntimeError("no kernel"), "the tuned model", (3,), {}) == 3
+    assert (put_back, fallback.is_over) == (["first"], True)
+    assert "not all that the config set could be put back: ZeroDivisionError" in caplog.text
+    assert "the tuned model failed: RuntimeError: no kernel; back to the untuned model" in caplog.text

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,10 @@ class FakeBackend(Backend):
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
         return array.astype(original.dtype)
+
+    def attributes(self, value: Any) -> Mapping[str, Any] | None:
+        """Arrays only: what a model of a test counts is none of its state."""
+        return {name: each for name, each in getattr(value, "__dict__", {}).items() if isinstance(each, np.ndarray)}
 
     def spec(self, value: Any) -> TensorSpec | None:
         return TensorSpec(shape=value.shape, dtype=str(value.dtype)) if isinstance(value, np.ndarray) else None

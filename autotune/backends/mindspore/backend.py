@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from autotune.backends.mindspore.knobs import TARGETS
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.per_shape import versions
 from autotune.backends.mindspore.profile import profile
+from autotune.backends.mindspore.state import attributes_of
 from autotune.backends.mindspore.tensors import array_of
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.backends.undo import UndoLog
@@ -142,6 +143,9 @@ class MindSporeBackend(Backend):
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
         return ms.Tensor(np.ascontiguousarray(array), dtype=original.dtype)
+
+    def attributes(self, value: Any) -> Mapping[str, Any] | None:
+        return attributes_of(value) if isinstance(value, ms.nn.Cell) else super().attributes(value)
 
     def spec(self, value: Any) -> TensorSpec | None:
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype)) if isinstance(value, ms.Tensor) else None

@@ -17,9 +17,10 @@ from autotune.backends.mindspore.cell_copy import CellCopy
 from autotune.backends.mindspore.compile_cache import compile_cache
 from autotune.backends.mindspore.compiled_cell import CompiledCell, call_exclusively, compiled_of
 from autotune.backends.mindspore.counters import compilations
-from autotune.backends.mindspore.proxy import make_proxy, original
+from autotune.backends.mindspore.proxy import make_proxy
 from autotune.backends.mindspore.tensors import array_of
 from autotune.backends.protocol import variables_set
+from autotune.backends.proxy_object import original
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.diagnosis import Compilations

@@ -5,15 +5,16 @@ Neither changes the Cell that it is made from. "Measured" means: on MindSpore 2.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import mindspore as ms
 
-_ORIGINAL = "_autotune_original"
+from autotune.backends.proxy_object import proxy_of
+
 _COPIED = (dict, OrderedDict, list, set)
 """Registers and flags of a Cell: what is put into a copy does not reach the original."""
 
@@ -38,42 +39,20 @@ def copy_cells(model: ms.nn.Cell, known: dict[int, ms.nn.Cell] | None = None) ->
 
 
 def make_proxy(model: ms.nn.Cell, call: Callable[..., Any]) -> ms.nn.Cell:
-    """A Cell that is `model` in all but its calls, which go to `call`: it shares the model's `__dict__`.
+    """A Cell that is `model` in all but its calls, which go to `call`: it shares the model's `__dict__`."""
 
-    Copied or pickled it becomes the model itself, uncompiled.
-    """
-    own = type(model)
-
-    def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.requires_grad:
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        if not other.requires_grad:
             return call(*args, **kwargs)
         # Gradients of this very Cell are being taken: MindSpore has its call marked by the Cell (measured).
-        self._call_pre_process(*args, **kwargs)
+        other._call_pre_process(*args, **kwargs)
         output = call(*args, **kwargs)
-        self._call_post_process(output, *args, **kwargs)
+        other._call_post_process(output, *args, **kwargs)
         return output
 
-    body = {
-        "__call__": entered,
-        "__reduce_ex__": lambda _self, _protocol: (_itself, (model,)),
-        "__deepcopy__": lambda _self, memo: copy.deepcopy(model, memo),
-        "__copy__": lambda _self: copy.copy(model),
-        "__del__": lambda _self: None,  # The graphs that a Cell frees at its end are the model's.
-        "__module__": own.__module__,
-        "__doc__": own.__doc__,
-        _ORIGINAL: staticmethod(lambda: model),
-    }
-    kind = type.__new__(type(own), own.__name__, (own,), body)
-    kind.__qualname__ = own.__qualname__
-    other = _empty(kind, model)
-    object.__setattr__(other, "__dict__", vars(model))
+    # The graphs that a Cell frees at its end are the model's.
+    other: ms.nn.Cell = proxy_of(model, entered, partial(_empty, model=model), __del__=lambda _self: None)
     return other
-
-
-def original(model: ms.nn.Cell) -> ms.nn.Cell:
-    """The Cell that a twin was made of; the very same object for any other."""
-    found = getattr(type(model), _ORIGINAL, None)
-    return model if found is None else found()
 
 
 def _empty(kind: type, model: ms.nn.Cell) -> ms.nn.Cell:
@@ -81,7 +60,3 @@ def _empty(kind: type, model: ms.nn.Cell) -> ms.nn.Cell:
     other = ms.nn.cell.Cell_.__new__(kind)
     ms.nn.cell.Cell_.__init__(other, model._cell_tag)
     return other
-
-
-def _itself(model: ms.nn.Cell) -> ms.nn.Cell:
-    return model

@@ -8,12 +8,12 @@ it sees.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import mindspore as ms
 
+from autotune.backends.mindspore.attributes import Attributes, content_of
 from autotune.backends.mindspore.moved_names import first
 
 _place_of = getattr(first("mindspore._c_expression:TensorPy"), "_data_ptr", ms.Tensor.data_ptr)
@@ -37,10 +37,6 @@ _BOOKKEEPING = frozenset(
 """What calls and compilations leave in a Cell besides."""
 
 
-MAX_COMPARED = 4096
-"""Elements of a constant tensor that is compared at each call."""
-
-
 def initialise(model: ms.nn.Cell) -> None:
     """Fill Parameters that have no values yet, as a Cell's first call does."""
     for parameter in model.get_parameters():
@@ -48,26 +44,46 @@ def initialise(model: ms.nn.Cell) -> None:
             parameter.init_data()
 
 
+def attributes_of(cell: ms.nn.Cell) -> dict[str, Any]:
+    """What a call can change in a Cell and a graph takes for constant, its Parameters and buffers besides."""
+    held = vars(cell)
+    return {name: held[name] for name in _watched(held)}
+
+
 class Snapshot:
     """The state of Cells, and of all in them, at one moment."""
 
     def __init__(self, *models: ms.nn.Cell) -> None:
-        cells = {id(each): each for model in models for _, each in model.cells_and_names()}
-        self._held = [vars(each) for each in cells.values()]
-        self._names = [_watched(held) for held in self._held]
+        attributes = Attributes(*models)
+        self._held: list[dict[str, Any]] = []
+        self._names: list[list[str]] = []
+        self._seen: list[tuple[Any, ...]] = []
+        for each in attributes.cells:
+            attributes.note_class(type(each))
+            self._add(vars(each), attributes)
         self._asks = [itemgetter(*names) for names in self._names]
-        self._seen = [
-            tuple(_copied(held[name]) for name in names) for held, names in zip(self._held, self._names, strict=True)
-        ]
+        self._sizes = list(map(len, self._held))
         self._hooks = self._hooks_now()
-        self._classes = list(dict.fromkeys(map(type, cells.values())))
-        self._constructs = self._constructs_now()
+        self._kinds = list(dict.fromkeys(map(type, attributes.cells)))
+        self._constructs = list(map(_construct, self._kinds))
+        self._classes = list(map(vars, attributes.classes))
+        self._in_classes = list(attributes.classes.values())
         self.has_hooks = any(held.get(name) for held in self._held for name in _HOOKS)
-        tensors = {id(each): each for held in self._held for each in _tensors(held)}
-        self._tensors = list(tensors.values())
+        self._tensors = list(attributes.tensors.values())
         self.places = list(map(_place_of, self._tensors))
-        self._constants = [each for held in self._held for each in held.values() if _is_small_constant(each)]
-        self._contents = [each.asnumpy().tobytes() for each in self._constants]
+        self._constants = list(attributes.constants.values())
+        self._contents = list(map(content_of, self._constants))
+
+    def _add(self, held: dict[str, Any], attributes: Attributes) -> None:
+        names = _watched(held)
+        self._held.append(held)
+        self._names.append(names)
+        copy = attributes.copied
+        self._seen.append(
+            tuple(attributes.register(held[name]) if name in REGISTERS else copy(held[name]) for name in names)
+        )
+        for name in held.keys() - names:
+            attributes.note_tensors(held[name])
 
     def holds(self) -> bool:
         """The Cells are as they were. Quick: it is asked at each call."""
@@ -76,10 +92,15 @@ class Snapshot:
     def attributes_hold(self) -> bool:
         """Their parts, attributes, modes and hooks are; nothing is said about what is in a tensor."""
         try:
-            now = [ask(held) for ask, held in zip(self._asks, self._held, strict=True)]
-            return now == self._seen and self._hooks_now() == self._hooks and self._constructs_now() == self._constructs
-        except (KeyError, ValueError, TypeError, RuntimeError):
-            return False  # Two tensors cannot be compared, so they are not one.
+            return (
+                self._seen == [ask(held) for ask, held in zip(self._asks, self._held, strict=True)]
+                and list(map(len, self._held)) == self._sizes  # A new attribute may hide one of the class.
+                and self._classes == self._in_classes
+                and list(map(_construct, self._kinds)) == self._constructs
+                and self._hooks_now() == self._hooks
+            )
+        except Exception:
+            return False  # One is gone; or two tensors, which cannot be compared, so they are not one.
 
     def changed(self, held: dict[str, Any]) -> list[str]:
         """Of the attributes of one Cell: those that are others now."""
@@ -93,7 +114,7 @@ class Snapshot:
         """Weights and buffers lie where they did, and constants have the values that they had."""
         return (
             list(map(_place_of, self._tensors)) == self.places
-            and [each.asnumpy().tobytes() for each in self._constants] == self._contents
+            and list(map(content_of, self._constants)) == self._contents
         )
 
     def means(self, other: Snapshot) -> bool:
@@ -103,25 +124,19 @@ class Snapshot:
     def has_attributes_of(self, other: Snapshot) -> bool:
         """Hooks apart, since those of other Cells count as well, and one with hooks is not compiled."""
         try:
-            return self._seen == other._seen and self._constructs == other._constructs
-        except (ValueError, TypeError, RuntimeError):
+            return (
+                self._names == other._names
+                and self._seen == other._seen
+                and self._constructs == other._constructs
+                and self._in_classes == other._in_classes
+            )
+        except Exception:
             return False
-
-    def _constructs_now(self) -> list[object]:
-        """Methods of classes, as libraries replace them, and what Cells have in their place."""
-        return [*map(_construct, self._classes), *(held["construct"] for held in self._held if "construct" in held)]
 
     def _hooks_now(self) -> object:
         if _hook_version is not None:
             return _hook_version()
         return [bool(held.get(name)) for held in self._held for name in _HOOKS]
-
-
-def _is_small_constant(value: Any) -> bool:
-    """A tensor that is neither a Parameter nor a buffer: a graph has its content of once, and nothing but the content
-    tells that it was written to (measured). Larger ones are not looked at: that would cost more than the call."""
-    is_constant = isinstance(value, ms.Tensor) and not isinstance(value, ms.Parameter)
-    return is_constant and value.size <= MAX_COMPARED and value.dtype != ms.bfloat16
 
 
 def _watched(held: dict[str, Any]) -> list[str]:
@@ -135,14 +150,3 @@ def _is_same(one: Any, other: Any) -> bool:
         return one is other or bool(one == other)
     except (ValueError, TypeError, RuntimeError):
         return False
-
-
-def _copied(value: Any) -> Any:
-    """One level deep, and a register as a plain dict, which is compared faster."""
-    return dict(value) if isinstance(value, dict) else value.copy() if isinstance(value, (list, set)) else value
-
-
-def _tensors(held: dict[str, Any]) -> Iterator[ms.Tensor]:
-    for value in held.values():
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
-        yield from (each for each in parts if isinstance(each, ms.Tensor))

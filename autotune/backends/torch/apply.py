@@ -94,11 +94,11 @@ def _compiler(
     model: torch.nn.Module, settings: Settings, arguments: dict[str, Any], weights: FrozenWeights | None
 ) -> Compile:
     if weights is not None:
-        from autotune.backends.torch.nan_keeping import (
-            NanKeeping,  # Imports the compiler, which the first compile pays.
+        from autotune.backends.torch.frozen_graph import (
+            FrozenGraphPass,  # Imports the compiler, which the first compile pays.
         )
 
-        options = {**mode_options(settings.mode), **settings.options, _PASS: NanKeeping()}
+        options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
         arguments["backend"] = ConstantsSeen(options, weights.add)
     return compiler(arguments, _entries(model, settings))

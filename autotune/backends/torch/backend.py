@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from autotune.backends.torch.knobs import process_knobs, settings_of
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
-from autotune.backends.torch.tensors import array_of
+from autotune.backends.torch.tensors import array_of, writes_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
 from autotune.config import Config, Scalar
@@ -159,6 +159,19 @@ class TorchBackend(Backend):
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
         return torch.from_numpy(np.ascontiguousarray(array)).to(dtype=original.dtype, device=original.device)
+
+    def content(self, value: Any) -> Hashable | None:
+        """A parameter is not read, since there may be gigabytes of them."""
+        if isinstance(value, torch.Generator):
+            return bytes(value.get_state().tolist())
+        writes = writes_of(value) if isinstance(value, torch.nn.Parameter) else None
+        return super().content(value) if writes is None else writes
+
+    def attributes(self, value: Any) -> Mapping[str, Any] | None:
+        """Of a plain function, what it takes from around it as well."""
+        if isinstance(value, FunctionModel):
+            return {**vars(value), **value.surroundings()}
+        return super().attributes(value)
 
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.protocol import variables_set
+from autotune.backends.proxy_object import original
 from autotune.backends.torch import counters, npu, regions, shapes, training
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.torch.model_copy import ModelCopy
-from autotune.backends.torch.proxy import make_proxy, original
+from autotune.backends.torch.proxy import make_proxy
 from autotune.backends.torch.tensors import array_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config

@@ -7,15 +7,11 @@ of a config with such graphs (docs/decisions/0026-captured-graphs.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping
-from dataclasses import fields
 from typing import Any
 
 import torch
 
-from autotune.backends.outputs import has_fields
-
-_DEEPEST = 6
-"""Containers and objects within each other that are looked into, such as the layers of a cache of keys and values."""
+from autotune.backends.torch.containers import DEEPEST, entries, tensors_in
 
 
 class ClonedOutputs:
@@ -30,7 +26,7 @@ class ClonedOutputs:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return _Copies(_tensors((args, kwargs))).of(self._step(*args, **kwargs))
+        return _Copies(tensors_in((args, kwargs))).of(self._step(*args, **kwargs))
 
 
 def copied(outputs: Any) -> Any:
@@ -50,16 +46,16 @@ class _Copies:
             return self._seen[id(value)][1]
         if isinstance(value, torch.Tensor):
             return self._note(value, value.clone())
-        if isinstance(value, tuple) and depth < _DEEPEST:
+        if isinstance(value, tuple) and depth < DEEPEST:
             parts = [self.of(each, depth + 1) for each in value]
             if all(new is old for new, old in zip(parts, value, strict=True)):
                 return value
             return self._note(value, value._make(parts) if hasattr(value, "_make") else type(value)(parts))
-        entries = _entries(value)
-        if entries is not None and depth < _DEEPEST:
+        held = entries(value)
+        if held is not None and depth < DEEPEST:
             # Not a new one: libraries have classes of their own, with attributes beside the items.
             self._note(value, value)
-            for name, each in entries:
+            for name, each in held:
                 new = self.of(each, depth + 1)
                 if new is not each:
                     _put(value, name, new)
@@ -70,32 +66,8 @@ class _Copies:
         return copy
 
 
-def _entries(value: Any) -> list[tuple[Any, Any]] | None:
-    """What a container or a plain object holds, by key, place or name; None for what is neither."""
-    if isinstance(value, MutableMapping):
-        return list(value.items())
-    if isinstance(value, list):
-        return list(enumerate(value))
-    if callable(value):
-        return None
-    if hasattr(value, "__dict__"):
-        return list(vars(value).items())
-    return [(each.name, getattr(value, each.name)) for each in fields(value)] if has_fields(value) else None
-
-
 def _put(value: Any, name: Any, new: Any) -> None:
     if isinstance(value, (MutableMapping, list)):
         value[name] = new
     else:
         object.__setattr__(value, name, new)  # It may have slots, or be frozen.
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """Those among the arguments of a call."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return _tensors(list(value.values()))
-    if isinstance(value, (tuple, list)):
-        return [tensor for each in value for tensor in _tensors(each)]
-    return []

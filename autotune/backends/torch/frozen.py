@@ -23,10 +23,11 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from autotune.backends.torch.compiled_step import tensors_in
+from autotune.backends.torch.containers import tensors_in
 from autotune.errors import InvalidConfigError, UnsuitableCallError
 
 _PART_BYTES = 8192
@@ -77,7 +78,7 @@ class FrozenWeights:
             owners = [each for each in tensors if id(each) not in known]
             new = [held for each in owners for held in _holding(each)]
             if any(each.is_floating_point() and bool(each.isnan().any()) for each in new):
-                raise InvalidConfigError("knob freezing: a weight holds NaN, of which frozen code may make numbers")
+                raise InvalidConfigError("knob freezing: a weight holds NaN, which frozen code may turn into a number")
             then = self._constants
             words = [word for each in new for word in _sampled(each)]
             parts = [part for each in new for part in _parts(each)]
@@ -140,6 +141,8 @@ class FrozenStep:
                 "the call records gradients, and the weights are constants of the tuned code",
                 tip="call the model under torch.no_grad() or torch.inference_mode()",
             )
+        if forward_ad._current_level >= 0:
+            raise UnsuitableCallError("the call is under forward-mode differentiation, which frozen code does not do")
         inputs = tensors_in((*args, *kwargs.values()))
         self._require_known_types(inputs)
         with torch.no_grad() if records else nullcontext():
@@ -193,10 +196,11 @@ def _sampled(tensor: torch.Tensor) -> list[Any]:
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[tuple[Any, int]]:
-    """The tensor's bytes in small parts, each with its checksum."""
-    if tensor.numel() == 0 or not tensor.is_contiguous():
+    """The tensor's bytes in small parts, each with its checksum, from the first element to the last in memory."""
+    if tensor.numel() == 0:
         return
-    num_bytes = tensor.numel() * tensor.element_size()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    num_bytes = (last + 1) * tensor.element_size()
     whole = memoryview((ctypes.c_char * num_bytes).from_address(tensor.data_ptr()))
     for start in range(0, num_bytes, _PART_BYTES):
         part = whole[start : start + _PART_BYTES]

@@ -23,6 +23,13 @@ class FunctionModel(torch.nn.Module):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
 
+    def surroundings(self) -> dict[str, Any]:
+        """Variables of its module that a plain function uses, by name: tensors, modules and other data."""
+        function = inspect.unwrap(self.function)
+        names, module = (function.__code__.co_names, function.__globals__) if inspect.isfunction(function) else ((), {})
+        used = {name: module[name] for name in names if name in module}
+        return {name: each for name, each in used.items() if not (inspect.isroutine(each) or inspect.isclass(each))}
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import is_
 from types import MethodType
 from typing import Any
@@ -33,31 +33,112 @@ class _Pair:
 
     original: torch.nn.Module
     copy: torch.nn.Module
+    kind: type
+    """The original's class."""
+    forward: Any
+    """What the original has in place of its class's method."""
     parts: list[tuple[dict[str, Any], dict[str, Any]]]
     """Dictionaries of the original that the copy does not share, and their content then."""
     of_original: dict[str, Any]
     of_copy: dict[str, Any]
+    containers: dict[str, list[_Container]] = field(default_factory=dict)
+    """By attribute: what the two do not share, since modules are in it."""
+
+    def __post_init__(self) -> None:
+        for name in vars(self.original).keys() - _OWN:
+            self._watch(name)
 
     def is_other_model(self) -> bool:
-        """The job replaced parts of the original that the copy does not share, or its method `forward`."""
-        is_called_otherwise = vars(self.original).get("forward") is not self.of_original.get("forward")
-        return is_called_otherwise or not all(_same(now, then) for now, then in self.parts)
+        """The job gave the original another class or method `forward`, replaced parts of it that the copy does not
+        share, or changed a list of modules."""
+        return (
+            type(self.original) is not self.kind
+            or vars(self.original).get("forward") is not self.forward
+            or not all(_same(now, then) for now, then in self.parts)
+            or (bool(self.containers) and self.has_other_contents())
+        )
 
-    def note(self) -> None:
-        self.of_original, self.of_copy = dict(vars(self.original)), dict(vars(self.copy))
+    def has_other_contents(self) -> bool:
+        """Items of a list or dict changed that the original and the copy each have for themselves."""
+        return any(each.has_changed() for found in self.containers.values() for each in found)
+
+    def bring_along(self, by: dict[Any, Any]) -> None:
+        """What the job changed in the original goes to the copy; what happens to the copy meanwhile is still news."""
+        if not _same(vars(self.original), self.of_original):
+            self.of_original = self._carry(self.of_original, self.original, self.copy, self.of_copy, by)
+
+    def bring_back(self, by: dict[Any, Any]) -> None:
+        """What a call changed in the copy goes to the original; what the job changed there meanwhile is still news."""
+        if not _same(vars(self.copy), self.of_copy):
+            self.of_copy = self._carry(self.of_copy, self.copy, self.original, self.of_original, by)
+
+    def _carry(
+        self,
+        before: dict[str, Any],
+        source: torch.nn.Module,
+        target: torch.nn.Module,
+        of_target: dict[str, Any],
+        by: dict[Any, Any],
+    ) -> dict[str, Any]:
+        """Set in the target, and note, what changed in the source since `before`; what the source holds now."""
+        now = dict(vars(source))
+        for name in before.keys() | now.keys():
+            if name in _OWN or (name in before and name in now and before[name] is now[name]):
+                continue
+            if name in now:
+                vars(target)[name] = of_target[name] = _replaced(now[name], by)
+            else:
+                vars(target).pop(name, None)
+                of_target.pop(name, None)
+            self._watch(name)
+        return now
+
+    def _watch(self, name: str) -> None:
+        self.containers.pop(name, None)
+        values = [vars(each).get(name) for each in (self.original, self.copy)]
+        if values[0] is not values[1]:
+            one, other = ({id(each.container): each for each in _containers(value)} for value in values)
+            if alone := one.keys() ^ other.keys():
+                self.containers[name] = [each for key, each in (one | other).items() if key in alone]
+
+
+@dataclass(frozen=True)
+class _Container:
+    """A list or dict that holds modules, or stands in place of one that does, and its items then."""
+
+    container: list[Any] | dict[Any, Any]
+    items: list[Any]
+
+    def has_changed(self) -> bool:
+        now = _items(self.container)
+        return len(now) != len(self.items) or not all(map(is_, now, self.items))
+
+
+def _items(container: list[Any] | dict[Any, Any]) -> list[Any]:
+    return list(container) if isinstance(container, list) else [*container, *container.values()]
+
+
+def _containers(value: Any) -> Iterator[_Container]:
+    """Those of which `_replaced` makes others, at any depth."""
+    if type(value) in (list, dict):
+        yield _Container(value, _items(value))
+    if type(value) in (list, dict, tuple):
+        for each in value.values() if type(value) is dict else value:
+            yield from _containers(each)
 
 
 @dataclass(frozen=True)
 class _Held:
     """What a module held when the copy was made."""
 
+    kind: type
     attributes: dict[str, Any]
     parts: dict[str, dict[str, Any]]
 
     @classmethod
     def by(cls, module: torch.nn.Module) -> _Held:
         held = vars(module)
-        return cls(dict(held), {name: dict(held[name]) for name in _PARTS})
+        return cls(type(module), dict(held), {name: dict(held[name]) for name in _PARTS})
 
 
 @dataclass(frozen=True)
@@ -126,9 +207,14 @@ class ModelCopy:
                 self._settle()
             self._bring_along()
             try:
-                return step(*args, **kwargs)
-            finally:
+                result = step(*args, **kwargs)
+            except BaseException:
                 self._bring_back()
+                raise
+            if any(pair.containers and pair.has_other_contents() for pair in self._pairs or ()):
+                raise _other_model()  # Nothing was brought back: the model's own call will do all of it.
+            self._bring_back()
+            return result
 
         return called
 
@@ -150,7 +236,8 @@ class ModelCopy:
                 vars(copy)[name] = now
             else:
                 parts.append((now, then.parts[name]))
-        return _Pair(original, copy, parts, then.attributes, dict(vars(copy)))
+        forward = then.attributes.get("forward")
+        return _Pair(original, copy, then.kind, forward, parts, then.attributes, dict(vars(copy)))
 
     def _drop_unneeded(self) -> None:
         """Let go of the copies in which nothing was rewritten, nor in what they hold."""
@@ -158,29 +245,38 @@ class ModelCopy:
         while more := {copy for copy in self._originals if copy not in needed and _holds(copy, needed)}:
             needed |= more
         plain = {copy: original for copy, original in self._originals.items() if copy not in needed}
+        kept = {original: copy for copy, original in self._originals.items() if copy in needed}
         for module in [each for each in self.model.modules() if each not in plain]:
-            held = vars(module)
+            held, unwritten = vars(module), self._unwritten(module)
             for name, value in list(held.items()):
-                held[name] = _replaced(value, plain)
+                held[name] = _replaced(unwritten[name], kept) if name in unwritten else _replaced(value, plain)
+
+    def _unwritten(self, copy: torch.nn.Module) -> dict[str, Any]:
+        """Attributes of the original that nothing rewrote in the copy: the job may have changed lists among them."""
+        if copy not in self._originals:
+            return {}
+        begun, attributes = self._begun[copy], self._then[self._originals[copy]].attributes
+        ours = {name for name, value in vars(copy).items() if name not in _OWN and value is begun.get(name)}
+        return {name: value for name, value in attributes.items() if name in ours}
 
     def _bring_along(self) -> None:
         self._replaced.require_unchanged()
         for pair in self._pairs or ():
             if pair.is_other_model():
-                raise UnsuitableCallError(
-                    "parts of the model were replaced after the config was applied",
-                    tip="apply the config again once the model is as it is to be used",
-                    lasting=True,
-                )
-            if not _same(vars(pair.original), pair.of_original):
-                _carry(pair.of_original, pair.original, pair.copy, self._copies)
-                pair.note()
+                raise _other_model()
+            pair.bring_along(self._copies)
 
     def _bring_back(self) -> None:
         for pair in self._pairs or ():
-            if not _same(vars(pair.copy), pair.of_copy):
-                _carry(pair.of_copy, pair.copy, pair.original, self._originals)
-                pair.note()
+            pair.bring_back(self._originals)
+
+
+def _other_model() -> UnsuitableCallError:
+    return UnsuitableCallError(
+        "parts of the model were replaced after the config was applied",
+        tip="apply the config again once the model is as it is to be used",
+        lasting=True,
+    )
 
 
 def _content(module: torch.nn.Module) -> dict[Any, Any]:
@@ -211,18 +307,6 @@ def newest_copy(model: torch.nn.Module) -> torch.nn.Module:
     """The newest copy of a model; the model itself where there is none."""
     copy: torch.nn.Module = _NEWEST.get(model, model)
     return copy
-
-
-def _carry(before: dict[str, Any], source: torch.nn.Module, target: torch.nn.Module, by: dict[Any, Any]) -> None:
-    """Set in the target what changed in the source since `before`."""
-    now, held = dict(vars(source)), vars(target)
-    for name in before.keys() | now.keys():
-        if name in _OWN or (name in before and name in now and before[name] is now[name]):
-            continue
-        if name in now:
-            held[name] = _replaced(now[name], by)
-        else:
-            held.pop(name, None)
 
 
 def _replaced(value: Any, by: dict[Any, Any]) -> Any:

@@ -109,7 +109,8 @@ def _choose_implementation(optimizer: torch.optim.Optimizer, impl: str, changes:
 
 
 def _set_flags(optimizer: torch.optim.Optimizer, flags: list[dict[str, Any]]) -> None:
-    for group, each in zip(optimizer.param_groups, flags, strict=True):
+    # The job may have added groups since, which have the flags that it gave them.
+    for group, each in zip(optimizer.param_groups, flags, strict=False):
         group.update(each)
         for parameter in group["params"]:
             _place_count(optimizer.state.get(parameter, {}), group, parameter)

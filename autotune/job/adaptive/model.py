@@ -15,19 +15,23 @@ from typing import Any
 import psutil
 
 from autotune.backends.capabilities import Versions
-from autotune.backends.outputs import compare_outputs
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Ledger, ShapeAccount
 from autotune.job.adaptive.stats import AdaptiveStats
 from autotune.job.fallback import Fallback
 from autotune.job.interruption import raise_interruption
+from autotune.job.output_check import Finding, OutputCheck
 from autotune.job.stats import StatsRecorder
 from autotune.workload.arguments import Arguments
 
 
 class WrongOutputsError(AutotuneError):
-    """A version computes something else than the eager model."""
+    """A version computes something else than the eager model, which gave `expected` for the same call."""
+
+    def __init__(self, what: str, expected: Any) -> None:
+        super().__init__(what)
+        self.expected = expected
 
 
 @dataclass(eq=False)
@@ -50,11 +54,10 @@ class AdaptiveModel:
         fallback: Fallback,
         recorder: StatsRecorder,
         *,
-        tolerance: float | None = None,
+        check: OutputCheck | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`tolerance`: largest relative error of a version's first outputs against the eager ones; None: they are not
-        compared."""
+        """`check` compares a version's first outputs with the eager ones; None: they are not compared."""
         self._backend = backend
         self._versions = versions
         self._key = versions.key
@@ -62,7 +65,7 @@ class AdaptiveModel:
         self._ledger = ledger
         self._fallback = fallback
         self._recorder = recorder
-        self._tolerance = tolerance
+        self._check = check
         self._clock = clock
         self._running: dict[Hashable, _Running] = {}
         self._is_compiling = False
@@ -125,6 +128,13 @@ class AdaptiveModel:
             with self._fallback.lock:
                 self._ledger.refuse(account, str(error))
             return self._result_after(error, args, kwargs)
+        except WrongOutputsError as error:
+            if self._fallback.raises:
+                raise
+            with self._fallback.lock:
+                self._ledger.add_eager_call(account, None)
+                self._fail(account, error, attempt.seconds)
+            return error.expected
         except Exception as error:
             raise_interruption(error)
             if self._fallback.raises:
@@ -138,10 +148,11 @@ class AdaptiveModel:
                 self._is_compiling = False
                 self._ledger.cancel(account)
                 if attempt.unused is not None:
-                    self._versions.drop(attempt.unused)
+                    self._free(attempt.unused)
 
     def _first_call(self, key: Hashable, account: ShapeAccount, attempt: _Attempt, args: _Args, kwargs: _Kwargs) -> Any:
         """What a new version returns; from now on the shape's calls go to it. Raises what the version raises."""
+        check = None if self._check is None else self._check.begin(args, kwargs)
         version = attempt.unused = self._versions.new()
         start = self._clock()
         self._versions.warm()
@@ -152,8 +163,8 @@ class AdaptiveModel:
             self._backend.synchronise()
         finally:
             attempt.seconds = self._clock() - warm
-        if self._tolerance is not None:
-            self._compare(result, partial(self._eager, *args, **kwargs), self._tolerance)
+        if check is not None:
+            self._require_right(check.finding(result, partial(self._eager, *args, **kwargs)))
         grown_bytes = max(self._held_bytes() - held_bytes, 0)
         with self._fallback.lock:
             if not self._fallback.is_over:
@@ -164,11 +175,13 @@ class AdaptiveModel:
             self._ledger.add_compiled_call(account)
         return result
 
-    def _compare(self, result: Any, eager: Callable[[], Any], tolerance: float) -> None:
-        _, error = compare_outputs(self._backend, result, eager)
-        # None: random numbers.
-        if error is not None and error > tolerance:
-            raise WrongOutputsError(f"wrong outputs: relative error {error:.3g}, tolerance {tolerance:g}")
+    def _require_right(self, finding: Finding) -> None:
+        if finding.unchecked is not None:
+            with self._fallback.lock:
+                what = "the first outputs of what is compiled cannot be checked"
+                self._recorder.note_once("mismatch", f"{finding.unchecked}: {what}")
+        if finding.wrong is not None:
+            raise WrongOutputsError(f"wrong outputs: {finding.wrong}", finding.result)
 
     def _eager_after(self, error: Exception, key: Hashable, running: _Running, args: _Args, kwargs: _Kwargs) -> Any:
         """The eager result of a call at which a version failed. What fails eagerly too is the job's own error, and the
@@ -220,8 +233,16 @@ class AdaptiveModel:
         """Its version goes; a call of it that is under way is not hurt."""
         key = next(key for key, each in self._running.items() if each.account is account)
         held_bytes = self._held_bytes()
-        self._versions.drop(self._running.pop(key).version)
+        self._free(self._running.pop(key).version)
         self._ledger.subtract_memory(held_bytes - self._held_bytes())
+
+    def _free(self, version: Callable[..., Any]) -> None:
+        """A version that the framework does not let go of is no failure of a call."""
+        try:
+            self._versions.drop(version)
+        except Exception as error:
+            raise_interruption(error)
+            self._recorder.note("version", f"a compiled version could not be freed: {quoted(error)}")
 
     def _drop_all(self) -> None:
         for running in list(self._running.values()):
@@ -229,11 +250,18 @@ class AdaptiveModel:
 
     def _held_bytes(self) -> int:
         held = self._versions.memory_bytes()
-        return int(psutil.Process().memory_info().rss) if held is None else held
+        try:
+            return int(psutil.Process().memory_info().rss) if held is None else held
+        except (psutil.Error, OSError):  # A sandbox without /proc.
+            return 0
 
     def _text(self, args: _Args, kwargs: _Kwargs) -> str:
         """The tensors of a call, for people."""
-        specs = (self._backend.spec(leaf) for leaf in Arguments(args, kwargs).leaves())
+        try:
+            specs = [self._backend.spec(leaf) for leaf in Arguments(args, kwargs).leaves()]
+        except Exception as error:  # A nested tensor has no sizes.
+            raise_interruption(error)
+            return "inputs that cannot be described"
         return ", ".join(f"{each.dtype.lower()}{list(each.shape)}" for each in specs if each) or "no tensors"
 
 

@@ -77,7 +77,8 @@ class LoadedTiers:
         if set(names) & set(models):
             return None
         return InputError(
-            f"{self.path} has the tiers {', '.join(names)}, and models were given for {', '.join(models)}"
+            f"{self.path} has the tiers {', '.join(names)}, and models were given for {', '.join(models)}",
+            tip="give one model for each tier: {NAME: MODEL}",
         )
 
     def _applied(

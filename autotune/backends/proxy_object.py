@@ -1,0 +1,94 @@
+"""A second object for a job's model: it is the model in all but its calls.
+
+It is of a subclass of the model's class and shares its `__dict__`. Jobs do more with a class than call its objects:
+they make others of it, change the class of an object, derive from it. None of that may lead to the compiled code of
+this one model, so the subclass is for one object. Any other object of it gets the author's class at its first use.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+_ORIGINAL = "_autotune_original"
+_set_class: Callable[[Any, type], None] = object.__dict__["__class__"].__set__
+
+
+class _Unannounced:
+    """Stands before the author's class, whose `__init_subclass__` (a registry, say) is not told of the subclass."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Nothing."""
+
+
+def proxy_of(model: Any, call: Callable[..., Any], empty: Callable[[type], Any], **methods: Any) -> Any:
+    """An object that is `model` in all but its calls, which go to `call`.
+
+    Copied or pickled it becomes the model itself, uncompiled. `empty` makes an object of a class without what its
+    author and the framework do for a new one; `methods` are further ones of the proxy.
+    """
+    own = type(model)
+
+    def without_call(self: Any) -> Any:
+        """The object with the calls of its author's class."""
+        if self is other:
+            return model
+        _set_class(self, type(model))
+        return self
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not other:
+            return without_call(self)(*args, **kwargs)
+        if type(model) is not own:
+            follow()
+        return call(*args, **kwargs)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        return (_itself, (model,)) if self is other else without_call(self).__reduce_ex__(protocol)
+
+    def set_class(self: Any, chosen: type) -> None:
+        without_call(self).__class__ = chosen
+        follow()
+
+    def follow() -> None:
+        """The model's class was changed, as parametrizations do: the proxy has its attributes."""
+        nonlocal own
+        own = type(model)
+        with suppress(TypeError):
+            kind.__bases__ = (_Unannounced, own)
+
+    def subclassed(cls: Any, /, **kwargs: Any) -> None:
+        cls.__bases__ = tuple(type(model) if each is kind else each for each in cls.__bases__)
+        super(cls, cls).__init_subclass__(**kwargs)
+
+    body = {
+        "__call__": called,
+        "__init__": lambda self, *args, **kwargs: without_call(self).__init__(*args, **kwargs),
+        "__init_subclass__": classmethod(subclassed),
+        "__class__": property(lambda _: type(model), set_class),
+        "__reduce_ex__": reduce,
+        "__copy__": lambda self: copy.copy(without_call(self)),
+        "__deepcopy__": lambda self, memo: copy.deepcopy(without_call(self), memo),
+        "__module__": own.__module__,
+        "__doc__": own.__doc__,
+        _ORIGINAL: without_call,
+        **methods,
+    }
+    # Past the metaclass's and the class's own ways of making classes and objects: only the calls are to differ.
+    kind: Any = type.__new__(type(own), own.__name__, (_Unannounced, own), body)
+    kind.__qualname__ = own.__qualname__
+    other = empty(kind)
+    object.__setattr__(other, "__dict__", vars(model))
+    return other
+
+
+def original(model: Any) -> Any:
+    """The model that a proxy was made of; the very same object for any other."""
+    found = getattr(type(model), _ORIGINAL, None)
+    return model if found is None else found(model)
+
+
+def _itself(model: Any) -> Any:
+    return model

@@ -1,0 +1,103 @@
+"""`OutputCheck`: whether a tuned call gave what the untuned model gives. It is asked at a job's first calls.
+
+The comparison makes the call a second time, untuned. That is right only where the first one changed nothing: a model
+that writes to its inputs, as to a cache of keys and values, or to its own buffers or attributes would start from what
+the tuned call left behind. Such a call is not made again, and what the tuned one returned stands
+(docs/decisions/0018-results-first.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.backends.outputs import output_arrays
+from autotune.backends.protocol import Backend
+from autotune.errors import quoted
+from autotune.job.call_state import CallState
+from autotune.job.interruption import raise_interruption
+from autotune.measure.accuracy import relative_error
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one tuned call came to."""
+
+    result: Any
+    """What the job gets."""
+    wrong: str | None = None
+    """What is wrong with the tuned call; `result` is then the untuned model's."""
+    unchecked: str | None = None
+    """Why the call was not compared."""
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """For the calls of one model. `tolerance`: largest relative error of the outputs."""
+
+    backend: Backend
+    model: Any
+    tolerance: float
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallCheck:
+        """Before the tuned call."""
+        return CallCheck(self, args, kwargs)
+
+
+class CallCheck:
+    """The check of one call."""
+
+    def __init__(self, check: OutputCheck, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._check = check
+        self._roots = (check.model, args, kwargs)
+        self._before: CallState | None = None
+        self._problem: str | None = None
+        try:
+            self._before = self._state()
+        except Exception as error:
+            self._problem = _incomparable(error)
+
+    def finding(self, result: Any, reference: Callable[[], Any]) -> Finding:
+        """After the tuned call, which returned `result`. `reference` makes the same call untuned; what it raises is the
+        model's own error, except that two results may not fit into memory."""
+        backend = self._check.backend
+        try:
+            problem = self._problem or self._why_not_repeatable()
+            outputs = [] if problem else output_arrays(backend, result)
+            random_state = backend.random_state()
+        except Exception as error:
+            problem = _incomparable(error)
+        if problem is not None:
+            return Finding(result, unchecked=problem)
+        try:
+            expected = reference()
+        except Exception as error:
+            if backend.classify(error) is None:
+                raise
+            return Finding(result, unchecked=f"the untuned call failed ({quoted(error)})")
+        try:
+            if backend.random_state() != random_state:
+                return Finding(result, unchecked="the model draws random numbers")
+            wrong = self._what_is_wrong(relative_error(output_arrays(backend, expected), outputs))
+        except Exception as error:
+            return Finding(result, unchecked=_incomparable(error))
+        return Finding(result) if wrong is None else Finding(expected, wrong=wrong)
+
+    def _why_not_repeatable(self) -> str | None:
+        return None if self._state() == self._before else "a call changes the model's inputs or its state"
+
+    def _what_is_wrong(self, error: float) -> str | None:
+        if not error <= self._check.tolerance:
+            return f"relative error {error:.3g}, tolerance {self._check.tolerance:g}"
+        if self._state() != self._before:
+            return "the untuned model changes its inputs or its state, and the tuned call did not"
+        return None
+
+    def _state(self) -> CallState:
+        return CallState(self._check.backend, self._roots)
+
+
+def _incomparable(error: Exception) -> str:
+    raise_interruption(error)
+    return f"the model's inputs, state or outputs cannot be compared ({quoted(error)})"
