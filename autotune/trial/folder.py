@@ -20,6 +20,8 @@ REQUEST_FILE = "request.json"
 OUTCOME_FILE = "outcome.json"
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
+FIRST_CRASH = "first_crash"
+"""Folder of what a process left that crashed and was run once more."""
 KEPT_CACHES = "caches"
 KEY_FILE = "key.json"
 MAX_TEMPORARY_CHARS = 70
@@ -101,7 +103,7 @@ class TrialFolder:
             return None
 
     def write_stage(self, stage: Stage) -> None:
-        self._stage.write_text(stage.value, encoding="utf-8")
+        write_whole(self._stage, stage.value)  # a trial that is killed while it writes is in one stage or the other
 
     def read_stage(self) -> Stage:
         try:

@@ -25,7 +25,7 @@ from autotune.study.neighbours import NEIGHBOURS
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.ray import device_worker, worker_caches
 from autotune.trial.ray.device_worker import DeviceWorker
-from autotune.trial.ray.links import LostLinkError
+from autotune.trial.ray.links import LinkLostError
 from autotune.trial.ray.messages import Begin, Ended, Finish, Store, Turn, Warm, WorkerFacts, WorkerSettings
 from autotune.trial.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
 from autotune.trial.ray.trials import ClusterTrials
@@ -141,7 +141,7 @@ class ScriptedCluster:
     def wait(self, links):
         for link in reversed(links):
             if link.is_dead:
-                return [(link, LostLinkError("it was killed"))]
+                return [(link, LinkLostError("it was killed"))]
         heard = []
         for link in reversed(links):
             if link.waiting and (not heard or any(isinstance(each, Warm) for each in link.waiting)):

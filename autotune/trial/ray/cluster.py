@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.errors import HarnessError, InputError, MissingDeviceError
 from autotune.trial.ray.device_worker import DeviceWorker
-from autotune.trial.ray.links import Cluster, Link, LostLinkError
+from autotune.trial.ray.links import Cluster, Link, LinkLostError
 from autotune.trial.ray.messages import Order, Report, WorkerFacts, WorkerSettings
 
 LOCAL = "ray"
@@ -109,19 +109,19 @@ class RayCluster:
         self._links = [each for each in self._links if each is not link] + replaced
         return replaced[0] if replaced else None
 
-    def wait(self, links: Sequence[Link]) -> list[tuple[Link, list[Report] | LostLinkError]]:
+    def wait(self, links: Sequence[Link]) -> list[tuple[Link, list[Report] | LinkLostError]]:
         by_call = {each.open_call: each for each in links if isinstance(each, RayLink)}
         self._ray.wait(list(by_call), num_returns=1)
         # All that are there, so that a worker that reports often does not keep the others from being heard.
         ready, _ = self._ray.wait(list(by_call), num_returns=len(by_call), timeout=0)
-        heard: list[tuple[Link, list[Report] | LostLinkError]] = []
+        heard: list[tuple[Link, list[Report] | LinkLostError]] = []
         for call in ready:
             link = by_call[call]
             try:
                 reports = self._ray.get(call)
-                link.open_call = _open_call(link.actor)
+                link.open_call = link.actor.reports.remote()
             except self._ray.exceptions.RayError as error:
-                heard.append((link, LostLinkError(_first_line(error))))
+                heard.append((link, LinkLostError(_first_line(error))))
             else:
                 heard.append((link, reports))
         return heard
@@ -173,7 +173,9 @@ class RayCluster:
     def _actor(self, seat: _Seat, settings: WorkerSettings) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        # Orders are executed one after the other, beside the open call of `reports`.
+        # Orders are executed one after the other, beside the open call of `reports`. The group belongs to the method:
+        # Ray Client takes none with a call.
+        self._ray.method(concurrency_group=_REPORTS)(DeviceWorker.reports)
         remote = self._ray.remote(concurrency_groups={_REPORTS: 1})(DeviceWorker)
         placed = NodeAffinitySchedulingStrategy(seat.node, soft=False)
         return remote.options(
@@ -198,7 +200,7 @@ class RayCluster:
                 with suppress(Exception):
                     self._ray.kill(actor)
             else:
-                links.append(RayLink(name, facts, seat, actor, _open_call(actor)))
+                links.append(RayLink(name, facts, seat, actor, actor.reports.remote()))
         return links
 
 
@@ -217,10 +219,6 @@ def require_known(on: str) -> None:
     if on != LOCAL and not on.startswith(REMOTE):
         raise InputError(f"--on {on}: unknown", tip="give ray, or ray://HOST:PORT")
     require_ray()
-
-
-def _open_call(actor: Any) -> Any:
-    return actor.reports.options(concurrency_group=_REPORTS).remote()
 
 
 def _names_cluster() -> bool:

@@ -9,7 +9,7 @@ from autotune.errors import HarnessError
 from autotune.trial.ray.messages import Order, Report, WorkerFacts, WorkerSettings
 
 
-class LostLinkError(HarnessError):
+class LinkLostError(HarnessError):
     """The worker died, or its node did."""
 
 
@@ -40,7 +40,7 @@ class Cluster(Protocol):
     def replace(self, link: Link) -> Link | None:
         """A new worker on the device of one that died; None: its node is gone."""
 
-    def wait(self, links: Sequence[Link]) -> list[tuple[Link, list[Report] | LostLinkError]]:
+    def wait(self, links: Sequence[Link]) -> list[tuple[Link, list[Report] | LinkLostError]]:
         """Wait until at least one of them reports or is lost."""
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.ray.links import Cluster, LostLinkError
+from autotune.trial.ray.links import Cluster, LinkLostError
 from autotune.trial.ray.members import MOST_LOSSES, Job, Member, Members
 from autotune.trial.ray.messages import (
     Ended,
@@ -249,7 +249,7 @@ class ClusterTrials:
         """Wait for reports, and take them in."""
         for link, reports in self._cluster.wait([each.link for each in self._members.usable()]):
             member = self._members.of(link)
-            if isinstance(reports, LostLinkError):
+            if isinstance(reports, LinkLostError):
                 self._lose(member, str(reports))
                 self._replace(member)
                 continue

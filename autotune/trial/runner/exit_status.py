@@ -54,7 +54,8 @@ def _how_it_ended(ended: ProcessExit, oom_killed: bool, folder: TrialFolder) -> 
     last_line = _last_line(folder.stderr)
     if os.WIFSIGNALED(ended.status):
         number = os.WTERMSIG(ended.status)
-        name = signal.Signals(number).name
+        # Real-time signals have no names.
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         if number == signal.SIGKILL and oom_killed:
             return Reason.OUT_OF_MEMORY, "killed by the kernel: out of memory"
         return Reason.CRASH, f"killed by {name}; last line of stderr: {last_line}"

@@ -39,7 +39,10 @@ def find_devices(framework: str) -> DeviceReport:
         content = _last_line(child)
         return DeviceReport(**{**content, "notes": tuple(content["notes"])})
     except subprocess.TimeoutExpired:
-        raise HarnessError(f"{framework} did not answer within {TIMEOUT_S:.0f} s when asked for devices") from None
+        raise HarnessError(
+            f"{framework} did not answer within {TIMEOUT_S:.0f} s when asked for devices",
+            tip=f"try: python -c 'import {framework}'",
+        ) from None
     except (ValueError, KeyError, TypeError, IndexError):
         last = next((line for line in reversed(child.stderr.splitlines()) if line.strip()), "no message")
         raise HarnessError(
