@@ -31,7 +31,9 @@ group = typer.Typer(rich_markup_mode=None)
 app.add_typer(group, name="studies")
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-OtherDir = Annotated[Path | None, typer.Option("--studies-dir", help="Folder that holds the studies. [studies]")]
+OtherDir = Annotated[
+    Path | None, typer.Option("--studies-dir", help="Folder that holds the studies. [as given before the verb]")
+]
 
 
 @group.callback(invoke_without_command=True)
@@ -95,7 +97,7 @@ def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None
     if not names:
         print_line(f"every study in {shared or f'{folder}/'} has a measurement: nothing to remove")
         return 0
-    return _remove(folder, names, shared, yes=yes)
+    return _remove(folder, names, shared, yes=yes, only_unmeasured=True)
 
 
 def _place(context: typer.Context, studies_dir: Path | None, storage: str | None) -> tuple[Path, StorageUrl | None]:
@@ -106,7 +108,9 @@ def _place(context: typer.Context, studies_dir: Path | None, storage: str | None
     return studies_dir or folder_before, chosen_storage(storage_before if storage is None else storage)
 
 
-def _remove(folder: Path, names: list[str], shared: StorageUrl | None, *, yes: bool) -> int:
+def _remove(
+    folder: Path, names: list[str], shared: StorageUrl | None, *, yes: bool, only_unmeasured: bool = False
+) -> int:
     """Ask, then remove. Returns 1 if the answer is no."""
     from autotune.report.format import num_bytes
     from autotune.study.removal import remove_shared_study, remove_study, size_on_disk
@@ -118,7 +122,13 @@ def _remove(folder: Path, names: list[str], shared: StorageUrl | None, *, yes: b
         say("nothing was removed")
         return 1
     for name in names:
-        kept = remove_study(folder, name) if shared is None else remove_shared_study(folder, name, shared)
+        if shared is None:
+            kept = remove_study(folder, name, only_unmeasured=only_unmeasured)
+        else:
+            kept = remove_shared_study(folder, name, shared, only_unmeasured=only_unmeasured)
+        if kept is None:
+            print_line(f"kept {name}: it has been measured meanwhile")
+            continue
         stays = f"; not removed: {', '.join(each.name for each in kept)}" if kept else ""
         print_line(f"removed {name}{stays}")
     return 0

@@ -1,3 +1,3 @@
 """From what was typed, or called, to a manifest: model, framework, device, space and the defaults for the rest.
 
-Imports `study` and what is below it."""
+Imports `study` and the rows above it."""

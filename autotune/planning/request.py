@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autotune.config import Scalar
 from autotune.errors import InputError
+from autotune.files import is_utf8
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.planning.models import models_of
 from autotune.schema import Record
@@ -56,10 +57,8 @@ def check_text(request: TuneRequest) -> None:
     given = (("--model", request.models), ("--model-arg", request.model_arguments), ("--env", request.variables))
     for flag, texts in given:
         for text in texts:
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise InputError(f"{flag} {text}: is not text (UTF-8)") from None
+            if not is_utf8(text):
+                raise InputError(f"{flag} {text!r}: is not text (UTF-8), or holds null characters")
 
 
 def study_name(request: TuneRequest, frameworks: tuple[str, ...], device: Device, model: str | None = None) -> str:

@@ -85,6 +85,11 @@ class StudyResult:
         return self.objectives[0]
 
     @property
+    def num_tried(self) -> int:
+        """Configs with a result."""
+        return sum(each.counts for each in self.records)
+
+    @property
     def closest_miss(self) -> TrialRecord | None:
         """The trial that misses the constraints by the least, if no config keeps them all."""
         return closest_miss(self.records) if self.verdict is Verdict.INFEASIBLE else None

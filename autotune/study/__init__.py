@@ -1,3 +1,3 @@
 """The named, resumable run on disk: its question, its trials, its sampler.
 
-The only place that uses Optuna. Imports `trial` and what is below it."""
+The only place that uses Optuna. Imports `trial` and the rows above it."""

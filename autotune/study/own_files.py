@@ -12,7 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from autotune.errors import StoreError
-from autotune.trial.folder import KEPT_CACHES, KEY_FILE, OUTCOME_FILE, PROFILE_FILE, REQUEST_FILE, TRACE_FILE
+from autotune.trial.folder import (
+    FIRST_CRASH,
+    KEPT_CACHES,
+    KEY_FILE,
+    OUTCOME_FILE,
+    PROFILE_FILE,
+    REQUEST_FILE,
+    TRACE_FILE,
+)
 
 LOCK = "lock"
 FILES = frozenset(
@@ -34,7 +42,7 @@ FOLDERS = (*CACHES, "trials", "again", "confirm", "noise_floor", "tail", "artifa
 """Of a study: all but `CACHES` hold the folders of runs, some of them in folders of blocks."""
 _CLEARED = tuple(name for name in FOLDERS if name != "trials")
 _OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage", "paused", "stdout.txt", "stderr.txt"})
-_TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES})
+_TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES, FIRST_CRASH})
 """Compilers write into these as they like: they are removed with all that is in them."""
 _BLOCK = re.compile(r"block-\d+")
 _CACHE = re.compile(r"\d{4,}(\.whole)?")

@@ -18,14 +18,17 @@ _WRITTEN = re.compile(r".+_[0-9a-f]{8,}")
 """Name of a file that holds the function, or the model, that a Python program gave."""
 
 
-def remove_study(studies_dir: Path, name: str) -> list[Path]:
-    """Remove a study, a broken one too. Returns what stays, because the tool did not make it.
+def remove_study(studies_dir: Path, name: str, *, only_unmeasured: bool = False) -> list[Path] | None:
+    """Remove a study, a broken one too. Returns what stays, because the tool did not make it; None where the study was
+    kept, because it has a measurement by now and `only_unmeasured` ones are to go.
 
     Raises InputError for an unknown name, StoreError where it is in use or cannot be removed.
     """
     folder = require_study(studies_dir, name)
     given = _given_by_a_program(folder, _manifest_in(folder))
     with storage.exclusive(folder / own_files.LOCK):
+        if only_unmeasured and _is_measured(studies_dir, name):
+            return None
         try:
             own_files.clear_study(folder)
             for path in given:
@@ -38,8 +41,11 @@ def remove_study(studies_dir: Path, name: str) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def remove_shared_study(studies_dir: Path, name: str, url: StorageUrl) -> list[Path]:
-    """Remove the records of a study in a shared storage, and its files, which lie here. Returns what stays.
+def remove_shared_study(
+    studies_dir: Path, name: str, url: StorageUrl, *, only_unmeasured: bool = False
+) -> list[Path] | None:
+    """Remove the records of a study in a shared storage, and its files, which lie here. Returns what stays, or None, as
+    `remove_study` does.
 
     Raises InputError for an unknown name, StoreError where it is in use, or where its files are on another machine.
     """
@@ -49,6 +55,8 @@ def remove_shared_study(studies_dir: Path, name: str, url: StorageUrl) -> list[P
         if not _is_here(study):
             raise StoreError(f"the files of study {name!r} are in {folder}", tip="remove the study on that machine")
         with study.exclusive():
+            if only_unmeasured and study.has_evidence():
+                return None
             # First: a folder without records is taken over by the next study of the name.
             given = _given_by_a_program(folder, study.manifest)
             study.database.forget()
@@ -75,6 +83,14 @@ def studies_without_measurement(studies_dir: Path, url: StorageUrl | None = None
                 found.append(name)
             study.close()
     return found
+
+
+def _is_measured(studies_dir: Path, name: str) -> bool:
+    study = open_study(studies_dir, name)
+    try:
+        return study.has_evidence()
+    finally:
+        study.close()
 
 
 def _is_here(study: Study) -> bool:

@@ -11,11 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.measure.measurement import Failure, Outcome, Reason
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folder import FIRST_CRASH, TrialFolder
 from autotune.trial.request import TrialRequest
-
-FIRST_CRASH = "first_crash"
-"""Folder inside the trial's: what the process that crashed left."""
 
 
 def retry_if_crashed(

@@ -159,8 +159,8 @@ def _from_study(study: Study) -> PriorSource:
     workload = manifest.workload
     return PriorSource(
         name=study.name,
-        framework=workload.framework,
-        origin=f"{workload.model}, {workload.framework} {manifest.framework_version} on {workload.device}",
+        framework=manifest.framework,
+        origin=f"{workload.model}, {manifest.framework} {manifest.framework_version} on {workload.device}",
         configs=tuple(each.config for each in _best_distinct(study, records)),
         near_best_after=near_best_after(study, records),
     )
@@ -243,5 +243,4 @@ def _suggests(name: str, studies_dir: Path, url: StorageUrl | None) -> bool:
 
 
 def _is_same_model(manifest: Manifest, of: Manifest) -> bool:
-    other, mine = manifest.workload, of.workload
-    return other.framework == mine.framework and mine.reference == other.reference
+    return manifest.framework == of.framework and manifest.workload.reference == of.workload.reference

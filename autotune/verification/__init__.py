@@ -1,3 +1,3 @@
 """Two configs side by side, outside of a study: does an exported answer still hold, and how do two compare?
 
-Imports `planning`, `trial` and what is below them."""
+Imports `planning`, `trial` and the rows above them."""

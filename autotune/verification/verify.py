@@ -58,11 +58,12 @@ def _verify(
     promised = tuned.evidence.speedup
     if pair is None:
         return Verification("holds", "the answer is the untuned model, which apply() leaves untouched", promised, None)
+    constraints = [Constraint.parse(text) for text in tuned.workload.constraints]  # Before anything takes time.
     result = measure(pair, trials, budget, on_block)
     if result.failure is not None:
         return _of_failure(result, promised)
     assert result.second is not None
-    misses = [Constraint.parse(text).miss(result.second) for text in tuned.workload.constraints]
+    misses = [each.miss(result.second) for each in constraints]
     broken = ", ".join(miss.constraint.text for miss in misses if miss is not None)
     if broken:
         return Verification("regressed", f"it does not keep {broken} any more", promised, result)

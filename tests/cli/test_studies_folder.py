@@ -7,6 +7,7 @@ import json
 import pytest
 
 from autotune.cli import studies_folder
+from autotune.study.open import open_study
 from autotune.study.removal import remove_study, studies_without_measurement
 from tests.conftest import with_latency
 
@@ -93,3 +94,18 @@ def test_a_study_in_use_stays(folder, make_study):
         remove_study(folder, "busy")
     assert (folder / "busy" / "study.db").exists()
     study.close()
+
+
+def test_prune_keeps_what_was_measured_while_it_asked(folder, cli, monkeypatch, make_study, measurement):
+    """Between the question and the answer the model may have been mended and tuned."""
+
+    def tuned_meanwhile(question):
+        study = open_study(folder, "empty")
+        with study.writing():
+            study.tell(study.ask(longest_s=1), with_latency(measurement, 0.008))
+        study.close()
+        return True
+
+    monkeypatch.setattr(studies_folder, "_is_agreed", tuned_meanwhile)
+    assert "kept empty: it has been measured meanwhile" in cli("studies", "prune").stdout
+    assert (folder / "empty" / "manifest.json").exists()

@@ -281,6 +281,6 @@ def test_a_job_without_the_variant_is_told(net, tmp_path, caplog):
     content["variants"] = {"wait": None}
     (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
     assert autotune.load(tmp_path / "best.yaml").apply(print, on_mismatch="apply") is print
-    assert "the variant wait=short, which a file may not call" in caplog.text
+    assert "the variant wait=short, whose function the job must give" in caplog.text
     with pytest.raises(MissingVariantError, match="wait=short"):
         autotune.load(tmp_path / "best.yaml").apply(print, on_mismatch="raise")

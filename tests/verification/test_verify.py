@@ -180,6 +180,13 @@ class TestVerify:
         assert (found.outcome, found.exit_code, found.result) == ("holds", 0, None)
         assert verification_document(found)["today"] is None
 
+    def test_constraints_are_read_before_anything_is_measured(self, tmp_path, export):
+        """A misspelt one in a file that somebody edited costs no block."""
+        tuned = load_tuned(export(lambda content: content["workload"].update(constraints=["latncy <= 3ms"])))
+        pair = paired_run_with_untuned(tuned, tmp_path)
+        with pytest.raises(InputError, match="unknown quantity 'latncy'"):
+            verify(tuned, pair, ScriptedTrials(lambda *_: pytest.fail("started")), Budget(), lambda *_: None)
+
     def test_the_duel_is_that_of_the_file(self, tmp_path, export):
         """Configs, tolerance, objective, seed, arguments and variables are the exported ones."""
 
@@ -483,3 +490,4 @@ class TestOnTheCommandLine:
     def test_digits_that_are_no_number(self, command):
         """A superscript is no trial."""
         self.refused(command("compare", "s", "0", "\u00b2"), "not understood")
+        self.refused(command("compare", "s", "0", "1" * 5000), "not understood")
