@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autotune.api.side_by_side import compare, verify
     from autotune.api.tuning import load_study, resume, tune
     from autotune.errors import AutotuneError, InputError
+    from autotune.job.fallback import MismatchError
     from autotune.job.load import Loaded
     from autotune.job.stats import Stats
     from autotune.job.tiers.model import LoadedTiers, TieredModel
@@ -33,6 +34,7 @@ __all__ = [
     "AutotuneError",
     "CallbackError",
     "InputError",
+    "MismatchError",
     "TuneResult",
     "__version__",
     "compare",
@@ -53,6 +55,7 @@ _PLACES = {
     "AutotuneError": "autotune.errors",
     "CallbackError": "autotune.api.callbacks",
     "InputError": "autotune.errors",
+    "MismatchError": "autotune.job.fallback",
     "TuneResult": "autotune.api.result",
     "compare": "autotune.api.side_by_side",
     "diagnose": "autotune.api.diagnosing",

@@ -138,7 +138,32 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         found = "is empty" if loaded is None else f"holds a {type(loaded).__name__}"
         raise InputError(f"{path}: {found}, expected keys and values")
+    for key, text in _texts(loaded):
+        if not is_utf8(text):
+            raise InputError(f"{path}: key {key}: {text!r} is not text (UTF-8), or holds null characters")
     return loaded
+
+
+def is_utf8(text: str) -> bool:
+    """Whether files, databases and processes can hold it: YAML and JSON can write what they cannot."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _texts(content: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Key -> text, of keys and values."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            key = f"{place}.{name}" if place else str(name)
+            yield repr(key), str(name)
+            yield from _texts(value, key)
+    elif isinstance(content, list):
+        for number, value in enumerate(content):
+            yield from _texts(value, f"{place}.{number}")
+    elif isinstance(content, str):
+        yield place, content
 
 
 def read_versioned(path: Path, newest: int) -> dict[str, Any]:

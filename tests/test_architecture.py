@@ -95,7 +95,7 @@ def test_the_table_and_the_files_agree() -> None:
     assert sorted(listed) == sorted({unit_of(dotted_name(path)) for path in sources()})
 
 
-def test_imports_go_down_only() -> None:
+def test_imports_are_from_rows_above_only() -> None:
     """A package imports from rows above its own only, wherever in a file the import stands."""
     wrong = [
         f"{place(path)}:{found.line} ({unit}, row {row_of(unit)}) imports {found.module} (row {row_of(target)})"

@@ -90,6 +90,15 @@ def test_a_file_is_utf8(tmp_path: Path) -> None:
     assert "UTF-8" in refused(tmp_path, "a: ü".encode("latin-1"))
 
 
+@pytest.mark.parametrize("text", [r'a: {b: ["\0"]}', r'a: {b: "\ud800"}', r'a: {"\0": 1}'])
+def test_what_no_file_or_process_can_hold_is_refused(tmp_path: Path, text: str) -> None:
+    """YAML can write null characters and halves of surrogate pairs: the key is named."""
+    message = refused(tmp_path, text)
+    assert "key" in message
+    assert "a" in message
+    assert "is not text" in message
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [("a: [1,\n", ", line 2:"), ("a: 1\n\tb: 2\n", ", line 2:"), ("a: *nowhere\n", ", line 1:"), ("a: \x07", ":")],

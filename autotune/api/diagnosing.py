@@ -45,7 +45,7 @@ def diagnose(
     build: Any,
     inputs: Any = None,
     *,
-    device: str = "cpu",
+    device: str = "auto",
     framework: str | None = None,
     arguments: Mapping[str, Scalar] | None = None,
     knobs: Mapping[str, Scalar] | None = None,

@@ -51,13 +51,13 @@ def make_request(
         "framework": framework,
         "task": task,
         "arguments": dict(arguments or {}),
-        "shapes": _listed(shapes),
+        "shapes": _listed("shapes", shapes),
         "traffic": traffic if traffic is None else Path(traffic),
-        "objectives": _listed(objective or ()),
-        "constraints": _listed(constraints),
+        "objectives": _listed("objective", objective or ()),
+        "constraints": _listed("constraints", constraints),
         "tolerance": tolerance,
         "reference_precision": reference,
-        "spaces": tuple(Path(each) for each in _listed(space)),
+        "spaces": tuple(Path(each) for each in _listed("space", space)),
         "preset": preset,
         "fixed_precision": fixed_precision,
         "process_settings": process_settings,
@@ -82,11 +82,9 @@ _KEYWORDS = {
 """Field -> the argument that it comes from, where the two differ."""
 
 
-def _listed(given: Any) -> tuple[Any, ...]:
-    return (given,) if isinstance(given, (str, PathLike)) else tuple(_iterable(given))
-
-
-def _iterable(given: Any) -> Iterable[Any]:
+def _listed(name: str, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, (str, PathLike)):
+        return (given,)
     if not isinstance(given, Iterable):
-        raise InputError(f"{given!r} is neither a text nor a list of texts")
-    return given
+        raise InputError(f"{name}={given!r} is neither a text nor a list of texts", tip=f'give e.g. {name}=["..."]')
+    return tuple(given)

@@ -1,7 +1,7 @@
 """The command line: parse, one call, print. Exit status: 0 done, 1 nothing usable, 2 a mistake with a tip, 130 Ctrl-C.
 
 What people read goes to stdout, progress and errors to stderr; with `--json` stdout holds one document and no more.
-Imports `api` and what is below it, in functions: only typer stands at the top of these modules, so that `--help` is
+Imports `api` and the rows above it, in functions: only typer stands at the top of these modules, so that `--help` is
 quick.
 """
 

@@ -142,7 +142,8 @@ def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
         except OSError as error:
             if error.errno not in _OF_THE_DISK:
                 raise
-            what = f"cannot write {error.filename or 'a file'}: {error.strerror}"
+            verb = "use" if error.errno == errno.ENAMETOOLONG else "write"
+            what = f"cannot {verb} {error.filename or 'a file'}: {error.strerror}"
             tip = f"{_OF_THE_DISK[error.errno]}; recorded trials are kept, and the same command resumes"
             code = say_error(AutotuneError(what, tip=tip), as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
@@ -156,6 +157,7 @@ _OF_THE_DISK = {
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.EROFS: "choose a writable folder with --studies-dir",
     errno.EIO: "check the disk",
+    errno.ENAMETOOLONG: "give a shorter name",
 }
 """Errors of the system that no bug of ours explains -> what to do."""
 

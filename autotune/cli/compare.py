@@ -68,7 +68,13 @@ def verify(
 @app.command()
 @with_exit_status
 def compare(
-    things: Annotated[list[str], typer.Argument(help="STUDY A B (numbers of two trials), or two exported YAML files.")],
+    operands: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STUDY A B | FIRST.yaml SECOND.yaml",
+            help="STUDY A B (numbers of two trials), or two exported YAML files.",
+        ),
+    ],
     budget: BudgetFlag = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
@@ -81,7 +87,7 @@ def compare(
 
     require_report(report)
     stop_on_sigterm()
-    result = _compared(things, budget, studies_dir, storage)
+    result = _compared(operands, budget, studies_dir, storage)
     if as_json:
         print_json(comparison_document(result, result.names))
     else:
@@ -93,12 +99,17 @@ def compare(
     return 1 if result.blames_config else 2
 
 
+def _is_number(text: str) -> bool:
+    """Of a trial."""
+    return text.isdecimal() and len(text) < 10
+
+
 def _compared(things: list[str], budget: str | None, studies_dir: Path, storage: str | None) -> Comparison:
     from autotune.api.side_by_side import compare as compare_configs
     from autotune.errors import InputError
 
     match things:
-        case [study, first, second] if first.isdecimal() and second.isdecimal():
+        case [study, first, second] if _is_number(first) and _is_number(second):
             return compare_configs(
                 int(first),
                 int(second),
@@ -108,7 +119,7 @@ def _compared(things: list[str], budget: str | None, studies_dir: Path, storage:
                 storage=storage,
                 callbacks=_say_block,
             )
-        case [study, number] if number.isdecimal() and not Path(number).exists():
+        case [study, number] if _is_number(number) and not Path(number).exists():
             other = "1" if number == "0" else "0"
             raise InputError(
                 f"compare {study} {number}: two trials are needed", tip=f"write e.g. compare {study} {other} {number}"

@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 @app.command()
 @with_exit_status
 def diagnose(
-    model: Annotated[str, typer.Option("--model", help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.")],
+    model: Annotated[
+        str,
+        typer.Option("--model", help="Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE or timm:NAME."),
+    ],
     framework: Annotated[str | None, typer.Option("--framework", help="torch or mindspore. [by device]")] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, gpu or ascend.")] = "cpu",
+    device: Annotated[
+        str, typer.Option("--device", envvar="AUTOTUNE_DEVICE", help="auto, cpu, gpu or ascend.")
+    ] = "auto",
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="NAME=VALUE for the model's function; repeatable.")
     ] = None,

@@ -50,10 +50,12 @@ def spaces(
     ] = None,
     task: Annotated[str, typer.Option("--task", help="infer or train.")] = "infer",
     rules: Annotated[
-        bool, typer.Option("--rules", help="No effect: failure rules hold only in their own study (see show).")
+        bool,
+        typer.Option("--rules", hidden=True, help="No effect: failure rules hold only in their own study (see show)."),
     ] = False,
     forget: Annotated[
-        str | None, typer.Option("--forget", metavar="RULE_ID", help="No effect: no rules are kept between studies.")
+        str | None,
+        typer.Option("--forget", metavar="RULE_ID", hidden=True, help="No effect: no rules are kept between studies."),
     ] = None,
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,  # noqa: ARG001  Belonged to the rules.
     as_json: AsJson = False,

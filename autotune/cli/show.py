@@ -32,7 +32,8 @@ def show(
     studies_dir: StudiesDir = DEFAULT_STUDIES_DIR,
     storage: Storage = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned.")
+        bool,
+        typer.Option("--full", help="Print every setting of a config, not only what differs from the untuned model."),
     ] = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print the trials as CSV: seconds, bytes, a column for each knob.")

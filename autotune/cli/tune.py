@@ -29,7 +29,7 @@ EarlyStop = Annotated[
     bool | None,
     typer.Option(
         "--early-stop/--no-early-stop",
-        help="Stop when no remaining config is likely to improve the result. [early stop]",
+        help="Stop when no remaining config is likely to improve the result. [early stop; of `resume`: as before]",
     ),
 ]
 Jobs = Annotated[
@@ -38,7 +38,7 @@ Jobs = Annotated[
         "--jobs",
         min=1,
         envvar="AUTOTUNE_JOBS",
-        help="Trials that are compiled at the same time, on a CPU; each is timed alone. [1]",
+        help="Trials that are compiled at the same time, on a CPU; each is timed alone. [1; of `resume`: as before]",
     ),
 ]
 Quiet = Annotated[
@@ -54,7 +54,8 @@ def tune(
         list[str],
         typer.Option(
             "--model",
-            help="Bundled name, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION; FRAMEWORK=MODEL, once for each framework.",
+            help="Bundled name, FILE.py:FUNCTION, PACKAGE.MODULE:FUNCTION, hf:TYPE or timm:NAME; "
+            "FRAMEWORK=MODEL, once for each framework.",
         ),
     ],
     task: Annotated[
@@ -82,7 +83,9 @@ def tune(
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option("--trials", min=1, help="Most trials of the study, earlier ones included. [24]"),
+        typer.Option(
+            "--trials", min=1, help="Most trials of the study, earlier ones included. [24; no limit with a time]"
+        ),
     ] = None,
     early_stop: EarlyStop = None,
     jobs: Jobs = None,
@@ -151,7 +154,10 @@ def tune(
     compile_timeout: Annotated[
         float | None,
         typer.Option(
-            "--compile-timeout", min=1, max=1e6, help="Longest compile, in seconds. [300, and 10 times the others]"
+            "--compile-timeout",
+            min=1,
+            max=1e6,
+            help="Longest compile, in seconds. [300, or ten times the others' median]",
         ),
     ] = None,
     trial_timeout: Annotated[

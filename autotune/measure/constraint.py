@@ -40,6 +40,8 @@ QUANTITIES: dict[str, Quantity] = {
     "error": Quantity("", lambda m: m.relative_error or 0.0),
 }
 """What can be bounded, besides `total:N`; `memory` is another name for `peak_memory`."""
+SMALLEST = 1e-18
+"""Of a bound, in its base unit: shares of a smaller one would not be numbers."""
 OF_TRAFFIC = ("compilations", "fallbacks")
 """Quantities that there are under traffic only."""
 
@@ -97,6 +99,8 @@ class Constraint(Record):
         name, sign = match[1], match[2]
         quantity = _quantity(text, name)
         bound = amount.to_base(quantity.unit)
+        if bound is not None and 0 < abs(bound) < SMALLEST:
+            raise InputError(f"--constraint {text!r}: the bound is too small", tip=f"write 0, or at least {SMALLEST:g}")
         if bound is None:
             known = ", ".join(each for each in UNITS[quantity.unit] if each) or "no unit"
             how = f"in {amount.unit!r}" if amount.unit else "without a unit"

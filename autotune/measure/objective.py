@@ -15,15 +15,15 @@ from autotune.schema import Record
 
 Goal = Literal["latency", "p90", "p99", "throughput", "memory", "compile", "total"]
 
-GOAL_PATTERN = r"^(latency|p90|p99|throughput|memory|compile|total:[1-9][0-9]*)$"
+GOAL_PATTERN = r"^(latency|p90|p99|throughput|memory|compile|total:[1-9][0-9]{0,14})$"
 """What names an objective. `total:10000` is the whole job: the first call and the 9,999 after it."""
 UNDER_TRAFFIC = "total:1000"
 """What is wanted of a model that sees many shapes, unless said otherwise: each new one may have to be compiled."""
 PAGE_BYTES = 4096
 """Memory below one page is what a system does not tell from none; ratios of it mean nothing."""
 
-TOTAL = re.compile(r"total:([1-9]\d*)")
-"""The job of so many calls, as an objective or a quantity that is bounded."""
+TOTAL = re.compile(r"total:([1-9][0-9]{0,14})")
+"""The job of so many calls, as an objective or a bounded quantity; so few that seconds stay a number."""
 
 
 def total_s(measurement: Measurement, num_calls: int) -> float:
@@ -57,7 +57,9 @@ class Objective(Record):
         if total is not None:
             return cls(quantity="total", num_calls=int(total[1]))
         if name.partition(":")[0] == "total":
-            raise InputError(f"--objective {text}: how many calls?", tip="write e.g. total:10000")
+            raise InputError(
+                f"--objective {text}: how many calls?", tip="write e.g. total:10000, with at most 15 digits"
+            )
         if name not in get_args(Goal):
             known = ", ".join(each for each in get_args(Goal) if each != "total")
             raise InputError(f"--objective {text}: unknown", tip=f"choose from: {known}, total:10000")

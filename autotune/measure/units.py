@@ -35,9 +35,11 @@ class Amount(NamedTuple):
         return cls(number, match[2])
 
     def to_base(self, dimension: Dimension) -> float | None:
-        """In the dimension's base unit; None where the unit is of another dimension, or missing."""
+        """In the dimension's base unit; None where the unit is missing or of another dimension, or the number too
+        large."""
         factor = UNITS[dimension].get(self.unit)
-        return None if factor is None else self.number * factor
+        value = None if factor is None else self.number * factor
+        return value if value is not None and math.isfinite(value) else None
 
 
 def seconds_of(text: str, *, bare: str = "") -> float | None:

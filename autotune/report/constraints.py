@@ -20,7 +20,8 @@ def infeasible(answer: StudyResult) -> str:
     closest = answer.closest_miss
     if closest is None:
         return "infeasible: no config works"
-    return f"infeasible: no config keeps every constraint; closest is trial {closest.number}: {misses(closest)}"
+    tried = f"none of the {answer.num_tried} configs that were tried keeps every constraint"
+    return f"infeasible: {tried}; closest is trial {closest.number}: {misses(closest)}"
 
 
 def misses(record: TrialRecord) -> str:

@@ -159,7 +159,7 @@ def _between(event: Event) -> list[str]:
             return [f"noise floor {spread}: what two processes of the untuned model differ by here"]
         case DriftChecked():
             now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
-            return [f"drift       {seconds(now_s)}, {change:+.1%} since the start"]
+            return [f"drift       the untuned model takes {seconds(now_s)} now, {change:+.1%} since the start"]
     return []
 
 
@@ -191,7 +191,9 @@ def _after(event: Event) -> list[str]:
 
 
 def _how(figures: Measurement) -> str:
-    """Compiled for how long, or with whose caches."""
+    """Compiled for how long, or with whose caches; of the untuned model, how long its first call took."""
+    if figures.diagnosis.compiled is False and figures.replay is None:
+        return f"first call {seconds(figures.first_call_s)}"
     payer = "" if figures.compiled_from is None else f" by trial {figures.compiled_from}"
     replay = figures.replay
     graphs = "" if replay is None or replay.num_compilations is None else f" {count(replay.num_compilations)} graphs"

@@ -217,11 +217,10 @@ def _search(answer: StudyResult) -> list[str]:
     """How far the search went, and why no further."""
     if answer.stop_reason is None:
         return []
-    num_tried = sum(each.counts for each in answer.records)
     of_all = "" if answer.num_configs is None else f" of {answer.num_configs}"
     more = "; `resume` goes on" if answer.stop_reason is StopReason.TIME else ""
     why = stopped(answer.stop_reason) if answer.early_stop is None else promise(answer.early_stop)
-    return [f"searched    {num_tried}{of_all} configs: {why}{more}"]
+    return [f"searched    {answer.num_tried}{of_all} configs: {why}{more}"]
 
 
 def _others(answer: StudyResult, *, full: bool) -> list[str]:
@@ -319,7 +318,10 @@ def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:
         when = "with more time" if answer.confirmation and answer.confirmation.cut_short else "on a quieter machine"
         return [f"{with_study('resume')}     (confirms again, {when})"]
     if answer.verdict is Verdict.INFEASIBLE:
-        return ["relax a constraint, or allow more time, in another study (--study NAME)"]
+        relax = "relax a constraint in another study (--study NAME)"
+        if answer.stop_reason is StopReason.EXHAUSTED:
+            return [relax]
+        return [f"{with_study('resume', '--trials', 'N')}     (tries further configs), or {relax}"]
     steps = [with_study("export", "-o", "best.yaml")]
     if answer.verdict in COMPILED:
         steps.append('model = autotune.load("best.yaml").apply(model)')

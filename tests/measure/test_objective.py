@@ -103,6 +103,7 @@ def test_several_objectives(texts: list[str], names: list[str]) -> None:
         (["total:"], "how many calls?", "total:10000"),
         (["total:0"], "how many calls?", "total:10000"),
         (["total:1e4"], "how many calls?", "total:10000"),
+        (["total:" + "9" * 400], "how many calls?", "at most 15 digits"),
         (["latency:5"], "unknown", "total:10000"),
         (["latency,memory", "latency"], "--objective latency: given twice", ""),
     ],
@@ -188,6 +189,7 @@ def test_the_text_is_kept_as_the_operator_wrote_it() -> None:
         ("latency <= 5MiB", "latency cannot be given in 'MiB'", "s, ms, us"),
         ("peak_memory <= 2gib", "peak_memory cannot be given in 'gib'", "GiB"),
         ("peak_memory <= 2s", "peak_memory cannot be given in 's'", "MiB"),
+        ("latency <= 1e-320s", "the bound is too small", "write 0, or at least"),
         ("graph_breaks == 0s", "graph_breaks cannot be given in 's'", "no unit"),
     ],
 )
@@ -204,6 +206,8 @@ def test_a_bound_is_finite() -> None:
     """A bound too large for a number is refused: in the manifest's JSON it would become null."""
     with pytest.raises(InputError):
         Constraint.parse("latency <= 1e999s")
+    with pytest.raises(InputError):
+        Constraint.parse("latency <= 1e308h")
 
 
 VIOLATIONS = [

@@ -32,6 +32,7 @@ def test_a_unit_belongs_to_its_dimension() -> None:
             assert Amount(3, unit).to_base(dimension) == 3 * factor
     assert Amount(3, "GiB").to_base("s") is None
     assert Amount(3, "").to_base("s") is None
+    assert Amount(1e308, "h").to_base("s") is None
 
 
 def test_a_time() -> None:

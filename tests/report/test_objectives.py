@@ -249,7 +249,9 @@ class TestConstraints:
         assert answer.verdict is Verdict.INFEASIBLE
         assert answer.best is None
         text = summary_of(study)
-        assert text.startswith("infeasible: no config keeps every constraint; closest is trial 1: ")
+        assert text.startswith(
+            "infeasible: none of the 5 configs that were tried keeps every constraint; closest is trial 1"
+        )
         assert "closest is trial 1: peak_memory 2.3 GiB, 15 % over 2GiB" in text
         assert "excluded    4 of the trials by peak_memory <= 2GiB" in text
         assert "excluded    4 of the trials by latency <= 5ms" in text
