@@ -2,8 +2,9 @@
 
 Where the compilers only sleep, many workers fit on one machine, and what is left is what the driver, Ray and the
 starts of processes cost. `--torch` runs real compilers alone, which need cores: one and two workers on the cores of
-this machine. The search phase begins when the noise floor is known, and whether the workers disturb each other; it ends
-with the last trial. The first readings of the untuned model by the workers are in it.
+this machine. Either keeps the records of the other. The search phase begins when the noise floor is known, and whether
+the workers disturb each other; it ends with the last trial. The first readings of the untuned model by the workers are
+in it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.backends.registry import framework_version
+from autotune.errors import InputError
 from autotune.measure.sampling import SamplingPlan
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
@@ -81,18 +83,28 @@ def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
     parser.add_argument("--trials", type=int, default=64, help="of the search (default: %(default)s)")
     parser.add_argument("--compile-s", type=float, default=10.0, help="a compiler sleeps (default: %(default)s)")
-    parser.add_argument("--torch", action="store_true", help="PyTorch's compiler alone; the other records are kept")
+    parser.add_argument("--torch", action="store_true", help="PyTorch's compiler instead of those that sleep")
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
-    """One for each number of workers."""
-    trials, seconds = (8, 1.0) if given.quick else (given.trials, given.compile_s)
-    sleeping = [Case(each, trials, seconds) for each in (WORKERS[:2] if given.quick else WORKERS)]
-    if not given.torch:
-        return sleeping
-    kept = [Search(**each) for each in read(RESULTS / f"{BENCHMARK.name}.json").records.values()]
-    before = [Case(each.num_workers, each.num_trials, each.compile_s, each) for each in kept if each.compile_s]
-    return [*before, *(Case(each, TORCH_TRIALS, None) for each in TORCH_WORKERS)]
+    """One for each number of workers, beside the kept records of the other compilers."""
+    if given.torch:
+        return [*_kept(is_torch=False), *(Case(each, TORCH_TRIALS, None) for each in TORCH_WORKERS)]
+    if given.quick:
+        return [Case(each, num_trials=8, compile_s=1.0) for each in WORKERS[:2]]
+    return [*(Case(each, given.trials, given.compile_s) for each in WORKERS), *_kept(is_torch=True)]
+
+
+def _kept(*, is_torch: bool) -> list[Case]:
+    try:
+        records = [Search(**each) for each in read(RESULTS / f"{BENCHMARK.name}.json").records.values()]
+    except InputError:
+        return []
+    return [
+        Case(each.num_workers, each.num_trials, each.compile_s, kept=each)
+        for each in records
+        if (each.compile_s is None) is is_torch
+    ]
 
 
 def run(case: Case) -> Search:
