@@ -48,7 +48,7 @@ GROUPS: dict[str, list[Any]] = {
         TieredModel,
         TieredStats,
     ],
-    "Errors": [autotune.AutotuneError, autotune.InputError, autotune.CallbackError],
+    "Errors": [autotune.AutotuneError, autotune.InputError, autotune.MismatchError, autotune.CallbackError],
 }
 """Heading -> public names, and classes of what they return."""
 
