@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -211,6 +214,58 @@ def test_a_killed_driver_leaves_nothing_and_resume_goes_on(model_file, space_fil
     assert study.num_recorded() == SEARCH.num_trials
     assert study.confirmation.verdict is Verdict.FASTER
     wait_until(lambda: not of_this_cluster())
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def client_address():
+    """A cluster of one node that holds two workers, in processes of its own, and where Ray Client reaches it."""
+    pytest.importorskip("grpc", reason="Ray Client is not installed: pip install '.[ray]'")
+    folder, port = Path("/tmp", f"ray-client-{os.getpid()}"), free_port()
+    command = [
+        Path(sys.executable).with_name("ray"), "start", "--head", "--block", f"--port={free_port()}",
+        f"--ray-client-server-port={port}", f"--temp-dir={folder}", "--num-cpus=2", f"--resources={{\"{SLOTS}\": 2}}",
+        f"--object-store-memory={FEW_BYTES}", "--include-dashboard=false", "--disable-usage-stats",
+    ]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    head = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    def listens():
+        assert head.poll() is None, "the head ended"
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        return False
+
+    wait_until(listens)
+    yield f"ray://127.0.0.1:{port}"
+    head.terminate()
+    head.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_a_cluster_is_reached_by_ray_client(client_address, model_file, space_file, budget_file, tmp_path):
+    """`--on ray://HOST:PORT`: the driver is no node of the cluster; the verdict is that of one machine."""
+    environment = cli_environment() | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    environment.pop("RAY_ADDRESS", None)
+    done = subprocess.run(
+        cli_command(
+            "tune", "--on", client_address, "--model", f"{model_file}:tiny", "--framework", "fake", "--device", "cpu",
+            "--space", str(space_file), "--study", "s", "--budget", str(budget_file),
+        ),
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    study = open_study(tmp_path / "studies", "s")
+    measured = [each.outcome for each in study.records() if isinstance(each.outcome, Measurement)]
+    assert len({each.worker.name for each in measured}) == 2
+    assert study.confirmation.verdict is Verdict.FASTER
+    wait_until(lambda: not trials_that_run())
 
 
 @pytest.mark.slow
