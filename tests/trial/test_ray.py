@@ -233,6 +233,7 @@ def client_address():
         f"--object-store-memory={FEW_BYTES}", "--include-dashboard=false", "--disable-usage-stats",
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment["RAY_AUTH_MODE"] = "disabled"  # Else both sides need the token of one home folder.
     head = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def listens():
@@ -251,7 +252,7 @@ def client_address():
 @pytest.mark.slow
 def test_a_cluster_is_reached_by_ray_client(client_address, model_file, space_file, budget_file, tmp_path):
     """`--on ray://HOST:PORT`: the driver is no node of the cluster; the verdict is that of one machine."""
-    environment = cli_environment() | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    environment = cli_environment() | {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "RAY_AUTH_MODE": "disabled"}
     environment.pop("RAY_ADDRESS", None)
     done = subprocess.run(
         cli_command(

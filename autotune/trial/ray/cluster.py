@@ -173,10 +173,7 @@ class RayCluster:
     def _actor(self, seat: _Seat, settings: WorkerSettings) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        # Orders are executed one after the other, beside the open call of `reports`. The group belongs to the method:
-        # Ray Client takes none with a call.
-        self._ray.method(concurrency_group=_REPORTS)(DeviceWorker.reports)
-        remote = self._ray.remote(concurrency_groups={_REPORTS: 1})(DeviceWorker)
+        remote = self._ray.remote(concurrency_groups={_REPORTS: 1})(_actor_class(self._ray))
         placed = NodeAffinitySchedulingStrategy(seat.node, soft=False)
         return remote.options(
             num_cpus=seat.num_cpus,
@@ -219,6 +216,21 @@ def require_known(on: str) -> None:
     if on != LOCAL and not on.startswith(REMOTE):
         raise InputError(f"--on {on}: unknown", tip="give ray, or ray://HOST:PORT")
     require_ray()
+
+
+def _actor_class(ray: Any) -> type[DeviceWorker]:
+    """Orders are taken one after the other, beside the open call of `reports`, which has a group of its own.
+
+    Ray Client takes no group with a call, so the group is the method's; and the class is made here, so that Ray sends
+    it with its group instead of importing it without.
+    """
+
+    class DeviceActor(DeviceWorker):
+        @ray.method(concurrency_group=_REPORTS)  # type: ignore[untyped-decorator]
+        def reports(self) -> list[Report]:
+            return super().reports()
+
+    return DeviceActor
 
 
 def _names_cluster() -> bool:
