@@ -244,7 +244,9 @@ def test_from_the_declaration_to_the_job(real_clock, cli, net, tmp_path, monkeyp
     """A variant is searched, wins, is exported by name and place, verified, and applied in a job that gives it."""
     in_blocks = QUICK_BUDGET.confirmation.model_copy(update={"first_look": 4, "num_looks": 2})
     budget_file = tmp_path / "budget.yaml"
-    budget_file.write_text(QUICK_BUDGET.but(confirmation=in_blocks).model_dump_json(exclude={"num_trials", "limits"}))
+    budget_file.write_text(
+        QUICK_BUDGET.model_copy(update={"confirmation": in_blocks}).model_dump_json(exclude={"num_trials", "limits"})
+    )
     done = cli(
         "tune", "--model", "net:tiny", "--framework", "fake", "--device", "cpu", "--space", "space.yaml",
         "--study", "s", "--budget", str(budget_file), "--trials", "9", "--no-early-stop",
