@@ -38,6 +38,9 @@ class Lease(Record):
         if self.boot_id != environment.boot_id():
             return True
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.pid_started) > 1.0
+            process = psutil.Process(self.pid)
+            # A zombie is dead: its parent, a container's first process say, has not asked for its status.
+            is_zombie = process.status() == psutil.STATUS_ZOMBIE
+            return is_zombie or abs(process.create_time() - self.pid_started) > 1.0
         except psutil.NoSuchProcess:
             return True

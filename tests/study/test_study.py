@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from wsgiref.util import setup_testing_defaults
 
 import optuna
+import psutil
 import pytest
 from optuna.trial import TrialState
 
@@ -238,6 +240,19 @@ def test_a_living_process_keeps_its_lease():
     elsewhere = lease.model_copy(update={"host": "elsewhere"})
     assert not elsewhere.is_dead()
     assert elsewhere.model_copy(update={"deadline": time.time() - 1}).is_dead()
+
+
+def test_a_zombie_keeps_no_lease():
+    """A killed process whose parent has not asked for its status, as the first process of a container may never do."""
+    child = subprocess.Popen(["sleep", "60"])
+    lease = Lease.of_this_process(60).model_copy(
+        update={"pid": child.pid, "pid_started": psutil.Process(child.pid).create_time()}
+    )
+    assert not lease.is_dead()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert lease.is_dead()
+    child.wait()
 
 
 def test_one_tuner_at_a_time(make_study, tmp_path):
