@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -109,5 +110,5 @@ def test_help_and_old_flags_in_the_docs_are_known():
     """Each command that a section tells to run again can be run."""
     for name in KEPT:
         command = json.loads((RESULTS / f"{name}.json").read_text())["command"]
-        script, *arguments = command.split()
+        script, *arguments = shlex.split(command)
         benchmarks_of(Path(script).stem)[0].parser().parse_args(arguments)
