@@ -13,8 +13,8 @@ LATE_SHARE = 0.25
 """A search that may stop early is expected to stop after this share of the trials between the first at which it still
 can and the last. Half of the replays of recorded tables stopped by this share, half later (benchmarks/time_left.py)."""
 MORE_LOOKS = 0.1
-"""How often a confirmation is expected to go on after a look. None of the replays did, three of five real studies did; to
-expect it more often makes the mean error larger on both (docs/decisions/0024-time-left.md)."""
+"""How often a confirmation is expected to go on after a look. None of the replays did, three of five real studies
+did; to expect it more often makes the mean error larger on both (docs/decisions/0024-time-left.md)."""
 
 
 @dataclass(frozen=True)
