@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
+from autotune.trial.runner.orphans import MARK_VARIABLE
 from autotune.trial.runner.runner import Runner, repeat_command
 from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY, own_children
 
@@ -69,13 +71,13 @@ def test_the_untuned_model_writes_the_reference_and_is_not_compared(tmp_path, ma
 
 @pytest.mark.fast_cases("forked")
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
-def test_a_hang_is_killed_at_its_stage_limit_with_all_its_processes(run_trial, fresh):
+def test_a_hang_is_killed_at_its_stage_limit_with_all_its_processes(run_trial, tmp_path, fresh):
     """A compile that takes too long is a `timeout`; its helper processes, in sessions of their own, die too."""
     limits = Limits(compile=0.5)
     outcome = run_trial({"execution": "compile", "behaviour": "hang"}, fresh=fresh, limits=limits)
     assert (outcome.reason, outcome.stage) == (Reason.TIMEOUT, Stage.COMPILE)
     assert "compile" in outcome.error
-    assert not _sleeping_helpers()
+    assert not _sleeping_helpers(tmp_path)
 
 
 def test_the_total_limit_holds_over_all_stages(run_trial):
@@ -109,7 +111,7 @@ def test_a_lost_supervisor_is_the_harness_fault_and_is_replaced(tmp_path, make_r
         outcome = runner.run(TrialFolder(tmp_path / "2"), make_request({"behaviour": "right"}))
     assert lost.reason is Reason.HARNESS
     assert isinstance(outcome, Measurement)
-    assert not _sleeping_helpers(), "found by the mark in their environment, supervisor or not"
+    assert not _sleeping_helpers(tmp_path), "found by the mark in their environment, supervisor or not"
 
 
 def test_nothing_is_a_configs_fault_before_it_is_applied(tmp_path, make_request, model_file):
@@ -241,22 +243,22 @@ def test_nothing_outlives_a_killed_parent(tmp_path, make_request, number):
     assert parent.stdout.readline() == b"compile\n"
     family = psutil.Process(parent.pid).children(recursive=True)
     assert len(family) >= 2
-    helpers = _wait_for(_sleeping_helpers)
+    helpers = _wait_for(lambda: _sleeping_helpers(tmp_path))
     parent.send_signal(number)
     parent.wait()
     _, alive = psutil.wait_procs([*family, *helpers], timeout=20)
     assert not alive
-    assert not _sleeping_helpers()
+    assert not _sleeping_helpers(tmp_path)
 
 
-def _sleeping_helpers() -> list[psutil.Process]:
+def _sleeping_helpers(folder: Path) -> list[psutil.Process]:
+    """Of the trials below that folder: tests in other processes have some too."""
     found = []
-    for each in psutil.process_iter(["cmdline", "status"]):
-        if (
-            "import time; time.sleep(600)" in (each.info["cmdline"] or [])
-            and each.info["status"] != psutil.STATUS_ZOMBIE
-        ):
-            found.append(each)
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_helper = "import time; time.sleep(600)" in each.cmdline() and each.status() != psutil.STATUS_ZOMBIE
+            if is_helper and str(folder) in each.environ().get(MARK_VARIABLE, ""):
+                found.append(each)
     return found
 
 
