@@ -271,7 +271,7 @@ def _noise(answer: StudyResult) -> list[str]:
             + (which or "the confirmation compares side by side and is not affected")
         )
     if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:
-        lines.append("note        the interval is wide, so the machine is noisy: stop other programs and `resume`")
+        lines.append("wide        processes of one config differ here: stop other programs, if any, and `resume`")
     return lines
 
 
