@@ -24,7 +24,7 @@ from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
 from autotune.job.adaptive.stats import AdaptiveStats
-from autotune.job.fallback import Fallback, MismatchError
+from autotune.job.fallback import Fallback, MismatchError, put_back
 from autotune.job.guard import Guard, GuardTerms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
@@ -96,10 +96,10 @@ class Application:
         """What the job holds from now on, and how to undo it all."""
         try:
             given, release = self._tuned_or_untouched()
-        except Exception as error:
-            if self._policy.on_mismatch == "raise":
+        except BaseException as error:
+            put_back(self._changes.undo, self._recorder)
+            if self._policy.on_mismatch == "raise" or not isinstance(error, Exception):
                 raise
-            self._changes.undo()
             self._note_refusal(error)
             given, release = self._untouched()
         for each in (self._model, given):
@@ -202,7 +202,7 @@ class Application:
             self._recorder.note("version", f"{self._loaded.path}: {what}")
         versions = versions_under(backend, self._model, tuned.config, variants, self._changes)
         if versions is None:
-            self._changes.undo()
+            put_back(self._changes.undo, self._recorder)
             why = "what this config compiles cannot be kept apart by shape"
             self._recorder.note("version", f"{self._loaded.path}: {why}: applied to all calls, not adaptive")
             return None

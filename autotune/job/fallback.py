@@ -95,9 +95,14 @@ class Fallback:
         with self.lock:
             self.is_over = True
             self._recorder.state = "untuned"
-            for undo in (self.leave_tuned, self._changes.undo):
-                try:
-                    undo()
-                except Exception as error:
-                    raise_interruption(error)
-                    self._recorder.note("mismatch", f"not all that the config set could be put back: {quoted(error)}")
+            put_back(self.leave_tuned, self._recorder)
+            put_back(self._changes.undo, self._recorder)
+
+
+def put_back(undo: Callable[[], object], recorder: StatsRecorder) -> None:
+    """Call `undo`. What cannot be put back gets a line, and keeps no job from its untuned model."""
+    try:
+        undo()
+    except Exception as error:
+        raise_interruption(error)
+        recorder.note("mismatch", f"not all that the config set could be put back: {quoted(error)}")

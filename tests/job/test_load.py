@@ -560,6 +560,38 @@ def test_never_an_exception(write, monkeypatch, caplog):
     assert not isinstance(ZeroDivisionError(), AutotuneError)
 
 
+@pytest.mark.parametrize(
+    ("policy", "error"), [("retune-hint", RuntimeError), ("raise", RuntimeError), ("retune-hint", KeyboardInterrupt)]
+)
+def test_nothing_stays_set_where_applying_fails(write, monkeypatch, policy, error):
+    """Also where the job gets the exception."""
+    held = []
+
+    def compile_in_part(_, model, settings, changes):
+        changes.make(lambda: held.append("set"), held.clear)
+        raise error("no more")
+
+    monkeypatch.setattr(FakeBackend, "compile", compile_in_part)
+    model = Model()
+    with nullcontext() if (policy, error) == ("retune-hint", RuntimeError) else pytest.raises(error):
+        assert autotune.load(write()).apply(model, on_mismatch=policy) is model
+    assert held == []
+
+
+def test_what_cannot_be_put_back_at_once(write, monkeypatch, caplog):
+    """The job gets its untuned model all the same."""
+
+    def compile_in_part(_, model, settings, changes):
+        changes.make(lambda: None, lambda: 1 / 0)
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(FakeBackend, "compile", compile_in_part)
+    model = Model()
+    assert autotune.load(write()).apply(model) is model
+    assert "could be put back: ZeroDivisionError" in caplog.text
+    assert "no kernel; the model stays untuned" in caplog.text
+
+
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_process_forked_during_a_first_call(is_held, caplog):
     """Nobody in the child gives back the lock of that call: the child's calls are untuned, and do not wait for it."""
