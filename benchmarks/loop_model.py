@@ -43,6 +43,12 @@ class _Known:
     again_s: float
 
 
+def latencies_s(loops: Sequence[Sequence[LoopTrial]]) -> dict[str, float]:
+    """Seconds a call of each config that worked, by its `key_of`: the median of its trials, since one may be lucky."""
+    known = _known(loops).items()
+    return {name: each.latency_s for name, each in known if each.latency_s is not None}
+
+
 def simulated_s(
     loops: Sequence[Sequence[LoopTrial]], target_s: float, *, num_runs: int = 60, seed: int = 0
 ) -> list[float]:
@@ -62,7 +68,7 @@ def _one_run(known: Mapping[str, _Known], target_s: float, *, half: bool, seed: 
         trial = study.ask()
         asked = plain_loop.suggest(trial, half=half)
         like = _like(known, asked)
-        key = _key(asked)
+        key = key_of(asked)
         clock_s += like.again_s if key in seen else like.first_s
         seen.add(key)
         if like.latency_s is None:
@@ -79,7 +85,7 @@ def _known(loops: Sequence[Sequence[LoopTrial]]) -> dict[str, _Known]:
     for loop in loops:
         before_s, configs = 0.0, set[str]()
         for each in loop:
-            key = _key(each.config)
+            key = key_of(each.config)
             seen[key].append((each, each.ended_s - before_s, key in configs))
             configs.add(key)
             before_s = each.ended_s
@@ -100,7 +106,7 @@ def _as_known(trials: Sequence[tuple[LoopTrial, float, bool]]) -> _Known:
 
 def _like(known: Mapping[str, _Known], config: Mapping[str, Any]) -> _Known:
     """The record of the config, or of the one that differs in the fewest settings."""
-    exact = known.get(_key(config))
+    exact = known.get(key_of(config))
     return exact or min(known.values(), key=lambda each: _num_different(each.config, config))
 
 
@@ -108,5 +114,6 @@ def _num_different(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
     return sum(one.get(name) != other.get(name) for name in one.keys() | other.keys())
 
 
-def _key(config: Mapping[str, Any]) -> str:
+def key_of(config: Mapping[str, Any]) -> str:
+    """The same for equal configs."""
     return json.dumps(config, sort_keys=True)
