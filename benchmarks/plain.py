@@ -193,6 +193,7 @@ def function_of(model: str, module: str) -> Callable[..., Any]:
     assert spec is not None
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded  # Dynamo imports the module of what it inlines.
     spec.loader.exec_module(loaded)
     made = getattr(loaded, function)
     return made  # noqa: RET504

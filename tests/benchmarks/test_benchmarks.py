@@ -253,6 +253,21 @@ def test_the_plain_script_does_by_hand_what_the_backend_does():
             }
 
 
+@pytest.mark.torch
+def test_the_plain_script_compiles_a_model_of_a_file(tmp_path):
+    """Its globals are looked up by the name of its module."""
+    torch = pytest.importorskip("torch")
+    from benchmarks.plain import function_of
+
+    (tmp_path / "of_a_file.py").write_text(
+        "import torch\nfrom torch.nn import functional\n\n"
+        "class Layer(torch.nn.Module):\n    def forward(self, x):\n        return functional.relu(x)\n\n"
+        "def model():\n    return torch.nn.Sequential(Layer())\n"
+    )
+    model = function_of(f"{tmp_path / 'of_a_file.py'}:model", "torch")()
+    assert torch.compile(model, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
 def a_trial(**outcome):
     samples = {"warmup_s": [0.5, 0.5], "latency_s": [1.0, 1.0]}
     return {
