@@ -24,7 +24,7 @@ from benchmarks.on_device.records import (
     Way,
 )
 from benchmarks.on_device.session import OutOfTimeError, Session, Subject
-from benchmarks.record import Conditions, Kept
+from benchmarks.record import Conditions, Goal, Kept
 from tests.conftest import ScriptedTrials, with_latency
 
 COMPILED = {"execution": "compile", "backend": "inductor", "mode": "default"}
@@ -251,6 +251,16 @@ def test_goals_count_what_was_run():
         "as fast as the best mode by hand, or within 3 %": ("1 of 1", True),
     }
     assert section.judge([]) == []
+
+
+def test_a_model_that_is_left_untouched_promises_nothing():
+    """The speed-up of a study without a winner is that of a config that nobody is given."""
+    tie = PlainSeen("BERT", "tie", (0.9, 0.88, 0.92), {**WAYS, "as exported": Way([0.3], [1.0])})
+    assert section.judge([done("plain: BERT", tie)]) == [
+        Goal("as fast as the best mode by hand, or within 3 %", "0 of 1", met=False)
+    ]
+    study = dataclasses.replace(STUDY, model="BERT", verdict="tie", speedup=(0.9, 0.88, 0.92))
+    assert "| BERT | 12, 1 failed | 4.0 | tie | left untouched |" in section.section([done("study: BERT", study)])
 
 
 def test_a_figure_that_was_not_measured_is_missing():
