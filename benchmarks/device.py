@@ -85,7 +85,8 @@ class DeviceBenchmark(Benchmark[Step, Done]):
     def publish(self, kept: Kept, text: str, docs: Path) -> None:
         """The section; beside the published ones its numbers too."""
         if docs == DOCS:
-            write_whole(RESULTS / f"{self.name}.json", json.dumps(kept.model_dump(mode="json"), indent=2) + "\n")
+            numbers = json.dumps(kept.model_dump(mode="json"), indent=2)
+            write_whole(RESULTS / f"{self.name}.json", without_repository(numbers) + "\n")
         before = docs.read_text(encoding="utf-8") if docs.exists() else ""
         write_whole(docs, with_section(before, self.name, text))
 
@@ -160,6 +161,11 @@ def tell(steps: Sequence[Step], kept: Kept | None) -> None:
         record = records.get(step.name)
         state = "not run" if record is None else f"failed: {record['problem']}" if record["problem"] else "done"
         print(f"{step.name:55} {step.expected_s:5.0f} s  {state}")
+
+
+def without_repository(numbers: str) -> str:
+    """Exports name the model's file where it lies; others have the repository elsewhere."""
+    return numbers.replace(f"{REPOSITORY}{os.sep}", "")
 
 
 def slug(device: str) -> str:

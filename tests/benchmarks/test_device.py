@@ -25,7 +25,7 @@ from benchmarks.on_device.records import (
 )
 from benchmarks.on_device.session import OutOfTimeError, Session, Subject
 from benchmarks.record import Conditions, Goal, Kept
-from tests.conftest import ScriptedTrials, with_latency
+from tests.conftest import REPOSITORY, ScriptedTrials, with_latency
 
 COMPILED = {"execution": "compile", "backend": "inductor", "mode": "default"}
 
@@ -215,6 +215,12 @@ def test_the_plain_script_refuses_what_it_does_not_do():
     with pytest.raises(SystemExit, match="warp_drive"):
         plain.settings_of('{"execution": "compile", "warp_drive": true}')
     assert plain.settings_of('{"execution": "eager", "warp_drive": null}')
+
+
+def test_published_numbers_do_not_name_this_checkout():
+    """The folder of whoever ran it is nobody else's."""
+    export = f"model: {REPOSITORY}/benchmarks/models/on_device_torch.py:decoder"
+    assert device.without_repository(export) == "model: benchmarks/models/on_device_torch.py:decoder"
 
 
 # The section
