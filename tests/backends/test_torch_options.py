@@ -27,7 +27,7 @@ class Branching(torch.nn.Module):
     """Reads a number out of a tensor, which breaks the graph unless dynamo is told to capture it."""
 
     def forward(self, x):
-        return x * x.sum().item() + 1
+        return x * x.int().sum().item() + 1  # Of a float torch 2.6 makes a symbol that it then does not find.
 
 
 def space_with(**knobs):
@@ -43,6 +43,13 @@ def space_with(**knobs):
     return SearchSpace(framework="torch", knobs=(choice, *rows), forbid=())
 
 
+def newer(knob, *values):
+    """A case about an option of inductor that not every release has."""
+    _, *parents, name = knob.split(".")
+    owner = getattr(inductor_config, parents[0]) if parents else inductor_config
+    return pytest.param(knob, *values, marks=pytest.mark.skipif(not hasattr(owner, name), reason="not in this release"))
+
+
 class TestWhatIsTaken:
     @pytest.mark.parametrize(
         ("knob", "value"),
@@ -50,7 +57,7 @@ class TestWhatIsTaken:
             ("inductor.max_fusion_size", 128),
             ("inductor.cpp.simdlen", 256),
             ("inductor.aggressive_fusion", True),
-            ("inductor.cpu_gpu_bw", 0.5),
+            newer("inductor.cpu_gpu_bw", 0.5),
             ("inductor.triton.max_tiles", None),
             ("dynamo.specialize_float", True),
         ],
@@ -64,7 +71,7 @@ class TestWhatIsTaken:
         [
             ("inductor.cpp.cxx", "evil", "text or objects"),
             ("inductor.cuda.cuda_cxx", "evil", "text or objects"),
-            ("inductor.cpp.march", "native", "text or objects"),
+            newer("inductor.cpp.march", "native", "text or objects"),
             ("inductor.post_grad_custom_pre_pass", "os.system", "text or objects"),
             ("inductor.trace.enabled", True, "writes files"),
             ("inductor.save_args", True, "writes files"),
@@ -82,7 +89,7 @@ class TestWhatIsTaken:
             ("inductor.max_fusion_siz", 128, "has no setting"),
             ("inductor.max_fusion_size", True, "true is not an integer"),
             ("inductor.max_fusion_size", "128", '"128" is not an integer'),
-            ("inductor.cpu_gpu_bw", 1, "1 is not a number with a point"),
+            newer("inductor.cpu_gpu_bw", 1, "1 is not a number with a point"),
         ],
     )
     def test_all_else_is_refused(self, knob, value, words):

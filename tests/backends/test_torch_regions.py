@@ -97,7 +97,7 @@ replaced = [name for name, part in net.named_modules() if "forward" in vars(part
 print("head", said.num_graphs, said.num_graph_breaks, replaced)
 torch._dynamo.reset()
 said, _, _, net = run(3, region="whole but blocks.1", **captured)
-print("block", said.num_graphs, said.num_graph_breaks, said.note.partition(":")[0])
+print("block", said.num_graphs, said.num_graph_breaks, (said.note or "not told").partition(":")[0])
 """
     lines = in_process(tmp_path_factory.mktemp("regions"), code).splitlines()
     return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
@@ -141,9 +141,10 @@ print(len(set(programs)), None in programs)
 
 
 def test_a_part_is_left_as_it_is(printed):
-    """The compiler goes around it; a loop that it stands in is given up as a whole: said, and counted as a break."""
+    """The compiler goes around it; a loop that it stands in is given up as a whole: said, and counted as a break, where
+    the release tells of it (torch 2.6 does not)."""
     assert printed["head"] == "1 1 []"
-    assert printed["block"] == "1 1 ran eagerly in part"
+    assert printed["block"] == ("1 0 not told" if torch.__version__ < "2.7" else "1 1 ran eagerly in part")
 
 
 @pytest.mark.slow
