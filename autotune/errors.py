@@ -119,3 +119,13 @@ def quoted(error: BaseException, *, max_lines: int = 1, max_chars: int = 200) ->
     # A message can hold an undecodable file name, which JSON cannot.
     text = text.encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def let_through(error: BaseException) -> None:
+    """Mark an exception by which a call's own caller ends it: it is no failure, and reaches the caller as it is."""
+    error.__dict__["autotune_lets_through"] = True
+
+
+def is_let_through(error: BaseException) -> bool:
+    """Whether it was marked."""
+    return "autotune_lets_through" in error.__dict__

@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Protocol
 
+from autotune.errors import is_let_through
+
 
 def raise_interruption(error: BaseException) -> None:
-    """Raises the exception that a signal's handler raised and that is behind `error`, if there is one.
+    """Raises the exception that a signal's handler raised and that is behind `error`, if there is one; and `error`
+    itself where a backend lets it through.
 
-    It is no failure of the call that it came into: a job ends a call that takes too long so.
+    Neither is a failure of the call that it came into: a job ends a call that takes too long so.
     """
+    if is_let_through(error):
+        raise error from None
     handlers = _handlers()
     for each in (error, error.__cause__):
         if each is not None and not handlers.isdisjoint(_codes(each)):

@@ -3,7 +3,8 @@
 Dynamo guards a model's parameters, attributes and modules, attributes and properties of their classes too, but not
 methods of classes: one that is replaced (as libraries do that patch models) would not be called. Hooks for all modules
 are not guarded either. AOTAutograd has no second derivatives, which fail in the job's own line; and a checkpoint ends
-the second run of its forward pass by an exception, which looks like a failure of the compiled code (PyTorch 2.13).
+the second run of its forward pass by an exception, which looks like a failure of the compiled code (PyTorch 2.13). A
+release that does not tell of a checkpoint's hooks (2.6) compiles such calls, and the exception is let through.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as all_modules
+from torch.utils import checkpoint
 
 from autotune.backends.torch.containers import tensors_in
-from autotune.errors import UnsuitableCallError
+from autotune.errors import UnsuitableCallError, let_through
 
 _saved_tensor_hooks: Callable[[bool], Any] = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
+_EndOfCheckpoint: Any = getattr(checkpoint, "_StopRecomputationError", ())
 
 
 class CompiledStep:
@@ -54,7 +57,11 @@ class CompiledStep:
                 )
             if _saved_tensor_hooks(True) is not None:
                 raise UnsuitableCallError("what the call saves for gradients goes through hooks, as in a checkpoint")
-        return self._step(*args, **kwargs)
+        try:
+            return self._step(*args, **kwargs)
+        except _EndOfCheckpoint as end:
+            let_through(end)
+            raise
 
 
 class ClassMethods:
