@@ -107,18 +107,15 @@ class Race:
 
     def loops_found_s(self) -> list[float | None]:
         """When each loop had its first config so fast; None: not in its time."""
-        return [next((t.ended_s for t in each.trials if self._is_good(t)), None) for each in self.loops]
+        target_s = self.target_s()
 
-    def _is_good(self, trial: LoopTrial) -> bool:
-        return trial.latency_s is not None and self.config_s[key_of(trial.config)] <= self.target_s()
+        def is_good(trial: LoopTrial) -> bool:
+            return trial.latency_s is not None and self.config_s[key_of(trial.config)] <= target_s
 
-    @cached_property
-    def simulated_s(self) -> list[float]:
-        """When loops like these would have had one, ascending."""
-        return self.simulated_to(WITHIN)
+        return [next((t.ended_s for t in each.trials if is_good(t)), None) for each in self.loops]
 
-    def simulated_to(self, within: float) -> list[float]:
-        """When they would have had one so near to the best, ascending."""
+    def simulated_s(self, within: float = WITHIN) -> list[float]:
+        """When loops like these would have had a config so near to the best, ascending."""
         return simulated_s([each.trials for each in self.loops], self.target_s(within), num_runs=SIMULATED_LOOPS)
 
     @property
@@ -139,7 +136,7 @@ def judge(records: Sequence[Run]) -> list[Goal]:
         return []
     goal = next(share for cores, share in GOAL_SHARES.items() if race.tools[0].num_cores >= cores)
     found = sum(each.found for each in race.tools)
-    loop_s = statistics.median(race.simulated_s)
+    loop_s = statistics.median(race.simulated_s())
     share = race.tool_s / loop_s  # 0 where most loops never have one.
     goals = [
         Goal(
@@ -163,10 +160,10 @@ def section(records: Sequence[Run]) -> str:
         "`tune --process-settings` on the CPU with PyTorch, otherwise with default settings, to its verdict, and "
         "`benchmarks/plain_loop.py`: Optuna's default sampler over the same knobs, a process for each trial, as a good "
         "engineer writes it by hand. The loop counts until the trial that is within 2 % of the best config that any "
-        f"run has found (a config's latency is the median of its trials); it does not know that it may stop there, and "
-        f"proves nothing. *Simulated*: {SIMULATED_LOOPS} "
-        "loops with the same sampler on the records of the real ones, since one loop has luck. *Oracle*: what "
-        f"somebody who knows the winner would need, its cold trial, the untuned one and {ORACLE_BLOCKS} blocks."
+        "run has found (a config's latency is the median of its trials); it does not know that it may stop there, and "
+        f"proves nothing. *Simulated*: {SIMULATED_LOOPS} loops with the same sampler on the records of the real ones, "
+        "since one loop has luck. *Oracle*: what somebody who knows the winner would need, its cold trial, the untuned "
+        f"one and {ORACLE_BLOCKS} blocks."
     )
     parts = [about, _times(race), _features(race), _slots_table(race)]
     return "\n\n".join(filter(None, parts))
@@ -180,7 +177,7 @@ def _times(race: Race) -> str:
         found = "not found" if found_s is None else f"found after {found_s:.0f} s"
         rows.append(_row(f"plain loop {number}", [loop.seconds], f"{found}; {len(loop.trials)} trials"))
     if race.loops:
-        rows += [_simulated_row(within, race.simulated_to(within)) for within in (WITHIN, *ALSO_WITHIN)]
+        rows += [_simulated_row(within, race.simulated_s(within)) for within in (WITHIN, *ALSO_WITHIN)]
     if race.oracle_s is not None:
         rows.append(_row("oracle", [race.oracle_s], "computed from the studies' records"))
     return table(["", "median", "range", ""], rows)

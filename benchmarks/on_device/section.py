@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from autotune.measure.statistics import Verdict
 from benchmarks.delivered import Promise
 from benchmarks.intervals import Ratio
 from benchmarks.on_device.records import (
@@ -22,7 +23,6 @@ from benchmarks.on_device.records import (
 from benchmarks.on_device.studies import TUNED, UNTUNED
 from benchmarks.record import Goal, table
 
-FASTER = "faster"
 ABOUT = (
     "Steps of `benchmarks/device.py`, by worth; what was not run has no row. A path is a trial of a small model whose "
     "outputs are compared with the untuned model's. A knob is tried alone: *another program* says that the setting "
@@ -36,7 +36,7 @@ def judge(records: Sequence[Done]) -> list[Goal]:
     paths = results(records, PathSeen)
     truths = [each for each in results(records, TruthSeen) if each.verdict is not None]
     plain = [each for each in results(records, PlainSeen) if delivered(each, TUNED)]
-    promised = [each for each in plain if each.verdict == FASTER]  # What is left untouched promises nothing.
+    promised = [each for each in plain if each.verdict == Verdict.FASTER]  # What is left untouched promises nothing.
     goals = []
     if paths:
         working = sum(each.tried.failure is None for each in paths)
@@ -84,7 +84,7 @@ def is_kept(plain: PlainSeen) -> bool:
     found = delivered(plain, TUNED)
     if plain.promised is None or found is None:
         return False
-    return Promise(FASTER, Ratio(*plain.promised)).is_kept_by(Ratio(found, found, found))
+    return Promise(Verdict.FASTER, Ratio(*plain.promised)).is_kept_by(Ratio(found, found, found))
 
 
 def _machine(records: Sequence[Done]) -> list[str]:
@@ -138,7 +138,7 @@ def _promised(study: StudySeen) -> str:
     """Of the export: without a winner it leaves the model as it is."""
     if study.verdict is None:
         return ""
-    return str(Ratio(*study.speedup)) if study.verdict == FASTER and study.speedup else "left untouched"
+    return str(Ratio(*study.speedup)) if study.verdict == Verdict.FASTER and study.speedup else "left untouched"
 
 
 def _way(plain: PlainSeen | None, way: str) -> str:
