@@ -32,6 +32,7 @@ from autotune.tuning.events import (
     TrialDisturbed,
     TrialEnded,
     TrialLost,
+    TrialsCompiling,
     TrialStarted,
     WorkerChanged,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "TrialEnded",
     "TrialLost",
     "TrialStarted",
+    "TrialsCompiling",
     "WorkerChanged",
 ]
 

@@ -38,7 +38,8 @@ Jobs = Annotated[
         "--jobs",
         min=1,
         envvar="AUTOTUNE_JOBS",
-        help="Trials that are compiled at the same time, on a CPU; each is timed alone. [1; of `resume`: as before]",
+        help="Trials that are compiled at the same time, on a CPU; each is timed alone. "
+        "[as many as there are cores and memory for; of `resume`: as before]",
     ),
 ]
 Quiet = Annotated[

@@ -25,6 +25,7 @@ from autotune.tuning.events import (
     TimeLeftEstimated,
     TrialDisturbed,
     TrialEnded,
+    TrialsCompiling,
     TrialStarted,
     WorkerChanged,
 )
@@ -171,6 +172,9 @@ _BEGINNINGS: dict[type, str] = {
 def _beginning(event: Event) -> str | None:
     """What begins with this event; None if nothing does."""
     match event:
+        case TrialsCompiling():
+            numbers = [str(each) for each in event.numbers]
+            return f"trials {', '.join(numbers[:-1])} and {numbers[-1]}, compiling"
         case TrialStarted():
             return f"trial {event.number}"
         case ConfigProbed():

@@ -34,7 +34,7 @@ class Budget(Record):
     """Seconds that one run may take in all, the confirmation included; None: as long as it takes."""
     stop_early: bool = True
     """Leave trials unused that promise too little (`forecast`)."""
-    num_jobs: PositiveInt | None = 1
+    num_jobs: PositiveInt | None = None
     """Trials that are compiled at the same time, where that changes nothing that is compared. None: as many as fit."""
     limits: Limits = Limits()
     cuts_slow_compiles: bool = True

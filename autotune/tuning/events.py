@@ -99,6 +99,13 @@ class TrialStarted:
 
 
 @dataclass(frozen=True)
+class TrialsCompiling:
+    """These compile side by side; the one that is ready first is timed next."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class StageEntered:
     """What the child does now."""
 
@@ -238,6 +245,7 @@ Event = (
     | ModelChecked
     | ModelSaved
     | TrialStarted
+    | TrialsCompiling
     | StageEntered
     | TrialEnded
     | NoiseFloorStarted

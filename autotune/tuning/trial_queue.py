@@ -12,6 +12,7 @@ from autotune.study.study import AskedTrial
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.compile_limit import CompileLimit, compile_limit
+from autotune.tuning.events import TrialsCompiling
 from autotune.tuning.reuse import with_reuse
 from autotune.tuning.session import Session, trial_request
 
@@ -30,7 +31,8 @@ class QueuedTrial:
 
 
 class TrialQueue:
-    """First in, first out; as long as `Session.num_jobs`, of which the first one is run and the others are ahead."""
+    """As long as `Session.num_jobs`. What was started ahead comes out as soon as it is ready to be timed, all else in the
+    order in which it was put in."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -65,12 +67,14 @@ class TrialQueue:
         return compile_limit(session.study, asked.config, min(limits.compile, limits.total))
 
     def pop(self) -> QueuedTrial:
-        """The next one: on several devices the one that ends first."""
-        ahead = [each.folder for each in self._queued if each.is_ahead]
-        if self._session.devices is None or not ahead:
+        """The next one; waits until it is ready, if it was started ahead."""
+        ahead = [each for each in self._queued if each.is_ahead]
+        if self._session.prepared_trials is None or not ahead:
             return self._queued.popleft()
-        ended = self._session.devices.next_ended(ahead)
-        queued = next(each for each in self._queued if each.folder == ended)
+        if len(ahead) > 1 and self._session.devices is None:
+            self._session.notify(TrialsCompiling(tuple(each.asked.number for each in ahead)))
+        ready = self._session.prepared_trials.next_ready([each.folder for each in ahead])
+        queued = next(each for each in ahead if each.folder == ready)
         self._queued.remove(queued)
         return queued
 

@@ -161,7 +161,7 @@ def test_processes_of_a_block_become_warm_beside_each_other(runner, trial, tmp_p
     plan = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
     run = BlockedRun(
         noting, tmp_path / "blocks", contestants, plan, lambda measured: measured.latency.p50,
-        prepared_trials=noting, num_jobs=num_jobs,
+        prepared_trials=noting, num_at_once=num_jobs,
     )  # fmt: skip
     assert run.run(lambda _: True) is not None
     expected = {

@@ -34,7 +34,13 @@ from autotune.backends.torch.capabilities import (
 from autotune.backends.torch.cuda_graphs import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
-from autotune.backends.torch.instruments import CudaInstruments, cuda_uuid, lock_benchmarks, others_on_gpu
+from autotune.backends.torch.instruments import (
+    CudaInstruments,
+    cuda_uuid,
+    lock_cpu_benchmarks,
+    lock_gpu_benchmarks,
+    others_on_gpu,
+)
 from autotune.backends.torch.knobs import process_knobs, settings_of
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
@@ -117,7 +123,8 @@ class TorchBackend(Backend):
         return cuda_uuid(torch.cuda) if self._device.type == "cuda" else None
 
     def lock_benchmarks(self, taken: Callable[[], AbstractContextManager[None]]) -> bool:
-        return lock_benchmarks(taken)
+        lock = lock_cpu_benchmarks if self._device.type == "cpu" else lock_gpu_benchmarks
+        return lock(taken)
 
     def as_model(self, given: Any) -> Any:
         return FunctionModel(given) if is_function(given) else given

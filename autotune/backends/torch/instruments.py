@@ -6,6 +6,7 @@ as in Triton's do_bench: https://triton-lang.org/main/python-api/generated/trito
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -78,7 +79,27 @@ def cuda_uuid(cuda: Any) -> str | None:
     return None if uuid is None else f"GPU-{uuid}"
 
 
-def lock_benchmarks(taken: Callable[[], AbstractContextManager[None]]) -> bool:
+def lock_cpu_benchmarks(taken: Callable[[], AbstractContextManager[None]]) -> bool:
+    """Inductor takes this context around each of its benchmarks on a CPU. It has no hook for it: its own class is
+    changed, in the trial's process."""
+    try:
+        from torch._inductor.runtime.benchmarking import Benchmarker
+    except ImportError:
+        return False
+    benchmark = getattr(Benchmarker, "benchmark_cpu", None)
+    if benchmark is None:
+        return False
+
+    @functools.wraps(benchmark)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with taken():
+            return benchmark(*args, **kwargs)
+
+    Benchmarker.benchmark_cpu = alone  # type: ignore[method-assign]
+    return True
+
+
+def lock_gpu_benchmarks(taken: Callable[[], AbstractContextManager[None]]) -> bool:
     """Inductor takes this context around each of its benchmarks on a GPU, from torch 2.13 on."""
     try:
         from torch._inductor.runtime.benchmarking import set_gpu_benchmark_lock_context

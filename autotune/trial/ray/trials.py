@@ -158,7 +158,7 @@ class ClusterTrials:
                 member.link.kill()
                 self._replace(member)
 
-    def next_ended(self, folders: Sequence[TrialFolder]) -> TrialFolder:
+    def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
         while True:
             for folder in folders:
                 if self._jobs[folder.path].is_over:

@@ -97,7 +97,7 @@ class BlockedRun:
     deadline: Deadline = NEVER
     prepared_trials: PreparedTrials | None = None
     """The same as `trials`, where processes can be started ahead."""
-    num_jobs: int = 1
+    num_at_once: int = 1
     """Processes that become warm at the same time."""
     blocks: list[dict[str, Measurement]] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -201,12 +201,12 @@ class BlockedRun:
             if live and self.deadline.left_s() <= 0:
                 self._drop_prepared()
                 break
-            self._prepare(folder, itertools.islice(ahead, self.num_jobs if num_done == 0 else 1))
+            self._prepare(folder, itertools.islice(ahead, self.num_at_once if num_done == 0 else 1))
             live[each.name] = self._start(TrialFolder((folder / each.name).resolve()), each.request)
         return live
 
     def _prepare(self, folder: Path, contestants: Iterable[Contestant]) -> None:
-        if self.prepared_trials is None or self.num_jobs == 1:
+        if self.prepared_trials is None or self.num_at_once == 1:
             return
         for each in contestants:
             self.prepared_trials.prepare_live(TrialFolder((folder / each.name).resolve()), self._capped(each.request))

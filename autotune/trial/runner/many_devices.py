@@ -56,8 +56,5 @@ class ManyDevices(PreparedTrials, Protocol):
     def time_side_by_side(self, workers: Sequence[str]) -> None:
         """The machine of these workers has shown that they do not disturb each other."""
 
-    def next_ended(self, folders: Sequence[TrialFolder]) -> TrialFolder:
-        """Wait until one of these prepared trials has ended or is lost; its `run` returns at once then."""
-
     def take_drift(self) -> list[float]:
         """What workers measured of the untuned model since the last call, each as a multiple of its first reading."""

@@ -7,7 +7,7 @@ that is being timed.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -65,6 +65,9 @@ class PreparedTrials(Trials, Protocol):
 
     def prepare_live(self, folder: TrialFolder, request: TrialRequest) -> None:
         """Start a live process ahead of its `hold`. Raises HarnessError like `run`."""
+
+    def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
+        """Wait until one of these prepared trials has compiled, or has ended: its `run` does not wait for it then."""
 
     def drop_prepared(self) -> None:
         """End the prepared trials that were neither run nor held."""
@@ -146,6 +149,16 @@ class Runner:
         """Start a live process ahead of its `hold`. Processes become warm beside each other."""
         self._order_prepared("pause")
         self._warming[folder.path] = self._start_live(folder, request)
+
+    def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
+        """Wait until one of these prepared trials waits to be timed, or has ended; the first of several that do. One
+        whose process was lost is started by its `run`."""
+        waiting = [(folder, self._prepared.get(folder.path)) for folder in folders]
+        while True:
+            for folder, process in waiting:
+                if process is None or process.is_ready:
+                    return folder
+            self.listen()
 
     def drop_prepared(self) -> None:
         """End the prepared trials that were neither run nor held."""
@@ -282,6 +295,11 @@ class _Process:
         self._stage = Stage.START
         self._oom_kills = num_oom_kills()
         self.outcome: Outcome | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """It waits to be timed, or has ended."""
+        return self.outcome is not None or self._stage is Stage.WAIT
 
     def watch(self, on_stage: StageCallback | None) -> None:
         """Tell the stages from now on, and first the one that it is in."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -57,6 +57,11 @@ class Runners:
 
     def prepare_live(self, folder: TrialFolder, request: TrialRequest) -> None:
         self._of(request).prepare_live(folder, request)
+
+    def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
+        """Of one framework: in a study of two, nothing is compiled ahead."""
+        (runner,) = self._runners.values()
+        return runner.next_ready(folders)
 
     def drop_prepared(self) -> None:
         for each in self._runners.values():

@@ -10,7 +10,8 @@ process is stopped (SIGSTOP) if its start order said so, since threads of a runt
 call and disturb the next process (docs/decisions/0008-stopped-between-turns.md).
 
 A `gated` trial compiles ahead: it waits before sampling, and takes all its samples at the one order `turn`. Until then
-the orders `pause` and `resume` stop all its processes while another one is timed.
+the orders `pause` and `resume` stop all its processes while another one is timed. A compiler that times candidates asks
+to be `alone`: all others are stopped until it is done, and nothing is timed meanwhile.
 
 It can import a framework and fork trials from there, which saves seconds per trial. That is safe only while the
 process has a single thread and has run no operator, so it checks (docs/decisions/0002-supervisor.md).
@@ -47,15 +48,25 @@ from autotune.trial.runner.reaper import (
     unkillable,
 )
 from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
-from autotune.trial.worker.stages import GATE_FD_VARIABLE, QUEUED, SERVED, STAGE_FD_VARIABLE, TURN_FD_VARIABLE
+from autotune.trial.worker.stages import (
+    ALONE,
+    GATE_FD_VARIABLE,
+    QUEUED,
+    SERVED,
+    STAGE_FD_VARIABLE,
+    TOGETHER,
+    TURN_FD_VARIABLE,
+)
 
 _AFTER_KILL_S = 300.0
 """A killed process ends in milliseconds; one that waits in a device driver may never end."""
 _LONGEST_WAIT_S = 86400.0
 """The system call takes milliseconds in 32 bits, so a wait ends after a day and is repeated."""
+_BY_PARENT, _BY_COMPILER = "parent", "compiler"
+"""Who has paused a trial: it goes on when nobody has."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Child:
     """A running trial: its process and group, the pipe of its stages, that of its turns, the deadlines."""
 
@@ -74,6 +85,7 @@ class Child:
     timed_out: str | None = None
     killed_at: float | None = None
     """When it was killed for a timeout."""
+    paused_by: set[str] = field(default_factory=set)
     paused_at: float | None = None
     paused_s: float = 0.0
     """In all, without a pause that is not over."""
@@ -110,15 +122,19 @@ class Child:
         """Let its threads continue."""
         self._signal(signal.SIGCONT)
 
-    def pause(self) -> None:
+    def pause(self, by: str) -> None:
         """Stop all its processes; the time until `resume` counts nowhere."""
-        if self.paused_at is None and self.stage != Stage.WAIT:
+        if self.stage == Stage.WAIT:
+            return
+        self.paused_by.add(by)
+        if self.paused_at is None:
             self.paused_at = time.monotonic()
             stop_tree(self.pid)
 
-    def resume(self) -> None:
+    def resume(self, by: str) -> None:
         """Let them go on, but not one that has come to wait for its turn in the meantime."""
-        if self.paused_at is None:
+        self.paused_by.discard(by)
+        if self.paused_at is None or self.paused_by:
             return
         pause_s = time.monotonic() - self.paused_at
         self.paused_at = None
@@ -139,6 +155,12 @@ class Child:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def answer(self) -> None:
+        """Let it begin with what it waits for: its turn, or its compiler's timing."""
+        if self.turns is not None:
+            with suppress(BrokenPipeError):
+                os.write(self.turns, b".")
+
     def close_turns(self) -> None:
         """Close the pipe of its turns, so that it finishes."""
         if self.turns is not None:
@@ -156,6 +178,11 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._unread = b""
         self._children: dict[str, Child] = {}
+        self._alone: Child | None = None
+        """Its compiler times candidates."""
+        self._want_alone: list[Child] = []
+        self._deferred: list[dict[str, Any]] = []
+        """Orders that begin a timing, until no compiler times candidates."""
         self._wakeup_read, self._wakeup_write = os.pipe()
         for descriptor in (self._wakeup_read, self._wakeup_write):
             os.set_blocking(descriptor, False)
@@ -209,26 +236,39 @@ class Supervisor:
 
     def _execute(self, order: dict[str, Any]) -> None:
         if order["order"] == "start":
-            try:
-                child = self._start(order)
-            except HarnessError as error:
-                self._tell(event="refused", folder=order["folder"], error=str(error))
-                return
-            self._children[child.folder] = child
-            self._selector.register(child.stages, selectors.EVENT_READ)
+            self._take_in(order)
             return
         held = self._children.get(order["folder"])
         if held is None or held.turns is None:
             return  # It has ended; the parent has the event or will get it.
-        if order["order"] in ("pause", "resume", "kill"):
-            {"pause": held.pause, "resume": held.resume, "kill": held.kill}[order["order"]]()
+        match order["order"]:
+            case "turn" | "pause" if self._alone is not None and (order["order"] == "turn" or held is self._alone):
+                self._deferred.append(order)
+            case "pause":
+                held.pause(_BY_PARENT)
+            case "resume":
+                held.resume(_BY_PARENT)
+                self._let_one_be_alone()
+            case "kill":
+                held.kill()
+            case "finish":
+                held.wake()
+                held.close_turns()
+            case "turn":
+                held.wake()
+                held.answer()
+
+    def _take_in(self, order: dict[str, Any]) -> None:
+        """Start a trial, or tell that it cannot be started."""
+        try:
+            child = self._start(order)
+        except HarnessError as error:
+            self._tell(event="refused", folder=order["folder"], error=str(error))
             return
-        held.wake()
-        if order["order"] == "finish":
-            held.close_turns()
-            return
-        with suppress(BrokenPipeError):
-            os.write(held.turns, b".")
+        self._children[child.folder] = child
+        self._selector.register(child.stages, selectors.EVENT_READ)
+        if self._alone is not None:
+            child.pause(_BY_COMPILER)
 
     def _start(self, order: dict[str, Any]) -> Child:
         folder = TrialFolder(Path(order["folder"]))
@@ -266,10 +306,41 @@ class Supervisor:
                 child.note_queue(word)
                 if word == QUEUED:
                     self._tell(event=word, folder=child.folder)
+            elif word == ALONE:
+                self._want_alone.append(child)
+                self._let_one_be_alone()
+            elif word == TOGETHER:
+                self._end_alone(child)
             else:
                 child.enter(word)
                 self._tell(event="stage", folder=child.folder, stage=word)
         return bool(told)
+
+    def _let_one_be_alone(self) -> None:
+        """One that the parent has paused is not: another one is timed."""
+        chosen = next((each for each in self._want_alone if not each.paused_by), None)
+        if self._alone is not None or chosen is None:
+            return
+        self._want_alone.remove(chosen)
+        self._alone = chosen
+        for each in self._children.values():
+            if each is not chosen:
+                each.pause(_BY_COMPILER)
+        chosen.answer()
+
+    def _end_alone(self, child: Child) -> None:
+        """It is done, or has ended."""
+        if child in self._want_alone:
+            self._want_alone.remove(child)
+        if child is not self._alone:
+            return
+        self._alone = None
+        for each in self._children.values():
+            each.resume(_BY_COMPILER)
+        deferred, self._deferred = self._deferred, []
+        for order in deferred:
+            self._execute(order)
+        self._let_one_be_alone()
 
     def _reap(self) -> None:
         """Reap every ended descendant; if it was a trial's main process, kill the processes that it left."""
@@ -285,6 +356,7 @@ class Supervisor:
             self._selector.unregister(child.stages)
         kill_group(child.pid)
         kill_descendants(None if not self._children else child.folder)
+        self._end_alone(child)
         child.close_turns()
         os.close(child.stages)
         self._tell(event="ended", folder=child.folder, status=status, timed_out=child.timed_out, stuck=stuck)

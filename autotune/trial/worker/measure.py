@@ -16,6 +16,7 @@ from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import key_here, warm_start
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
+from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.files import write_whole
@@ -64,7 +65,7 @@ def measure(
             require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
         config = ConfigParts.of(request.config).settings
         replay = outputs = None
-        with _caches_of_the_first_call(request, subject, backend):
+        with _caches_of_the_first_call(request, subject, backend), _alone(request, backend, turns or gate):
             step = task.compile(request.config, changes)
             if subject.stream is None:
                 outputs = inputs[0].call(step)
@@ -120,6 +121,16 @@ def measure(
         device_times=device_times,
         copies_s=copies_s,
     )
+
+
+def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> AbstractContextManager[None]:
+    """On a CPU a compiler that times candidates has the machine for itself as long as it does; if it does not tell when
+    that is, in the whole first call. Taken within the timed call, since it imports the compiler."""
+    entry = entry_of(request.workload.framework)
+    if waits is None or request.workload.device != "cpu" or entry.untuned.items() <= request.config.root.items():
+        return nullcontext()
+    picks = any(request.config.matches(each) for each in entry.picks_by_timing)
+    return nullcontext() if backend.lock_benchmarks(waits.alone) or not picks else waits.alone()
 
 
 def _is_recorded_later(subject: Subject, config: Config, backend: Backend) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import psutil
 
@@ -21,6 +21,8 @@ GATE_FD_VARIABLE = "AUTOTUNE_GATE_FD"
 """Number of the pipe that tells a prepared trial that it may be timed; unset if it need not wait."""
 QUEUED, SERVED = "queued", "served"
 """What a child writes into the pipe of its stages before and after it waits for the device: no limit counts that."""
+ALONE, TOGETHER = "alone", "together"
+"""What it writes there before and after it needs the machine for itself: the supervisor stops all others meanwhile."""
 
 
 class StageReporter:
@@ -51,6 +53,16 @@ class StageReporter:
         self._note_time()
         self.stage = stage
         self._tell(SERVED)
+
+    @contextmanager
+    def alone(self, answers: int) -> Iterator[None]:
+        """All other trials of the supervisor are stopped inside; it answers on the pipe `answers` when they are."""
+        self._tell(ALONE)
+        os.read(answers, 1)
+        try:
+            yield
+        finally:
+            self._tell(TOGETHER)
 
     def spent_s(self) -> dict[Stage, float]:
         """Seconds in each stage so far; `start` begins when the process begins."""
@@ -88,6 +100,10 @@ class Turns:
         received = os.read(self._pipe, 1)
         self._progress.enter(Stage.RUN)
         return bool(received)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """For what a compiler times itself, before the first turn."""
+        return self._progress.alone(self._pipe)
 
 
 def take_pipe(variable: str) -> int | None:
