@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,6 +162,9 @@ class ScriptedTrials:
         """It takes no time."""
 
     prepare_live = prepare
+
+    def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
+        return folders[0]
 
     def drop_prepared(self) -> None:
         """There is nothing to end."""

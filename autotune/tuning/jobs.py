@@ -35,17 +35,8 @@ def num_at_once(num_places: int, num_recorded: int) -> int:
 
 def fitting_jobs(peak_bytes: int | None) -> int:
     """Trials that the machine can hold at a time: one for each core, as far as there is memory for them."""
-    return min(num_usable_cores(), _fitting(peak_bytes))
-
-
-def num_in_memory(study: Study) -> int:
-    """Processes that compile for which there is memory, whatever the cores."""
-    return _fitting(_peak_bytes(study))
-
-
-def _fitting(peak_bytes: int | None) -> int:
     each_bytes = SPARE_BYTES + MEMORY_FACTOR * (peak_bytes or 0)
-    return max(1, min(psutil.virtual_memory().available // each_bytes, MOST_JOBS))
+    return max(1, min(num_usable_cores(), psutil.virtual_memory().available // each_bytes, MOST_JOBS))
 
 
 def may_compile_ahead(study: Study) -> bool:

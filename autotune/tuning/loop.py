@@ -47,7 +47,7 @@ from autotune.tuning.noise_floor import check_drift, measure_noise_floor, note_d
 from autotune.tuning.reuse import keep_caches
 from autotune.tuning.session import Session
 from autotune.tuning.time_budget import TimeBudget
-from autotune.tuning.time_left import TimeLeft, may_stop_early
+from autotune.tuning.time_left import TimeLeft
 from autotune.tuning.trial_queue import QueuedTrial, TrialQueue
 
 HARNESS_FAILURES_IN_A_ROW = 2
@@ -214,7 +214,7 @@ class Tuner:
 
     def _num_at_once(self) -> int:
         places = self._session.num_jobs
-        return num_at_once(places, self._study.num_recorded()) if may_stop_early(self._study, self._budget) else places
+        return num_at_once(places, self._study.num_recorded()) if self._budget.stop_early else places
 
     def _prune(self) -> None:
         """Measure the winner without settings that may have no effect, unless a trial shows it already."""
@@ -244,12 +244,9 @@ class Tuner:
         return bool(untuned.violations) or value(winner.measurement) < value(untuned.measurement)
 
     def _gain_is_negligible(self) -> bool:
-        """Whether further trials are expected to gain too little. A space within the budget is tried in full.
-
-        No forecast is made before one could end the search.
-        """
+        """Whether further trials are expected to gain too little. No forecast is made before it could end."""
         study = self._study
-        if not may_stop_early(study, self._budget) or study.num_recorded() < FEWEST_TRIALS:
+        if not self._budget.stop_early or study.num_recorded() < FEWEST_TRIALS:
             return False
         forecast = study.forecast()
         if forecast is None or not forecast.is_negligible:

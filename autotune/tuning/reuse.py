@@ -16,6 +16,8 @@ from autotune.tuning.cache_store import CacheStore
 
 MAX_DONORS = 8
 """Caches that are kept for configs which differ in runtime knobs alone, besides those of the likely finalists."""
+MAX_RIVALS = 8
+"""Caches of the fastest trials that are kept for the confirmation."""
 
 
 def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialRequest:
@@ -36,10 +38,17 @@ def with_reuse(request: TrialRequest, study: Study, shelf: CacheStore) -> TrialR
 
 
 def keep_caches(record: TrialRecord, wanted: Sequence[int], study: Study, shelf: CacheStore) -> None:
-    """A trial has ended: keep its cache if it worked, and those of the trials `wanted`; remove the others."""
+    """A trial has ended: keep its cache if it worked, and those of the trials `wanted`; remove the others. Who is
+    fast is kept though it is no finalist now: a drift of the machine, or a failure, may make one of it."""
     if isinstance(record.outcome, Measurement):
         shelf.shelve(record.number)
-    shelf.keep([*wanted, *_likely_donors(study)])
+    shelf.keep([*wanted, *_likely_donors(study), *_fastest(study)])
+
+
+def _fastest(study: Study) -> list[int]:
+    value = study.manifest.objective.value
+    measured = [each for each in study.records() if each.state == "measured"]
+    return [each.number for each in sorted(measured, key=lambda each: value(each.measurement))][:MAX_RIVALS]
 
 
 def _donor(config: Config, study: Study, shelf: CacheStore) -> TrialRecord | None:

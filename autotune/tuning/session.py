@@ -23,7 +23,7 @@ from autotune.trial.runner.many_devices import ManyDevices
 from autotune.trial.runner.runner import PreparedTrials, Trials
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
-from autotune.tuning.jobs import num_in_memory, num_jobs_in
+from autotune.tuning.jobs import num_jobs_in
 
 PIPELINED_CALLS = 8
 _OF_SINGLE_CALLS = frozenset({"latency", "p90", "p99", "total"})
@@ -63,11 +63,6 @@ class Session:
         if self.devices is not None:
             return 1 if self.study.untuned_record() is None else self.devices.num_workers
         return 1 if self.prepared_trials is None else num_jobs_in(self.study, self.budget.num_jobs)
-
-    def _num_warming(self) -> int:
-        """Processes of a block that become warm at the same time: all, if there is memory for them, more than there are
-        cores too. They are held side by side afterwards anyway."""
-        return 1 if self.num_jobs == 1 else max(self.num_jobs, num_in_memory(self.study))
 
     def value(self, measurement: Measurement) -> float:
         """What the study minimises first, in seconds or bytes."""
@@ -130,7 +125,7 @@ class Session:
             on_block=on_block,
             deadline=self.deadline,
             prepared_trials=self.prepared_trials,
-            num_at_once=1 if self.devices is not None else self._num_warming(),
+            num_at_once=1 if self.devices is not None else self.num_jobs,
         )
 
     def untuned_of_worker(self, name: str, is_first: bool) -> tuple[TrialFolder, TrialRequest]:

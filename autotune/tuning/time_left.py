@@ -6,10 +6,8 @@ import math
 from dataclasses import replace
 
 from autotune.measure.measurement import Measurement
-from autotune.study.budget import Budget
 from autotune.study.records import TrialRecord
 from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, count_idle
-from autotune.study.study import Study
 from autotune.tuning.confirmation import likely_contestants
 from autotune.tuning.events import (
     BlockMeasured,
@@ -29,13 +27,6 @@ from autotune.tuning.warm_compile import block_shares
 
 FEWEST_TO_JUDGE = 2
 """Trials beside the untuned model's before anything is said."""
-
-
-def may_stop_early(study: Study, budget: Budget) -> bool:
-    """Whether trials may be left unused. A space within the budget is tried in full."""
-    num_configs = study.num_configs()
-    wanted = math.inf if budget.num_trials is None else budget.num_trials
-    return budget.stop_early and (num_configs is None or num_configs > wanted)
 
 
 class TimeLeft:
@@ -125,7 +116,7 @@ class TimeLeft:
 
     def _num_fewest(self, records: list[TrialRecord]) -> int | None:
         study = self._session.study
-        if not may_stop_early(study, self._session.budget) or len(study.manifest.objectives) > 1:
+        if not self._session.budget.stop_early or len(study.manifest.objectives) > 1:
             return None
         counted = [each for each in records if each.counts]
         idle = count_idle(

@@ -31,8 +31,8 @@ class QueuedTrial:
 
 
 class TrialQueue:
-    """As long as `Session.num_jobs`. What was started ahead comes out as soon as it is ready to be timed, all else in the
-    order in which it was put in."""
+    """As long as `Session.num_jobs`. What was started ahead comes out when it is ready to be timed, whichever is first;
+    all else in the order in which it was put in."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

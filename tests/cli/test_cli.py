@@ -120,7 +120,7 @@ class TestTheMainJob:
         alone on stdout. A config is shown as what differs from the untuned model."""
         result = tune_fake("--trials", "4")
         of_trials = [line for line in result.stderr.splitlines() if line.startswith("trial ")]
-        assert [line.split()[1] for line in of_trials][:4] == ["0", "1", "2", "3"]
+        assert sorted(line.split()[1] for line in of_trials[:4]) == ["0", "1", "2", "3"]
         assert of_trials[0].endswith("  untuned")
         assert all("execution=eager" not in line for line in of_trials)
         assert "the search ends: " in result.stderr
@@ -465,8 +465,8 @@ class TestInterrupted:
         counted = [each for each in after if each["outcome"] and each["outcome"].get("reason") != "harness"]
         assert len(counted) == 6
         lost = [each for each in after if each["state"] == "lost"]
-        assert len(lost) == 1
-        assert sum(each["config"] == lost[0]["config"] for each in after) == 2
+        assert lost, "all that compiled side by side"
+        assert all(sum(each["config"] == gone["config"] for each in after) == 2 for gone in lost)
 
 
 @pytest.mark.slow

@@ -296,7 +296,7 @@ def test_a_benchmark_has_the_device_and_its_wait_is_no_compile_time(make_lock, l
 def test_inductor_takes_the_lock_around_its_benchmarks():
     """With its own hook, where the release has it; else it says that it cannot."""
     benchmarking = pytest.importorskip("torch._inductor.runtime.benchmarking")
-    from autotune.backends.torch.instruments import lock_benchmarks
+    from autotune.backends.torch.instruments import lock_gpu_benchmarks
 
     entered = []
 
@@ -306,13 +306,34 @@ def test_inductor_takes_the_lock_around_its_benchmarks():
         yield
 
     has_hook = hasattr(benchmarking, "set_gpu_benchmark_lock_context")
-    assert lock_benchmarks(taken) == has_hook
+    assert lock_gpu_benchmarks(taken) == has_hook
     if has_hook:
         try:
             assert benchmarking.gpu_benchmark_lock(lambda: 7)() == 7
         finally:
             benchmarking.set_gpu_benchmark_lock_context(None)
         assert entered == [1]
+
+
+@pytest.mark.torch
+def test_inductor_takes_the_context_around_its_benchmarks_on_a_cpu(monkeypatch):
+    """Its own function for them is changed, so that what it measures comes out as before."""
+    benchmarking = pytest.importorskip("torch._inductor.runtime.benchmarking")
+    from autotune.backends.torch.instruments import lock_cpu_benchmarks
+
+    monkeypatch.setattr(benchmarking.Benchmarker, "benchmark_cpu", benchmarking.Benchmarker.benchmark_cpu)
+    entered = []
+
+    @contextmanager
+    def taken():
+        entered.append(1)
+        yield
+
+    assert lock_cpu_benchmarks(taken)
+    assert benchmarking.benchmarker.benchmark_cpu(lambda: time.sleep(0.002), warmup=1, rep=5) >= 2
+    assert entered == [1]
+    monkeypatch.delattr(benchmarking.Benchmarker, "benchmark_cpu")
+    assert not lock_cpu_benchmarks(taken)
 
 
 def test_a_stage_that_needs_the_device_waits_for_it(tmp_path, make_lock, locks):

@@ -16,6 +16,7 @@ from autotune.trial.runner.runner import Runner
 from tests.conftest import own_children
 
 SLOW_COMPILE = {"execution": "compile", "latency_ms": 2, "compile_ms": 600}
+TIMES_CANDIDATES = {"execution": "compile", "latency_ms": 2, "candidates_ms": 900}
 
 
 @pytest.fixture
@@ -79,6 +80,88 @@ def test_it_is_paused_while_another_is_timed(runner, trial):
     assert isinstance(outcome, Measurement), outcome
     assert ahead[0].read_paused_s() > 1.4
     assert outcome.compile_s < ahead[0].read_paused_s(), "less the pause, all of which was within its compile"
+
+
+def test_what_has_compiled_first_comes_first(runner, trial):
+    """Whoever was prepared before it; of two that are ready the one that is named first. One that failed is ready."""
+    slow, quick, broken = (
+        trial("slow", SLOW_COMPILE),
+        trial("quick", {"execution": "compile", "latency_ms": 2}),
+        trial("broken", {"execution": "compile", "behaviour": "crash"}),
+    )
+    for each in (slow, quick, broken):
+        runner.prepare(*each)
+    assert runner.next_ready([slow[0], quick[0]]) == quick[0]
+    assert runner.next_ready([slow[0], broken[0]]) == broken[0]
+    assert runner.next_ready([slow[0]]) == slow[0]
+    assert runner.next_ready([quick[0], slow[0]]) == quick[0]
+
+
+def wait_until(is_true, longest_s=20.0):
+    """Fails the test if it does not come true."""
+    begun = time.monotonic()
+    while not is_true():
+        assert time.monotonic() - begun < longest_s
+        time.sleep(0.01)
+
+
+def is_stopped(folder: TrialFolder) -> bool:
+    """There is a process, and none that is not stopped."""
+    return set(states_of(folder)) == {psutil.STATUS_STOPPED}
+
+
+def test_a_compiler_that_times_candidates_is_alone(runner, trial):
+    """All others are stopped meanwhile, new ones included; that is no part of their compile time, and no trial is timed
+    before it is done."""
+    picking = trial("picking", {**TIMES_CANDIDATES, "candidates_ms": 1500})
+    beside, quick = trial("beside", {**SLOW_COMPILE, "compile_ms": 800}), trial("quick", {"execution": "compile"})
+    runner.prepare(*beside)
+    runner.prepare(*picking)
+    wait_until(lambda: is_stopped(beside[0]))
+    runner.prepare(*quick)
+    wait_until(lambda: is_stopped(quick[0]))
+    outcomes = [runner.run(*each) for each in (quick, picking, beside)]
+    assert all(isinstance(each, Measurement) for each in outcomes), outcomes
+    assert beside[0].read_paused_s() > 1
+    assert outcomes[2].compile_s < 1.3
+
+
+def test_no_trial_is_timed_while_a_compiler_times_candidates(runner, trial):
+    """Its order to begin waits."""
+    timed, picking = trial("timed", {"execution": "compile"}), trial("picking", TIMES_CANDIDATES)
+    runner.prepare(*timed)
+    runner.next_ready([timed[0]])
+    runner.prepare(*picking)
+    wait_until(lambda: picking[0].read_stage() is Stage.COMPILE)
+    time.sleep(0.3)
+    begun = time.monotonic()
+    assert isinstance(runner.run(*timed), Measurement)
+    assert time.monotonic() - begun > 0.3, "it waited for the candidates"
+    assert isinstance(runner.run(*picking), Measurement)
+
+
+def test_two_compilers_time_candidates_one_after_the_other(runner, trial):
+    """Each has its own time alone; what it waits for the other is no part of its compile time."""
+    both = [trial(name, TIMES_CANDIDATES) for name in ("one", "two")]
+    for each in both:
+        runner.prepare(*each)
+    outcomes = [runner.run(*each) for each in both]
+    assert all(isinstance(each, Measurement) for each in outcomes), outcomes
+    assert max(each[0].read_paused_s() for each in both) > 0.4
+    assert max(each.compile_s for each in outcomes) < 1.4
+
+
+def test_a_compiler_that_dies_alone_lets_the_others_go_on(runner, trial):
+    """Killed by its limit while it times candidates."""
+    limits = {"compile": 0.8, "check": 20, "run": 20, "start": 20, "build": 20, "total": 60}
+    picking = trial("picking", {**TIMES_CANDIDATES, "candidates_ms": 60_000}, limits=limits)
+    beside = trial("beside", SLOW_COMPILE)
+    runner.prepare(*picking)
+    runner.prepare(*beside)
+    outcome = runner.run(*picking)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason is Reason.TIMEOUT
+    assert isinstance(runner.run(*beside), Measurement)
 
 
 def test_a_pause_is_not_what_a_limit_ends(runner, trial):
@@ -154,6 +237,9 @@ def test_processes_of_a_block_become_warm_beside_each_other(runner, trial, tmp_p
         def hold(self, folder, request, **more):
             self.did.append("hold")
             return runner.hold(folder, request, **more)
+
+        def next_ready(self, folders):
+            return runner.next_ready(folders)
 
     noting = Noting()
     names = ["untuned", "a", "b"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from autotune.errors import HarnessError
@@ -65,11 +63,9 @@ def test_the_next_trial_is_started_before_one_is_timed(make_study, tune, runner)
     assert search[0] == ("run", "0000")
     started = [name for what, name in search if what == "prepare"]
     ran = [name for what, name in search[1:] if what == "run"]
-    assert started == ran
-    assert len(set(ran)) == len(ran)
-    for name, following in itertools.pairwise(started):
-        if int(following) < SEARCH_ALL.num_trials:
-            assert search.index(("prepare", following)) < search.index(("run", name))
+    assert sorted(ran) == started
+    for num_done, name in enumerate(ran[:-1]):
+        assert search.index(("prepare", started[num_done + 1])) < search.index(("run", name))
 
 
 def test_a_search_that_may_end_early_begins_with_few(make_study, tune, runner):
@@ -107,8 +103,10 @@ def test_an_interrupt_gives_back_what_was_asked_for(make_study, tune):
 
     with pytest.raises(KeyboardInterrupt):
         tune(study, notify=stop)
-    assert [each.state for each in study.records()][:2] == ["measured", "measured"]
-    assert all(each.state == "lost" for each in study.records()[2:])
+    states = [each.state for each in study.records()]
+    assert states[0] == "measured"
+    assert states[2] == "lost"
+    assert set(states) == {"measured", "lost"}
     tune(study)
     assert study.num_recorded() >= SEARCH_ALL.num_trials
 

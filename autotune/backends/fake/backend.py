@@ -2,7 +2,8 @@
 
 It lets the whole way of a trial be tested (processes, limits, storage, verdicts) in milliseconds and without a
 compiler. Knob `behaviour` chooses what goes wrong, `latency_ms` how long a call takes, `compile_ms` how long compiling
-takes without its cache, which knows nothing of knob `threads`, and `program` names what is emitted. Knob `most_graphs`
+takes without its cache, which knows nothing of knob `threads`, `candidates_ms` how long its compiler then times
+candidates, and `program` names what is emitted. Knob `most_graphs`
 makes it compile for each new shape, and leave further ones to eager execution, which takes `eager_ms`. A model may have
 `parts`, modules by their path.
 """
@@ -13,6 +14,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ class FakeBackend(Backend):
     def __init__(self) -> None:
         self.clock: RealClock | SimulatedClock = RealClock()
         self._num_hits = 0
+        self._taken: Callable[[], AbstractContextManager[None]] = nullcontext
         self.is_compiling = True
         self.marked: list[tuple[VaryingAxis, ...]] = []
         self.compiled_for: set[Shapes] = set()
@@ -71,6 +74,10 @@ class FakeBackend(Backend):
 
     def device_name(self) -> str:
         return "fake"
+
+    def lock_benchmarks(self, taken: Callable[[], AbstractContextManager[None]]) -> bool:
+        self._taken = taken
+        return True
 
     def check_model(self, model: Any) -> str | None:
         return None
@@ -180,5 +187,8 @@ class FakeBackend(Backend):
         if made is not None:
             made.write_text("half")
         self.clock.sleep(float(config.get("compile_ms") or 0) / 1e3)
+        if config.get("candidates_ms"):
+            with self._taken():
+                self.clock.sleep(float(config.get("candidates_ms") or 0) / 1e3)
         if made is not None:
             made.write_text("whole")

@@ -1,17 +1,17 @@
 """`BlockedRun`: configs compared in blocks of live processes, sampled in turns, until the answer is clear.
 
-In a block each contestant has one fresh process. They are started one after the other, or a few at a time (in a random
-order, reversed in the next block, since the first one started tends to be slower), all are kept warm, and then take
-their samples in turns, in a random order each round, so that any disturbance of the machine affects all of them.
+In a block each contestant has one fresh process. They are started one after the other, or a few at a time, the next
+when one is warm (in a random order, reversed in the next block, since the first one started tends to be slower). All
+are kept warm, and then take their samples in turns, in a random order each round, so that any disturbance of the
+machine affects all of them.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -194,26 +194,26 @@ class BlockedRun:
 
     def _start_all(self, number: int, order: Sequence[Contestant]) -> dict[str, LiveTrial]:
         folder = self.folder / f"block-{number:02d}"
-        order = [replace(each, request=each.request_in(number, folder)) for each in order]
+        left = [(TrialFolder((folder / each.name).resolve()), each.request_in(number, folder)) for each in order]
+        warming: dict[TrialFolder, TrialRequest] = {}
         live: dict[str, LiveTrial] = {}
-        ahead = iter(order)
-        for num_done, each in enumerate(order):
+        while left or warming:
             if live and self.deadline.left_s() <= 0:
-                self._drop_prepared()
+                if self.prepared_trials is not None:
+                    self.prepared_trials.drop_prepared()
                 break
-            self._prepare(folder, itertools.islice(ahead, self.num_at_once if num_done == 0 else 1))
-            live[each.name] = self._start(TrialFolder((folder / each.name).resolve()), each.request)
+            while left and len(warming) < self.num_at_once:
+                warming |= [self._prepare(*left.pop(0))]
+            ready = next(iter(warming))
+            if self.prepared_trials is not None and len(warming) > 1:
+                ready = self.prepared_trials.next_ready(list(warming))
+            live[ready.path.name] = self._start(ready, warming.pop(ready))
         return live
 
-    def _prepare(self, folder: Path, contestants: Iterable[Contestant]) -> None:
-        if self.prepared_trials is None or self.num_at_once == 1:
-            return
-        for each in contestants:
-            self.prepared_trials.prepare_live(TrialFolder((folder / each.name).resolve()), self._capped(each.request))
-
-    def _drop_prepared(self) -> None:
-        if self.prepared_trials is not None:
-            self.prepared_trials.drop_prepared()
+    def _prepare(self, folder: TrialFolder, request: TrialRequest) -> tuple[TrialFolder, TrialRequest]:
+        if self.prepared_trials is not None and self.num_at_once > 1:
+            self.prepared_trials.prepare_live(folder, self._capped(request))
+        return folder, request
 
     def _capped(self, request: TrialRequest) -> TrialRequest:
         return request.limited_to(self.deadline.cap(request.limits))

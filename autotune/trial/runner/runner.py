@@ -67,7 +67,7 @@ class PreparedTrials(Trials, Protocol):
         """Start a live process ahead of its `hold`. Raises HarnessError like `run`."""
 
     def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
-        """Wait until one of these prepared trials has compiled, or has ended: its `run` does not wait for it then."""
+        """Wait until one of these has compiled, or has ended: its `run` or `hold` does not wait for it then."""
 
     def drop_prepared(self) -> None:
         """End the prepared trials that were neither run nor held."""
@@ -151,9 +151,10 @@ class Runner:
         self._warming[folder.path] = self._start_live(folder, request)
 
     def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
-        """Wait until one of these prepared trials waits to be timed, or has ended; the first of several that do. One
-        whose process was lost is started by its `run`."""
-        waiting = [(folder, self._prepared.get(folder.path)) for folder in folders]
+        """Wait until one of these prepared processes waits to be timed, or has ended; the first of several that do. One
+        that was lost is started by its `run` or `hold`."""
+        known = self._prepared | self._warming
+        waiting = [(folder, known.get(folder.path)) for folder in folders]
         while True:
             for folder, process in waiting:
                 if process is None or process.is_ready:
