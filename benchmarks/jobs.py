@@ -1,9 +1,9 @@
-"""Does compiling side by side (`--jobs 2`) change what is measured? The same configs alone and side by side.
+"""Does compiling side by side change what is measured? The same configs alone and side by side.
 
     taskset -c 0,1 python benchmarks/jobs.py --rounds 6 --stop-after 60
 
 In each round a config runs three times, from empty caches: alone, alone again, and compiled beside another compilation
-that is stopped while it is timed, as `--jobs 2` does. The two runs alone tell the scatter of processes. Each round is a
+that is stopped while it is timed, as the search does. The two runs alone tell the scatter of processes. Each round is a
 piece: a run that was stopped goes on with the same command.
 """
 
@@ -45,6 +45,7 @@ CONFIGS = {
     "default": Config({**_COMPILED, "freezing": False}),
     "frozen": Config({**_COMPILED, "freezing": True}),
     "frozen, C++ wrapper": Config({**_COMPILED, "freezing": True, "cpp_wrapper": True}),
+    "frozen, max-autotune": Config({**_COMPILED, "mode": "max-autotune", "freezing": True}),
 }
 BESIDE = Config({**_COMPILED, "mode": "max-autotune", "freezing": True})
 """What compiles meanwhile: it takes longest."""
@@ -196,7 +197,7 @@ def floor_of(times: Sequence[Times]) -> float:
 def section(records: Sequence[Times]) -> str:
     """A row for each config of each model."""
     about = (
-        "The same configs in fresh processes from empty caches, alone and as `--jobs 2` runs them: compiled beside "
+        "The same configs in fresh processes from empty caches, alone and as the search runs them: compiled beside "
         f"another compilation ({BESIDE.root['mode']}, frozen), which is stopped while they are timed. *Noise floor*: "
         "two processes alone."
     )

@@ -38,7 +38,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "early stop": ("--no-early-stop",),
     "one toolchain for all trials": ("--env", "TMPDIR={folder}"),
     "slow compiles are cut off": ("--compile-timeout", "300"),
-    "compiling one at a time": ("--jobs", "2"),
+    "compiling side by side": ("--jobs", "1"),
 }
 """What a study does by default -> the flags under which it does not."""
 SLOTS = (1, 8, 16)
