@@ -37,7 +37,8 @@ from autotune.planning.models import make_workload
 from autotune.schema import Record
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner, Trials
+from autotune.trial.runner.runner import Runner
+from autotune.trial.runner.trials import Trials
 from autotune.workload.workload import Workload
 from benchmarks.record import RESULTS, Conditions, table, with_section
 

@@ -31,7 +31,8 @@ from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner, Trials
+from autotune.trial.runner.runner import Runner
+from autotune.trial.runner.trials import Trials
 from autotune.workload.workload import Workload
 from benchmarks.record import REPOSITORY
 from benchmarks.table import Definition, Row, Table

@@ -29,7 +29,7 @@ from autotune.study.open import create_study
 from autotune.study.records import Confirmation
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.runner import StageCallback
+from autotune.trial.runner.trials import StageCallback
 from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload
 

@@ -35,7 +35,8 @@ from autotune.study.open import create_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.blocks import BlockPlan
-from autotune.trial.runner.runner import LiveTrial, Runner, StageCallback
+from autotune.trial.runner.runner import Runner
+from autotune.trial.runner.trials import LiveTrial, StageCallback
 from autotune.tuning.events import Event, TrialDisturbed
 from autotune.tuning.loop import Tuner
 from benchmarks.frame import Benchmark

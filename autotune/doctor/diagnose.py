@@ -33,7 +33,7 @@ from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.runner import Trials
+from autotune.trial.runner.trials import Trials
 from autotune.workload.workload import Workload
 
 SAMPLING = SamplingPlan(max_warmup_s=3.0, max_sampling_s=2.0, max_samples=200)

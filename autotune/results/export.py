@@ -25,7 +25,7 @@ from autotune.study.records import (
 )
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runner import Trials
+from autotune.trial.runner.trials import Trials
 from autotune.tuned.cache_file import SUFFIX, Artifact
 from autotune.tuned.tuned_config import (
     SCHEMA,

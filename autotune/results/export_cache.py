@@ -16,7 +16,7 @@ from autotune.files import write_whole
 from autotune.measure.measurement import Measurement
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
-from autotune.trial.runner.runner import Trials
+from autotune.trial.runner.trials import Trials
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 
 MIN_GAIN = 2.0

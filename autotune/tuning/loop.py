@@ -20,7 +20,7 @@ from autotune.study.study import Study
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import Deadline
 from autotune.trial.runner.many_devices import ManyDevices, WorkerLostError
-from autotune.trial.runner.runner import PreparedTrials, Trials
+from autotune.trial.runner.trials import PreparedTrials, Trials
 from autotune.tuning import priors, pruning
 from autotune.tuning.baseline import require_baseline, require_same_machine
 from autotune.tuning.busy_machine import BusyMachine

@@ -20,7 +20,7 @@ from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant, attempt
 from autotune.trial.runner.deadline import NEVER, Deadline
 from autotune.trial.runner.many_devices import ManyDevices
-from autotune.trial.runner.runner import PreparedTrials, Trials
+from autotune.trial.runner.trials import PreparedTrials, Trials
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
 from autotune.tuning.jobs import num_jobs_in

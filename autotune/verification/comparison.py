@@ -22,7 +22,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.blocks import BlockedRun, Contestant, attempt
 from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.runner import Trials
+from autotune.trial.runner.trials import Trials
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Workload
 

@@ -15,7 +15,8 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner, Trials
+from autotune.trial.runner.runner import Runner
+from autotune.trial.runner.trials import Trials
 from autotune.workload.workload import Device, Task, Workload
 from benchmarks.on_device.records import Tried
 

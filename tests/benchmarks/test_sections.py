@@ -84,8 +84,8 @@ def test_every_benchmark_is_run_by_make_bench_and_tested_here():
     folder = REPOSITORY / "benchmarks"
     scripts = {file.stem for file in folder.glob("*.py") if "BENCHMARK" in file.read_text() and file.stem != "frame"}
     steps = {name for name, *_ in all_of_them.STEPS}
-    # Two replay tables and measure nothing of this machine; the others are for machines with a device or with Ray.
-    assert scripts - steps == {"replay", "batches", "device", "workers"}
+    # Three replay tables and measure nothing of this machine; the others are for machines with a device or with Ray.
+    assert scripts - steps == {"replay", "small_spaces", "batches", "device", "workers"}
     assert all((folder / f"{name}.py").exists() for name in steps)
     tested = {"shapes" if name.startswith("shapes") else name for name in (*KEPT, *MADE_UP)}
     assert scripts == tested | {"device"}  # See test_device.py.

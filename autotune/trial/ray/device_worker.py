@@ -44,8 +44,8 @@ from autotune.trial.ray.parcel import CACHE, REFERENCE, request_there
 from autotune.trial.ray.worker_caches import code_key, packed_cache
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.probe import find_devices
-from autotune.trial.runner.runner import LiveTrial
 from autotune.trial.runner.runners import Runners
+from autotune.trial.runner.trials import LiveTrial
 from autotune.tuned.cache_file import unpack
 
 MOST_LOG_BYTES = 2**20

@@ -33,7 +33,7 @@ from autotune.trial.ray.parcels import Parcels, outcome_in
 from autotune.trial.ray.worker_caches import keep, kept_for
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.many_devices import Machine, UntunedAgain, WorkerLostError
-from autotune.trial.runner.runner import LiveTrial, StageCallback
+from autotune.trial.runner.trials import LiveTrial, StageCallback
 
 Tell = Callable[[str, str, bool], None]
 """Told the name of a worker, what it does or what happened to it, and whether that is worth a line that stays."""

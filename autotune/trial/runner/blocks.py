@@ -24,7 +24,7 @@ from autotune.schema import Record
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.runner.deadline import NEVER, Deadline
-from autotune.trial.runner.runner import LiveTrial, PreparedTrials, Trials
+from autotune.trial.runner.trials import LiveTrial, PreparedTrials, Trials
 
 UNTUNED_ATTEMPTS = 4
 """MindSpore's PyNative sometimes crashes in its first operator (8 of 52 processes of one small model on CPU, 2.10);

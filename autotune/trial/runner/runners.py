@@ -12,7 +12,8 @@ from autotune.backends.registry import entry_of
 from autotune.measure.measurement import Outcome
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.runner import LiveTrial, Runner, StageCallback
+from autotune.trial.runner.runner import Runner
+from autotune.trial.runner.trials import LiveTrial, StageCallback
 
 
 class Runners:

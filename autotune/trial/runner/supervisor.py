@@ -30,23 +30,15 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.errors import HarnessError
-from autotune.measure.measurement import Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.process_start import start_when_possible
-from autotune.trial.runner.reaper import (
-    continue_tree,
-    kill_descendants,
-    kill_group,
-    reap_children,
-    stop_tree,
-    unkillable,
-)
+from autotune.trial.runner.child import LONGEST_WAIT_S, Child
+from autotune.trial.runner.reaper import kill_descendants, kill_group, reap_children, unkillable
 from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
 from autotune.trial.worker.stages import (
     ALONE,
@@ -58,114 +50,8 @@ from autotune.trial.worker.stages import (
     TURN_FD_VARIABLE,
 )
 
-_AFTER_KILL_S = 300.0
-"""A killed process ends in milliseconds; one that waits in a device driver may never end."""
-_LONGEST_WAIT_S = 86400.0
-"""The system call takes milliseconds in 32 bits, so a wait ends after a day and is repeated."""
 _BY_PARENT, _BY_COMPILER = "parent", "compiler"
 """Who has paused a trial: it goes on when nobody has."""
-
-
-@dataclass(eq=False)
-class Child:
-    """A running trial: its process and group, the pipe of its stages, that of its turns, the deadlines."""
-
-    folder: str
-    pid: int
-    stages: int
-    turns: int | None
-    """None: it takes its samples without being told."""
-    stops: bool
-    """It is stopped (SIGSTOP) while it waits for its turn."""
-    limits: dict[str, float]
-    stage: str = Stage.START.value
-    stage_started: float = field(default_factory=time.monotonic)
-    busy_s: float = 0.0
-    """Seconds spent in earlier stages, without those of waiting for a turn."""
-    timed_out: str | None = None
-    killed_at: float | None = None
-    """When it was killed for a timeout."""
-    paused_by: set[str] = field(default_factory=set)
-    paused_at: float | None = None
-    paused_s: float = 0.0
-    """In all, without a pause that is not over."""
-    queued_at: float | None = None
-    """Since when it waits for the device, which another trial has."""
-
-    def seconds_left(self) -> float:
-        if self.killed_at is not None:
-            return self.killed_at + _AFTER_KILL_S - time.monotonic()
-        if self.stage == Stage.WAIT or self.paused_at is not None or self.queued_at is not None:
-            return _LONGEST_WAIT_S
-        in_stage = time.monotonic() - self.stage_started
-        return min(self.limits[self.stage] - in_stage, self.limits["total"] - self.busy_s - in_stage)
-
-    def enter(self, stage: str) -> None:
-        now = time.monotonic()
-        if self.stage != Stage.WAIT:
-            self.busy_s += now - self.stage_started
-        self.stage = stage
-        self.stage_started = now
-        if stage == Stage.WAIT:
-            self._signal(signal.SIGSTOP)
-
-    def note_queue(self, word: str) -> None:
-        """It begins to wait for the device, or has it now; the time between counts nowhere."""
-        now = time.monotonic()
-        if word == QUEUED:
-            self.queued_at = now
-        elif self.queued_at is not None:
-            self.stage_started += now - self.queued_at
-            self.queued_at = None
-
-    def wake(self) -> None:
-        """Let its threads continue."""
-        self._signal(signal.SIGCONT)
-
-    def pause(self, by: str) -> None:
-        """Stop all its processes; the time until `resume` counts nowhere."""
-        if self.stage == Stage.WAIT:
-            return
-        self.paused_by.add(by)
-        if self.paused_at is None:
-            self.paused_at = time.monotonic()
-            stop_tree(self.pid)
-
-    def resume(self, by: str) -> None:
-        """Let them go on, but not one that has come to wait for its turn in the meantime."""
-        self.paused_by.discard(by)
-        if self.paused_at is None or self.paused_by:
-            return
-        pause_s = time.monotonic() - self.paused_at
-        self.paused_at = None
-        self.paused_s += pause_s
-        self.stage_started += pause_s
-        with suppress(OSError):  # Without the file its compile time is too long by the pause, which is no failure.
-            TrialFolder(Path(self.folder)).write_paused(self.paused_s)
-        continue_tree(self.pid)
-        if self.stage == Stage.WAIT:
-            self._signal(signal.SIGSTOP)
-
-    def kill(self) -> None:
-        """It is not needed any more."""
-        kill_group(self.pid)
-
-    def _signal(self, number: int) -> None:
-        if self.stops:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def answer(self) -> None:
-        """Let it begin with what it waits for: its turn, or its compiler's timing."""
-        if self.turns is not None:
-            with suppress(BrokenPipeError):
-                os.write(self.turns, b".")
-
-    def close_turns(self) -> None:
-        """Close the pipe of its turns, so that it finishes."""
-        if self.turns is not None:
-            os.close(self.turns)
-            self.turns = None
 
 
 class Supervisor:
@@ -209,8 +95,8 @@ class Supervisor:
 
     def _react(self) -> bool:
         """Block until something happens, and handle it. Returns False when the parent is gone."""
-        seconds = min((each.seconds_left() for each in self._children.values()), default=_LONGEST_WAIT_S)
-        ready = {key.fd for key, _ in self._selector.select(min(max(seconds, 0), _LONGEST_WAIT_S))}
+        seconds = min((each.seconds_left() for each in self._children.values()), default=LONGEST_WAIT_S)
+        ready = {key.fd for key, _ in self._selector.select(min(max(seconds, 0), LONGEST_WAIT_S))}
         for child in self._children.values():
             if child.stages in ready and not self._forward_stages(child):
                 self._selector.unregister(child.stages)
