@@ -20,8 +20,8 @@ from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
 KEPT = ("aa", "adaptive", "batches", "delivered", "large_study", "loader", "overhead", "overlap", "planted",
-        "record_table", "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "small_spaces", "time_left",
-        "training", "under_load", "warm_start", "workers")  # fmt: skip
+        "record_table", "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "small_spaces",
+        "time_left", "training", "under_load", "warm_start", "workers")  # fmt: skip
 MADE_UP = ("classes", "jobs", "regions", "wall_time")
 EDITED = {
     "replay": "; on vit_torch alone, with 10 seeds, it found one in 4 and took 148.9 trials on average (20.2 distinct)"
