@@ -47,7 +47,8 @@ def keep_caches(record: TrialRecord, wanted: Sequence[int], study: Study, shelf:
 
 def _fastest(study: Study) -> list[int]:
     value = study.manifest.objective.value
-    measured = [each for each in study.records() if each.state == "measured"]
+    untuned = study.manifest.space.untuned()
+    measured = [each for each in study.records() if each.state == "measured" and each.config != untuned]
     return [each.number for each in sorted(measured, key=lambda each: value(each.measurement))][:MAX_RIVALS]
 
 
