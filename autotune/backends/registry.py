@@ -19,7 +19,7 @@ from typing import Any
 from packaging.version import Version
 
 from autotune.backends.protocol import Backend, Reports, SavedModels
-from autotune.config import Scalar
+from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measure.diagnosis import BreakKind
@@ -72,6 +72,10 @@ class BackendEntry:
     """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
     search_space: Path | None = None
     """Its space file; None: the bundled `search_spaces/<framework>.yaml`, or what is given with `--space`."""
+
+    def picks(self, config: Config) -> bool:
+        """Its compiler times candidates under this config."""
+        return any(config.matches(each) for each in self.picks_by_timing)
 
 
 GROUP = "autotune.backends"

@@ -139,8 +139,7 @@ class Session:
 
 def picks_by_timing(request: TrialRequest) -> bool:
     """Two compiles of this config may come to different kernels, since its compiler times them on an accelerator."""
-    patterns = entry_of(request.workload.framework).picks_by_timing
-    return request.workload.device != "cpu" and any(request.config.matches(each) for each in patterns)
+    return request.workload.device != "cpu" and entry_of(request.workload.framework).picks(request.config)
 
 
 def sampling_for(study: Study, plan: SamplingPlan) -> SamplingPlan:

@@ -128,7 +128,9 @@ class Supervisor:
         if held is None or held.turns is None:
             return  # It has ended; the parent has the event or will get it.
         match order["order"]:
-            case "turn" | "pause" if self._alone is not None and (order["order"] == "turn" or held is self._alone):
+            case "turn" if self._alone is not None:
+                self._deferred.append(order)
+            case "pause" if held is self._alone:
                 self._deferred.append(order)
             case "pause":
                 held.pause(_BY_PARENT)

@@ -151,7 +151,7 @@ def stages_alone(request: TrialRequest) -> frozenset[Stage]:
     if request.workload.device == "cpu":
         return frozenset()
     entry = entry_of(request.workload.framework)
-    picks = any(request.config.matches(each) for each in entry.picks_by_timing) or _picks_in_calls(request)
+    picks = entry.picks(request.config) or _picks_in_calls(request)
     return frozenset({Stage.CHECK, Stage.COMPILE} if picks else {Stage.CHECK})
 
 

@@ -129,8 +129,8 @@ def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> Abst
     entry = entry_of(request.workload.framework)
     if waits is None or request.workload.device != "cpu" or entry.untuned.items() <= request.config.root.items():
         return nullcontext()
-    picks = any(request.config.matches(each) for each in entry.picks_by_timing)
-    return nullcontext() if backend.lock_benchmarks(waits.alone) or not picks else waits.alone()
+    is_told = backend.lock_benchmarks(waits.alone) or not entry.picks(request.config)
+    return nullcontext() if is_told else waits.alone()
 
 
 def _is_recorded_later(subject: Subject, config: Config, backend: Backend) -> bool:
