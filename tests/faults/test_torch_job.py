@@ -370,6 +370,25 @@ class TestFrozenWeights:
                 in_place(model)
                 assert torch.allclose(step(X), plain(model), atol=1e-5)
 
+    def test_models_of_one_structure_share_a_cpp_wrapper_and_no_weights(self, answer, tmp_path, monkeypatch):
+        """What the wrapper's source says of a constant is its name; the constants are arguments."""
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+        first, second = made(), made()
+        torch.nn.init.uniform_(second.blocks[0].linear.weight)  # A bias is short enough to be written in the code.
+        compiles = answer({**FROZEN, "cpp_wrapper": True})
+        with torch.no_grad():
+            tuned, sources = [], []
+            for model in (first, second):
+                tuned.append(compiles.apply(model))
+                tuned[-1](X)
+                sources.append(sorted(path.name for path in (tmp_path / "cache").rglob("*.main.cpp")))
+            assert not torch.allclose(first(X), second(X), atol=1e-2)
+            for model, step in zip((first, second, first), (*tuned, tuned[0]), strict=True):
+                assert torch.allclose(step(X), plain(model), atol=1e-5)
+        assert [autotune.stats(step).num_fallbacks for step in tuned] == [0, 0]
+        assert sources[0]
+        assert sources[1] == sources[0]
+
     @pytest.mark.parametrize("training", [False, True])
     def test_gradients_reach_the_weights(self, answer, caplog, training):
         """A call that records gradients is untuned, with one warning, in evaluation and in training mode."""

@@ -93,15 +93,16 @@ def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one
 def _compiler(
     model: torch.nn.Module, settings: Settings, arguments: dict[str, Any], weights: FrozenWeights | None
 ) -> Compile:
+    entries = _entries(model, settings)
     if weights is not None:
-        from autotune.backends.torch.frozen_graph import (
-            FrozenGraphPass,  # Imports the compiler, which the first compile pays.
-        )
+        # Imports the compiler, which the first compile pays.
+        from autotune.backends.torch.frozen_graph import WITHOUT_ADDRESSES, FrozenGraphPass
 
+        entries += WITHOUT_ADDRESSES
         options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
         arguments["backend"] = ConstantsSeen(options, weights.add)
-    return compiler(arguments, _entries(model, settings))
+    return compiler(arguments, entries)
 
 
 def captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
