@@ -25,14 +25,21 @@ from benchmarks.record import REPOSITORY
 class Pieces:
     """The records of one benchmark's cases so far. `made_by` is all that they depend on, besides code and machine.
 
-    `anew`: what is in the folder is removed before the first piece.
+    `anew`: what is in the folder is removed before the first piece. `code`: a digest of the code that they depend on,
+    where it is not the package.
     """
 
     def __init__(
-        self, folder: Path, made_by: dict[str, Any], stop_after_min: float | None, *, anew: bool = False
+        self,
+        folder: Path,
+        made_by: dict[str, Any],
+        stop_after_min: float | None,
+        *,
+        anew: bool = False,
+        code: str | None = None,
     ) -> None:
         self.folder = folder
-        self._made_by = made_by
+        self._made_by = {"code": code or code_sha256(), **_machine(), **made_by}
         self._anew = anew
         self._begun = False
         self._ends = None if stop_after_min is None else time.monotonic() + 60 * stop_after_min
@@ -65,7 +72,7 @@ class Pieces:
         if self._anew:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"code": code_sha256(), **_machine(), **self._made_by}, sort_keys=True)
+        text = json.dumps(self._made_by, sort_keys=True)
         file = self.folder / "made_by.json"
         if not file.exists():
             write_whole(file, text)

@@ -4,12 +4,15 @@
 
 The loop is watched by somebody who knows the truth: it is done with the trial that first is within 2 % of the best
 config that any run has found, although the loop itself cannot know that. The product is done with its verdict,
-confirmation included. Each study and each loop is a piece: a run that was stopped goes on with the same command.
+confirmation included. Each study and each loop is a piece: a run that was stopped goes on with the same command. A loop
+needs nothing of the product but the model, so loops are kept until it or the models change.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,6 +36,7 @@ from benchmarks.loop_model import LoopTrial
 from benchmarks.pieces import Pieces
 from benchmarks.product import Document, Product, ProductError
 from benchmarks.race import ORACLE_BLOCKS, LoopRun, Run, SlotsRun, ToolRun, best_of, judge, section
+from benchmarks.record import REPOSITORY
 
 FEATURES: dict[str, tuple[str, ...]] = {
     "early stop": ("--no-early-stop",),
@@ -58,6 +62,7 @@ class Case:
     model: str
     number: int
     pieces: Pieces
+    loops: Pieces
     minutes: float = 0.0
     feature: str | None = None
     is_quick: bool = False
@@ -101,11 +106,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 def cases(given: argparse.Namespace) -> list[Case]:
     """The loops first, since the product's answers are held against theirs."""
     folder = given.folder / ("quick" if given.quick else given.model)
-    kept = Pieces(folder, {"model": given.model, "minutes": given.minutes}, given.stop_after, anew=given.quick)
+    kept = Pieces(folder, {"model": given.model}, given.stop_after, anew=given.quick)
+    loops_folder, made_by = folder.with_name(f"{folder.name}-loops"), {"model": given.model, "minutes": given.minutes}
+    loops_kept = Pieces(loops_folder, made_by, given.stop_after, anew=given.quick, code=_loop_sha256())
     minutes, is_quick = (0.5, True) if given.quick else (given.minutes, False)
 
     def case(kind: Kind, number: int, feature: str | None = None) -> Case:
-        return Case(kind, given.model, number, kept, minutes, feature, is_quick)
+        return Case(kind, given.model, number, kept, loops_kept, minutes, feature, is_quick)
 
     loops = [case("loop", each) for each in range(given.loops)]
     studies = [case("tool", each) for each in range(given.seeds)]
@@ -116,12 +123,18 @@ def cases(given: argparse.Namespace) -> list[Case]:
 def run(case: Case) -> Run:
     """The piece's record, kept or made now."""
     makers: dict[Kind, Callable[[Case], Run]] = {"tool": _tool, "loop": _loop, "slots": _slots}
-    found: Run = case.pieces.run(case.name, _RUN, lambda: makers[case.kind](case))
+    kept = case.loops if case.kind == "loop" else case.pieces
+    found: Run = kept.run(case.name, _RUN, lambda: makers[case.kind](case))
     return found
 
 
+def _loop_sha256() -> str:
+    files = [Path(plain_loop.__file__), *sorted((REPOSITORY / "autotune" / "models").rglob("*.py"))]
+    return hashlib.sha256(b"\0".join(each.read_bytes() for each in files)).hexdigest()
+
+
 def _loop(case: Case) -> LoopRun:
-    folder = case.pieces.folder / f"loop-{case.number}"
+    folder = case.loops.folder / f"loop-{case.number}"
     shutil.rmtree(folder, ignore_errors=True)  # One that was stopped has caches, and other times.
     began, start = datetime.now(), time.perf_counter()
     subprocess.run(
@@ -146,7 +159,7 @@ def _tool(case: Case) -> ToolRun:
         )  # fmt: skip
         seconds = time.perf_counter() - start
         best = document["best"]
-        loops = [_RUN.validate_python(kept) for kept in _kept_loops(case.pieces)]
+        loops = [_RUN.validate_python(kept) for kept in _kept_loops(case.loops)]
         return ToolRun(
             kind="tool",
             seed=case.number,
@@ -213,7 +226,20 @@ def _over_loop(product: Product, loops: Sequence[LoopRun]) -> float | None:
     return float(product.compare(theirs, exported)["speedup"]["median"])
 
 
-BENCHMARK = Benchmark("wall_time", "The same answer, in how long", __doc__, Run, cases, run, judge, section, options)
+def benchmark_of(model: str) -> Benchmark[Case, Run]:
+    """Each model has a section of its own."""
+    title = f"The same answer, in how long: {model}"
+    return Benchmark(f"wall_time_{model}", title, __doc__, Run, cases, run, judge, section, options)
+
+
+BENCHMARK = benchmark_of("vit")
+
+
+def main() -> None:
+    """The section of the model that was asked for."""
+    given = BENCHMARK.parser().parse_args()
+    benchmark_of(given.model).execute(given, shlex.join(["wall_time.py", *sys.argv[1:]]))
+
 
 if __name__ == "__main__":
-    BENCHMARK.main()
+    main()
