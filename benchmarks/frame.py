@@ -5,7 +5,7 @@ docstring (the question), `cases`, `run(case) -> record`, `judge(records)`, `sec
 names them. The frame does the rest: flags, progress, records as JSON, and the text between the markers of
 docs/benchmarks.md.
 
-Not for the scripts that benchmarks start (`plain*.py`, `neighbours.py`, `*_job.py`), and not for `knobs.py`: that one
+Not for the scripts that benchmarks start (`plain*.py`, `*_job.py`), and not for `knobs.py`: that one
 has no bar, writes another page and keeps whole trials. `record_table.py` records tables in its own way, since they are
 data for other benchmarks; only its report is one of these.
 """
