@@ -10,18 +10,35 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
 
-from benchmarks import plain_loop
+from benchmarks import plain_loop, plain_loop_mindspore
 
 SCATTER = 0.018
 """Of the medians of two processes of one config: what the loop's repeats show (reviewed run of 69 trials)."""
 MOST_TRIALS = 400
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A framework's plain loop."""
+
+    framework: str
+    script: Path
+    suggest: Callable[..., dict[str, Any]]
+
+
+LOOPS = {
+    "torch": Loop("PyTorch", Path(plain_loop.__file__), plain_loop.suggest),
+    "mindspore": Loop("MindSpore", Path(plain_loop_mindspore.__file__), plain_loop_mindspore.suggest),
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +67,12 @@ def latencies_s(loops: Sequence[Sequence[LoopTrial]]) -> dict[str, float]:
 
 
 def simulated_s(
-    loops: Sequence[Sequence[LoopTrial]], target_s: float, *, num_runs: int = 60, seed: int = 0
+    loops: Sequence[Sequence[LoopTrial]],
+    target_s: float,
+    *,
+    framework: str = "torch",
+    num_runs: int = 60,
+    seed: int = 0,
 ) -> list[float]:
     """Seconds to the first trial of a config within the target, of so many simulated loops, ascending.
 
@@ -58,15 +80,18 @@ def simulated_s(
     """
     known = _known(loops)
     half = any(each.config.get("precision") is not None for each in known.values())
-    return sorted(_one_run(known, target_s, half=half, seed=seed + number) for number in range(num_runs))
+    suggest = partial(LOOPS[framework].suggest, half=half)
+    return sorted(_one_run(known, target_s, suggest, seed=seed + number) for number in range(num_runs))
 
 
-def _one_run(known: Mapping[str, _Known], target_s: float, *, half: bool, seed: int) -> float:
+def _one_run(
+    known: Mapping[str, _Known], target_s: float, suggest: Callable[[optuna.Trial], dict[str, Any]], *, seed: int
+) -> float:
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     generator, seen, clock_s = np.random.default_rng(seed), set[str](), 0.0
     for _ in range(MOST_TRIALS):
         trial = study.ask()
-        asked = plain_loop.suggest(trial, half=half)
+        asked = suggest(trial)
         like = _like(known, asked)
         key = key_of(asked)
         clock_s += like.again_s if key in seen else like.first_s

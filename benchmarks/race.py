@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from benchmarks.loop_model import LoopTrial, key_of, latencies_s, simulated_s
+from benchmarks.loop_model import LOOPS, LoopTrial, key_of, latencies_s, simulated_s
 from benchmarks.record import Goal, percent, table
 
 WITHIN = 0.02
@@ -53,6 +53,7 @@ class LoopRun:
     kind: Literal["loop"]
     trials: list[LoopTrial]
     seconds: float
+    framework: str = "torch"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,12 @@ class Race:
 
     def simulated_s(self, within: float = WITHIN) -> list[float]:
         """When loops like these would have had a config so near to the best, ascending."""
-        return simulated_s([each.trials for each in self.loops], self.target_s(within), num_runs=SIMULATED_LOOPS)
+        trials, target_s = [each.trials for each in self.loops], self.target_s(within)
+        return simulated_s(trials, target_s, framework=self.framework, num_runs=SIMULATED_LOOPS)
+
+    @property
+    def framework(self) -> str:
+        return self.loops[0].framework if self.loops else "torch"
 
     @property
     def tool_s(self) -> float:
@@ -156,14 +162,15 @@ def judge(records: Sequence[Run]) -> list[Goal]:
 def section(records: Sequence[Run]) -> str:
     """Each side's times, what a study takes without each feature, and the simulated slots."""
     race = Race.of(records)
+    loop = LOOPS[race.framework]
     about = (
-        "`tune --process-settings` on the CPU with PyTorch, otherwise with default settings, to its verdict, and "
-        "`benchmarks/plain_loop.py`: Optuna's default sampler over the same knobs, a process for each trial, as a good "
-        "engineer writes it by hand. The loop counts until the trial that is within 2 % of the best config that any "
-        "run has found (a config's latency is the median of its trials); it does not know that it may stop there, and "
-        f"proves nothing. *Simulated*: {SIMULATED_LOOPS} loops with the same sampler on the records of the real ones, "
-        "since one loop has luck. *Oracle*: what somebody who knows the winner would need, its cold trial, the untuned "
-        f"one and {ORACLE_BLOCKS} blocks."
+        f"`tune --process-settings` on the CPU with {loop.framework}, otherwise with default settings, to its verdict, "
+        f"and `benchmarks/{loop.script.name}`: Optuna's default sampler over the same knobs, a process for each trial, "
+        "as a good engineer writes it by hand. The loop counts until the trial that is within 2 % of the best config "
+        "that any run has found (a config's latency is the median of its trials); it does not know that it may stop "
+        f"there, and proves nothing. *Simulated*: {SIMULATED_LOOPS} loops with the same sampler on the records of the "
+        "real ones, since one loop has luck. *Oracle*: what somebody who knows the winner would need, its cold trial, "
+        f"the untuned one and {ORACLE_BLOCKS} blocks."
     )
     parts = [about, _times(race), _features(race), _slots_table(race)]
     return "\n\n".join(filter(None, parts))

@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 from autotune.environment import num_usable_cores
 from benchmarks import pieces, plain_loop, slots
 from benchmarks.frame import Benchmark
-from benchmarks.loop_model import LoopTrial
+from benchmarks.loop_model import LOOPS, LoopTrial
 from benchmarks.pieces import Pieces
 from benchmarks.product import Document, Product, ProductError
 from benchmarks.race import ORACLE_BLOCKS, LoopRun, Run, SlotsRun, ToolRun, best_of, judge, section
@@ -60,6 +60,7 @@ class Case:
 
     kind: Kind
     model: str
+    framework: str
     number: int
     pieces: Pieces
     loops: Pieces
@@ -89,12 +90,13 @@ def read_loop(folder: Path, began: datetime) -> list[LoopTrial]:
 def config_of(loop_config: Mapping[str, Any]) -> dict[str, Any]:
     """The loop's config in the product's words: compiled by inductor, and inactive settings left out."""
     config = {name: value for name, value in loop_config.items() if value is not None}
-    return {**config, "backend": "inductor"} if config["execution"] == "compile" else config
+    return {**config, "backend": "inductor"} if config["execution"] == "compile" else config  # MindSpore has no such.
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
     parser.add_argument("--model", default="vit", help="a bundled model (default: %(default)s)")
+    parser.add_argument("--framework", choices=sorted(LOOPS), default="torch", help="default: %(default)s")
     parser.add_argument("--minutes", type=float, default=15.0, help="of each plain loop (default: %(default)s)")
     parser.add_argument("--loops", type=int, default=1, help="runs of the plain loop (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="studies of the product (default: %(default)s)")
@@ -105,14 +107,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def cases(given: argparse.Namespace) -> list[Case]:
     """The loops first, since the product's answers are held against theirs."""
-    folder = given.folder / ("quick" if given.quick else given.model)
-    kept = Pieces(folder, {"model": given.model}, given.stop_after, anew=given.quick)
-    loops_folder, made_by = folder.with_name(f"{folder.name}-loops"), {"model": given.model, "minutes": given.minutes}
-    loops_kept = Pieces(loops_folder, made_by, given.stop_after, anew=given.quick, code=_loop_sha256())
+    folder = given.folder / ("quick" if given.quick else _name(given.model, given.framework))
+    asked = {"model": given.model, "framework": given.framework}
+    kept = Pieces(folder, asked, given.stop_after, anew=given.quick)
+    loops_folder, made_by = folder.with_name(f"{folder.name}-loops"), {**asked, "minutes": given.minutes}
+    loops_kept = Pieces(loops_folder, made_by, given.stop_after, anew=given.quick, code=_loop_sha256(given.framework))
     minutes, is_quick = (0.5, True) if given.quick else (given.minutes, False)
 
     def case(kind: Kind, number: int, feature: str | None = None) -> Case:
-        return Case(kind, given.model, number, kept, loops_kept, minutes, feature, is_quick)
+        return Case(kind, given.model, given.framework, number, kept, loops_kept, minutes, feature, is_quick)
 
     loops = [case("loop", each) for each in range(given.loops)]
     studies = [case("tool", each) for each in range(given.seeds)]
@@ -128,8 +131,9 @@ def run(case: Case) -> Run:
     return found
 
 
-def _loop_sha256() -> str:
-    files = [Path(plain_loop.__file__), *sorted((REPOSITORY / "autotune" / "models").rglob("*.py"))]
+def _loop_sha256(framework: str) -> str:
+    loops = {LOOPS["torch"].script, LOOPS[framework].script}
+    files = [*sorted(loops), *sorted((REPOSITORY / "autotune" / "models").rglob("*.py"))]
     return hashlib.sha256(b"\0".join(each.read_bytes() for each in files)).hexdigest()
 
 
@@ -138,11 +142,14 @@ def _loop(case: Case) -> LoopRun:
     shutil.rmtree(folder, ignore_errors=True)  # One that was stopped has caches, and other times.
     began, start = datetime.now(), time.perf_counter()
     subprocess.run(
-        [sys.executable, plain_loop.__file__, case.model, "--minutes", str(case.minutes), "--folder", str(folder)],
+        [
+            sys.executable, str(LOOPS[case.framework].script), case.model,
+            "--minutes", str(case.minutes), "--folder", str(folder),
+        ],
         check=True,
         stdout=subprocess.DEVNULL,
-    )
-    return LoopRun("loop", read_loop(folder, began), time.perf_counter() - start)
+    )  # fmt: skip
+    return LoopRun("loop", read_loop(folder, began), time.perf_counter() - start, case.framework)
 
 
 def _tool(case: Case) -> ToolRun:
@@ -154,7 +161,7 @@ def _tool(case: Case) -> ToolRun:
             budget.write_text("confirmation: {first_look: 2, num_looks: 1, num_rounds: 3}\n")
         start = time.perf_counter()
         document = product.tune(
-            case.model, "torch", study="race", seed=case.number, trials=2 if case.is_quick else None,
+            case.model, case.framework, study="race", seed=case.number, trials=2 if case.is_quick else None,
             budget=budget, process_settings=True, flags=flags,
         )  # fmt: skip
         seconds = time.perf_counter() - start
@@ -226,10 +233,14 @@ def _over_loop(product: Product, loops: Sequence[LoopRun]) -> float | None:
     return float(product.compare(theirs, exported)["speedup"]["median"])
 
 
-def benchmark_of(model: str) -> Benchmark[Case, Run]:
-    """Each model has a section of its own."""
-    title = f"The same answer, in how long: {model}"
-    return Benchmark(f"wall_time_{model}", title, __doc__, Run, cases, run, judge, section, options)
+def _name(model: str, framework: str) -> str:
+    return model if framework == "torch" else f"{model}_{framework}"
+
+
+def benchmark_of(model: str, framework: str = "torch") -> Benchmark[Case, Run]:
+    """Each model has a section of its own in each framework."""
+    title = f"The same answer, in how long: {model}" + ("" if framework == "torch" else ", MindSpore")
+    return Benchmark(f"wall_time_{_name(model, framework)}", title, __doc__, Run, cases, run, judge, section, options)
 
 
 BENCHMARK = benchmark_of("vit")
@@ -238,7 +249,7 @@ BENCHMARK = benchmark_of("vit")
 def main() -> None:
     """The section of the model that was asked for."""
     given = BENCHMARK.parser().parse_args()
-    benchmark_of(given.model).execute(given, shlex.join(["wall_time.py", *sys.argv[1:]]))
+    benchmark_of(given.model, given.framework).execute(given, shlex.join(["wall_time.py", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

@@ -39,8 +39,9 @@ NO_SCATTER = 1e-12
 ALIKE = 0.4
 """From this estimated correlation on, a verdict that found nothing names it as the reason."""
 AS_GOOD = 0.02
-"""A rival that looks faster than the answer by more than this share, and may be, keeps the blocks going. What is closer
-counts as equally fast: further blocks for every rival that looks faster would be 6 more where three are equal."""
+"""A rival that looks faster than the answer by more than this share, and may be, keeps the blocks going, and who is
+behind by more has no further blocks. What is closer counts as equally fast: further blocks for every rival that looks
+faster would be 6 more where three are equal."""
 
 
 class Verdict(StrEnum):
@@ -119,6 +120,10 @@ class Comparison:
         least = (1 + AS_GOOD) * self.speedups[answer].median
         rivals = (rival for rival, speedup in enumerate(self.speedups) if speedup.median > least)
         return any(self.between(rival + 1, answer + 1).high > 1 + AS_GOOD for rival in rivals)
+
+    def is_behind(self, config: int, other: int) -> bool:
+        """The other one (both by number) is shown to be faster by a share worth having."""
+        return config != other and self.between(other + 1, config + 1).low > 1 + AS_GOOD
 
     def _array(self) -> NDArray[np.float64]:
         if len(self.values) < 2:

@@ -139,12 +139,14 @@ class _Contestants:
         entries = [("untuned", self.untuned.number, self.untuned.config)]
         entries += [(_name(each), each.number, each.config) for each in chosen]
         blocked = session.blocked_run(folder, entries, session.budget.confirmation, on_block=self._tell_block)
+
+        def taking_part() -> list[TrialRecord]:
+            return [each for each in chosen if _takes_part(blocked, each)]
+
         try:
             comparison = blocked.run(
-                lambda comparison: self._is_clear(comparison, [each for each in chosen if _takes_part(blocked, each)]),
-                cannot_win=lambda comparison, speedup: (
-                    not self.untuned.violations and speedup.high <= 1 + self._margin(comparison)
-                ),
+                lambda comparison: self._is_clear(comparison, taking_part()),
+                cannot_win=lambda comparison, index: self._cannot_win(comparison, taking_part(), index),
             )
             keep_confirmed(session.study, blocked.contestants)
         finally:
@@ -159,7 +161,7 @@ class _Contestants:
                 self.notes.append(f"trial {each.number} failed in a fresh process: {failure.reason}: {failure.error}")
         self.notes += [_ran_otherwise(each) for each in chosen if _programs_in(blocked, each) - {program_of(each)}]
         if comparison is not None:
-            return self._judge(blocked, comparison, [each for each in chosen if _takes_part(blocked, each)])
+            return self._judge(blocked, comparison, taking_part())
         if blocked.base.name in blocked.failures:
             return self._without_comparison(why=_lost_base(blocked))
         return self._out_of_time() if blocked.was_cut_short else None
@@ -178,6 +180,12 @@ class _Contestants:
         winner = self._winner(comparison, chosen)
         is_proven = verdict_of(comparison.speedups[winner], margin) is Verdict.FASTER
         return not (is_proven and comparison.has_rival(winner))
+
+    def _cannot_win(self, comparison: Comparison, chosen: Sequence[TrialRecord], index: int) -> bool:
+        """It is not better than the untuned model, or another one leaves it behind for good."""
+        if not self.untuned.violations and comparison.speedups[index].high <= 1 + self._margin(comparison):
+            return True
+        return comparison.is_behind(index, self._winner(comparison, chosen))
 
     def _winner(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> int:
         simplicities = [simplicity(each, self.session.study.manifest.space) for each in chosen]

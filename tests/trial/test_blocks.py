@@ -513,7 +513,7 @@ class TestPlan:
         """A hopeless contestant has no further blocks; its speed-up is kept as it was, and still counts as tried."""
         latency_ms = {"untuned": 8, "slow": 16, "a": 7}
         _, contest = self.contest(make_request, measurement, latency_ms, first_look=2, num_looks=3)
-        comparison = contest.run(lambda _: False, cannot_win=lambda _, speedup: speedup.high < 1)
+        comparison = contest.run(lambda _: False, cannot_win=lambda found, each: found.speedups[each].high < 1)
         assert list(contest.retired) == ["slow"]
         assert contest.retired["slow"].median == pytest.approx(0.5)
         assert [len(block) for block in contest.blocks] == [3, 3] + [2] * 6
@@ -533,7 +533,7 @@ class TestPlan:
         failure = Failure(reason="wrong_result", stage="check", error="no")
         latency_ms = {"untuned": 8, "slow": 16, "a": lambda block: failure if block == 3 else 4}
         _, contest = self.contest(make_request, measurement, latency_ms, first_look=2)
-        assert contest.run(lambda _: False, cannot_win=lambda _, speedup: speedup.high < 1) is None
+        assert contest.run(lambda _: False, cannot_win=lambda found, each: found.speedups[each].high < 1) is None
         assert list(contest.retired) == ["slow"]
         assert contest.failures == {"a": failure}
 

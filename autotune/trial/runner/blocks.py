@@ -115,9 +115,9 @@ class BlockedRun:
     def run(
         self,
         is_clear: Callable[[Comparison], bool],
-        cannot_win: Callable[[Comparison, Speedup], bool] = lambda _comparison, _speedup: False,
+        cannot_win: Callable[[Comparison, int], bool] = lambda _comparison, _index: False,
     ) -> Comparison | None:
-        """Measure until `is_clear`, or until the plan is used up.
+        """Measure until `is_clear`, or until the plan is used up. `cannot_win` is asked for the index of each speed-up.
 
         Returns None if all but the base failed, or if the base failed or the time was up before the first look.
         """
@@ -135,7 +135,7 @@ class BlockedRun:
                 return comparison
             if look == self.plan.num_looks - 1 or self._is_late(begun):
                 break
-            self._retire([cannot_win(comparison, each) for each in comparison.speedups], comparison)
+            self._retire([cannot_win(comparison, each) for each in range(len(comparison.speedups))], comparison)
         self.was_cut_short = self._is_over() and len(self.blocks) < self.plan.most_blocks
         return comparison
 
