@@ -39,9 +39,8 @@ NO_SCATTER = 1e-12
 ALIKE = 0.4
 """From this estimated correlation on, a verdict that found nothing names it as the reason."""
 AS_GOOD = 0.02
-"""A rival that looks faster than the answer by more than this share, and may be, keeps the blocks going, and who is
-behind by more has no further blocks. What is closer counts as equally fast: further blocks for every rival that looks
-faster would be 6 more where three are equal."""
+"""A rival that looks faster than the answer by more than this share, and may be, keeps the blocks going. What is closer
+counts as equally fast: further blocks for every rival that looks faster would be 6 more where three are equal."""
 
 
 class Verdict(StrEnum):
@@ -92,21 +91,19 @@ class Comparison:
     values: tuple[tuple[float, ...], ...]
     num_looks: int = 1
     """How often the same data may be looked at in all; each look gets an equal share of the error (Bonferroni)."""
-    num_retired: int = 0
-    """Configs that took part and were left out after an earlier look: they count among those chosen from."""
 
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
         """Of each config over the base, in the order of the columns. Needs at least two blocks (ValueError)."""
         values = self._array()
         logs = np.log(values[:, :1] / values[:, 1:])
-        return _simultaneous(logs, ERROR / self.num_looks, self.num_retired)
+        return _simultaneous(logs, ERROR / self.num_looks)
 
     def between(self, config: int, other: int) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with an interval of its own."""
         values = self._array()
         logs = np.log(values[:, [other]] / values[:, [config]])
-        return _simultaneous(logs, ERROR / self.num_looks, num_more=0)[0]
+        return _simultaneous(logs, ERROR / self.num_looks)[0]
 
     @cached_property
     def correlation(self) -> float:
@@ -121,50 +118,40 @@ class Comparison:
         rivals = (rival for rival, speedup in enumerate(self.speedups) if speedup.median > least)
         return any(self.between(rival + 1, answer + 1).high > 1 + AS_GOOD for rival in rivals)
 
-    def is_behind(self, config: int, other: int) -> bool:
-        """The other one (both by number) is shown to be faster by a share worth having."""
-        return config != other and self.between(other + 1, config + 1).low > 1 + AS_GOOD
-
     def _array(self) -> NDArray[np.float64]:
         if len(self.values) < 2:
             raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(self.values)}")
         return np.asarray(self.values, dtype=float)
 
 
-def _simultaneous(logs: NDArray[np.float64], error: float, num_more: int) -> tuple[Speedup, ...]:
-    """Intervals of the columns' centres that hold together, and with those of more columns, with 1 - `error`."""
+def _simultaneous(logs: NDArray[np.float64], error: float) -> tuple[Speedup, ...]:
+    """Intervals of the columns' centres that hold together with 1 - `error`."""
     centres, scales = _centre_and_scale(logs)
-    half = _quantile_of_largest_t(logs, error, num_more) * scales
+    half = _quantile_of_largest_t(logs, error) * scales
     lows, highs = np.exp(centres - half), np.exp(centres + half)
     # The middle block speaks for the point, but never from outside of the interval.
     medians = np.clip(np.exp(np.median(logs, axis=0)), lows, highs)
     return tuple(Speedup(median=m, low=lo, high=hi) for m, lo, hi in zip(medians, lows, highs, strict=True))
 
 
-def _centre_and_scale(logs: NDArray[np.float64], num_more: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Trimmed mean and its standard error (from the winsorised, moderated deviation) over the last axis but one.
-
-    The last `num_more` columns take no part in the variance that moderates all.
-    """
+def _centre_and_scale(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Trimmed mean and its standard error (from the winsorised, moderated deviation) over the last axis but one."""
     num_blocks, num_columns = logs.shape[-2:]
     num_aside = num_blocks // BLOCKS_PER_OUTLIER
     ordered = np.sort(logs, axis=-2)
     kept = ordered[..., num_aside : num_blocks - num_aside, :]
     own = np.clip(ordered, kept[..., :1, :], kept[..., -1:, :]).var(axis=-2, ddof=1)
-    num_real = num_columns - num_more
-    middle = (num_real - 1) // 2
-    pooled = np.sort(own[..., :num_real], axis=-1)[..., middle : middle + 1]
+    middle = (num_columns - 1) // 2
+    pooled = np.sort(own, axis=-1)[..., middle : middle + 1]
     freedom = num_blocks - 2 * num_aside - 1
     variance = (freedom * own + POOLED_FREEDOM * np.maximum(own, pooled)) / (freedom + POOLED_FREEDOM)
     return kept.mean(axis=-2), np.sqrt(variance / num_blocks) / (1 - 2 * num_aside / num_blocks)
 
 
-def _quantile_of_largest_t(logs: NDArray[np.float64], error: float, num_more: int) -> float:
-    num_blocks, num_columns = logs.shape
-    draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, num_blocks, num_columns + num_more))
+def _quantile_of_largest_t(logs: NDArray[np.float64], error: float) -> float:
+    draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, *logs.shape))
     _make_alike(draws, _weights_of_correlations(logs))
-    draws[..., :num_columns] = draws[..., :num_columns] @ _root(logs)
-    centres, scales = _centre_and_scale(draws, num_more)
+    centres, scales = _centre_and_scale(draws @ _root(logs))
     return float(np.quantile((np.abs(centres) / scales).max(axis=-1), 1 - error))
 
 

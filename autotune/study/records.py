@@ -79,7 +79,7 @@ class Confirmation(Record):
     speedups: tuple[Speedup, ...] = ()
     """Of each contestant but the first over the untuned model; the intervals hold for all at once."""
     retired: dict[int, Speedup] = {}
-    """Of trials that were left out after an earlier look, since they could not win any more: as it was then."""
+    """Of an earlier version's study: trials that were left out after a look, since they could not win any more."""
     margin: float = MARGIN
     """Share by which the whole interval had to exceed 1."""
     compile_warm_s: float | None = None

@@ -144,10 +144,7 @@ class _Contestants:
             return [each for each in chosen if _takes_part(blocked, each)]
 
         try:
-            comparison = blocked.run(
-                lambda comparison: self._is_clear(comparison, taking_part()),
-                cannot_win=lambda comparison, index: self._cannot_win(comparison, taking_part(), index),
-            )
+            comparison = blocked.run(lambda comparison: self._is_clear(comparison, taking_part()))
             keep_confirmed(session.study, blocked.contestants)
         finally:
             shutil.rmtree(folder / "cache", ignore_errors=True)
@@ -180,12 +177,6 @@ class _Contestants:
         winner = self._winner(comparison, chosen)
         is_proven = verdict_of(comparison.speedups[winner], margin) is Verdict.FASTER
         return not (is_proven and comparison.has_rival(winner))
-
-    def _cannot_win(self, comparison: Comparison, chosen: Sequence[TrialRecord], index: int) -> bool:
-        """It is not better than the untuned model, or another one leaves it behind for good."""
-        if not self.untuned.violations and comparison.speedups[index].high <= 1 + self._margin(comparison):
-            return True
-        return comparison.is_behind(index, self._winner(comparison, chosen))
 
     def _winner(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> int:
         simplicities = [simplicity(each, self.session.study.manifest.space) for each in chosen]
@@ -249,7 +240,6 @@ class _Contestants:
             contestants=(self.untuned.number, *(each.number for each in chosen)),
             blocks=comparison.values,
             speedups=comparison.speedups,
-            retired={_number(name): speedup for name, speedup in blocked.retired.items()},
             margin=margin,
             compile_warm_s=min((block[_name(chosen[winner])].compile_s for block in warm), default=None),
             why=_lost_base(blocked) if was_lost else None,

@@ -154,12 +154,6 @@ class TestInterval:
         assert math.log(found.high * found.low) / 2 == pytest.approx(logs.mean())
         assert 1.05 < math.log(prudent.high / prudent.low) / math.log(found.high / found.low) < 3
 
-    def test_picking_among_more_configs_costs_width(self) -> None:
-        """An interval is wider beside configs that were retired at a look than alone: the best was picked of all."""
-        latencies = draw(np.random.default_rng(3), [1, 1], num_blocks=8, process_sd=0.02)
-        alone, retired = speedup(latencies), speedup(latencies, num_retired=2)
-        assert math.log(retired.high / retired.low) > 1.15 * math.log(alone.high / alone.low)
-
     def test_other_configs_steady_the_deviation_of_few_blocks(self) -> None:
         """Four blocks say little about scatter, those of three configs more: on average intervals are narrower."""
         generator = np.random.default_rng(3)

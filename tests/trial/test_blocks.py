@@ -509,34 +509,6 @@ class TestPlan:
         contest.run(lambda _: True)
         assert [live.num_turns for _, _, live in trials.held] == [num_turns] * 6
 
-    def test_who_cannot_win_is_retired_at_a_look(self, make_request, measurement):
-        """A hopeless contestant has no further blocks; its speed-up is kept as it was, and still counts as tried."""
-        latency_ms = {"untuned": 8, "slow": 16, "a": 7}
-        _, contest = self.contest(make_request, measurement, latency_ms, first_look=2, num_looks=3)
-        comparison = contest.run(lambda _: False, cannot_win=lambda found, each: found.speedups[each].high < 1)
-        assert list(contest.retired) == ["slow"]
-        assert contest.retired["slow"].median == pytest.approx(0.5)
-        assert [len(block) for block in contest.blocks] == [3, 3] + [2] * 6
-        assert [len(row) for row in comparison.values] == [2] * 8
-        assert comparison.num_retired == 1
-        assert not contest.failures
-
-    def test_the_last_ones_are_never_retired(self, make_request, measurement):
-        """Where nobody can win, all stay: the contest is not left without contestants."""
-        _, contest = self.contest(make_request, measurement, {"untuned": 8, "a": 16, "b": 16}, first_look=2)
-        comparison = contest.run(lambda _: False, cannot_win=lambda _, __: True)
-        assert not contest.retired
-        assert len(comparison.speedups) == 2
-
-    def test_a_failure_after_others_were_retired(self, make_request, measurement):
-        """When the only one left fails, there is no comparison, and both lists say what became of whom."""
-        failure = Failure(reason="wrong_result", stage="check", error="no")
-        latency_ms = {"untuned": 8, "slow": 16, "a": lambda block: failure if block == 3 else 4}
-        _, contest = self.contest(make_request, measurement, latency_ms, first_look=2)
-        assert contest.run(lambda _: False, cannot_win=lambda found, each: found.speedups[each].high < 1) is None
-        assert list(contest.retired) == ["slow"]
-        assert contest.failures == {"a": failure}
-
     def test_the_value_decides_what_is_compared(self, make_request, measurement, contest):
         """A study of the 99th percentile compares 99th percentiles."""
         trials = ScriptedTrials(lambda *_: with_latency(measurement, 0.008))

@@ -46,12 +46,11 @@ def finalists(answer: StudyResult) -> Figure | None:
     )
     table = Table(
         "The finalists against the untuned model, in fresh processes side by side",
-        ("trial", "ratio", "from", "to", "blocks", "left out early", "config"),
+        ("trial", "ratio", "from", "to", "blocks", "config"),
         [
             (
                 str(number), times(speedup.median), times(speedup.low), times(speedup.high),
-                str(len(confirmation.pairs_of(number))), "yes" if number in confirmation.retired else "no",
-                configs[number],
+                str(len(confirmation.pairs_of(number))), configs[number],
             )
             for number, speedup in ordered
         ],

@@ -19,7 +19,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import Comparison, Speedup
+from autotune.measure.statistics import Comparison
 from autotune.schema import Record
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -80,10 +80,10 @@ class BlockedRun:
 
     A failure that may be random gets further processes: any failure of the untuned model, a crash of a config; a block
     in which it happened during the turns is measured again. `mishaps` keeps these failures. A config that keeps failing
-    leaves the run, and a base that does ends the run with the blocks before; `failures` says why. A contestant that
-    cannot win any more is retired at a look, with its speed-up at that time, so that further blocks take less time. No
-    block begins that is unlikely to end before the `deadline`, and a block in which the deadline ended a process is
-    dropped; `was_cut_short` is set then.
+    leaves the run, and a base that does ends the run with the blocks before; `failures` says why. All
+    others take part to the end, those that cannot win as well: how they scatter says how much the blocks prove
+    (docs/decisions/0040-all-take-part.md). No block begins that is unlikely to end before the `deadline`, and a block
+    in which the deadline ended a process is dropped; `was_cut_short` is set then.
     """
 
     trials: Trials
@@ -102,7 +102,6 @@ class BlockedRun:
     blocks: list[dict[str, Measurement]] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
     mishaps: list[tuple[str, Failure]] = field(default_factory=list)
-    retired: dict[str, Speedup] = field(default_factory=dict)
     was_cut_short: bool = False
     _longest_block_s: float = 0.0
     _num_failed: Counter[str] = field(default_factory=Counter)
@@ -112,12 +111,8 @@ class BlockedRun:
     def base(self) -> Contestant:
         return self.contestants[0]
 
-    def run(
-        self,
-        is_clear: Callable[[Comparison], bool],
-        cannot_win: Callable[[Comparison, int], bool] = lambda _comparison, _index: False,
-    ) -> Comparison | None:
-        """Measure until `is_clear`, or until the plan is used up. `cannot_win` is asked for the index of each speed-up.
+    def run(self, is_clear: Callable[[Comparison], bool]) -> Comparison | None:
+        """Measure until `is_clear`, or until the plan is used up.
 
         Returns None if all but the base failed, or if the base failed or the time was up before the first look.
         """
@@ -135,7 +130,6 @@ class BlockedRun:
                 return comparison
             if look == self.plan.num_looks - 1 or self._is_late(begun):
                 break
-            self._retire([cannot_win(comparison, each) for each in range(len(comparison.speedups))], comparison)
         self.was_cut_short = self._is_over() and len(self.blocks) < self.plan.most_blocks
         return comparison
 
@@ -153,14 +147,7 @@ class BlockedRun:
     def comparison(self) -> Comparison:
         """The comparison over all blocks so far, with the contestants in their order."""
         rows = tuple(tuple(self.value(block[each.name]) for each in self.contestants) for block in self.blocks)
-        return Comparison(rows, num_looks=self.plan.num_looks, num_retired=len(self.retired))
-
-    def _retire(self, hopeless: Sequence[bool], comparison: Comparison) -> None:
-        """At least one contestant is left beside the base: otherwise `is_clear` would have ended the run."""
-        for contestant, is_hopeless, speedup in zip(self.contestants[1:], hopeless, comparison.speedups, strict=True):
-            if is_hopeless and not all(hopeless):
-                self.retired[contestant.name] = speedup
-        self.contestants = [each for each in self.contestants if each.name not in self.retired]
+        return Comparison(rows, num_looks=self.plan.num_looks)
 
     def _measure_block(self) -> None:
         begun = self.deadline.clock()
