@@ -1,7 +1,7 @@
 """A/A: studies whose configs are all the same. Whatever they call `faster` is a mistake.
 
 Three parts: simulated studies (many, since rare mistakes must be counted), PyTorch and MindSpore (real processes and
-compilers, few). `--keep-real` repeats the simulated ones alone.
+compilers, few). `--keep-real` repeats the simulated ones alone, `--keep-simulated` the others.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alike", type=int, default=50, help="studies for each correlation (default: %(default)s)")
     parser.add_argument("--torch", type=int, default=10, help="studies of a PyTorch model (default: %(default)s)")
     parser.add_argument("--mindspore", type=int, default=5, help="studies of a MindSpore model (default: %(default)s)")
-    parser.add_argument("--keep-real", action="store_true", help="keep the rows of real models as they are")
+    keep = parser.add_mutually_exclusive_group()
+    keep.add_argument("--keep-real", action="store_true", help="keep the rows of real models as they are")
+    keep.add_argument("--keep-simulated", action="store_true", help="keep the rows of simulated studies as they are")
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
@@ -128,9 +130,11 @@ def cases(given: argparse.Namespace) -> list[Case]:
         noises += [(given.alike, alike(each)) for each in given.correlation]
         reals = [(given.torch, TORCH), (given.mindspore, MINDSPORE)]
     simulated = [Case(name_of(noise), number, noise=noise) for number, noise in noises if number]
-    if given.keep_real:
-        return [*simulated, *(Case(part.name, kept=part) for part in kept_parts(RESULTS / "aa.json"))]
-    return [*simulated, *(Case(real.name, number, real=real) for number, real in reals if number)]
+    measured = [Case(real.name, number, real=real) for number, real in reals if number]
+    if not (given.keep_real or given.keep_simulated):
+        return [*simulated, *measured]
+    kept = [Case(part.name, kept=part) for part in kept_parts(RESULTS / "aa.json", simulated=given.keep_simulated)]
+    return [*simulated, *kept] if given.keep_real else [*kept, *measured]
 
 
 def alike(correlation: float) -> Noise:
@@ -179,13 +183,13 @@ def real_part(real: RealModel, num_studies: int) -> Part:
     return part
 
 
-def kept_parts(file: Path) -> list[Part]:
-    """What the last run found with real models; each says when that was."""
+def kept_parts(file: Path, *, simulated: bool = False) -> list[Part]:
+    """What the last run found with real models, or in simulated studies; each says when that was."""
     kept = read(file)
     measured = f"{kept.conditions.started:%Y-%m-%d}, commit {kept.conditions.commit}"
     parts = [TypeAdapter(Part).validate_python(each) for each in kept.records.values()]
-    real = [part for part in parts if not part.name.startswith(SIMULATED)]
-    return [replace(part, measured=part.measured or measured) for part in real]
+    asked = [part for part in parts if part.name.startswith(SIMULATED) == simulated]
+    return [replace(part, measured=part.measured or measured) for part in asked]
 
 
 def goal_of(part: Part) -> Goal:

@@ -178,6 +178,10 @@ def test_rows_of_real_models_may_stay(tmp_path, monkeypatch):
     measured = f"{conditions.started:%Y-%m-%d}, commit {conditions.commit}"
     assert real.measured == measured
     assert f"| torch, b ({measured}) | 4 |" in docs.read_text()
+    again = aa.cases(aa.BENCHMARK.parser().parse_args(["--keep-simulated", "--torch", "1", "--mindspore", "0"]))
+    assert [(each.kept and each.kept.name, each.num_studies) for each in again] == [
+        ("simulated, processes scatter by 3.0 %", 0), (None, 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
