@@ -186,8 +186,8 @@ def section(records: Sequence[Seen]) -> str:
         f"caches, *warm* with the caches that an earlier process left on this machine, *artifact* with empty "
         f"caches and the file of `export --with-cache`, reading it included. Median of {num_processes} processes "
         "each (least to most), in turns. Starting Python and building the model come before, and are the same. "
-        "Of code with frozen weights PyTorch caches the compiled kernels only, and behind its C++ wrapper nothing: "
-        "no artifact is written then ([warm start](warm-start.md))."
+        "Of code with frozen weights PyTorch caches no graphs, only what was compiled from C++: no artifact is written "
+        "where it would save less than half ([warm start](warm-start.md))."
     )
     header = ["config", *WAYS, "cold / artifact", "size", "note"]
     return f"{about}\n\n{table(header, [each.cells() for each in records])}"
