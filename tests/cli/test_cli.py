@@ -466,7 +466,8 @@ class TestInterrupted:
         assert len(counted) == 6
         lost = [each for each in after if each["state"] == "lost"]
         assert lost, "all that compiled side by side"
-        assert all(sum(each["config"] == gone["config"] for each in after) == 2 for gone in lost)
+        tries = [sum(each["config"] == gone["config"] for each in after) for gone in lost]
+        assert tries.count(2) == min(len(lost), 6 - len(finished)), "what was lost is tried first, as far as trials go"
 
 
 @pytest.mark.slow
