@@ -11,6 +11,7 @@ from autotune.config import Config, Scalar
 from autotune.workload.process_variables import PREFIX as ENV
 from autotune.workload.process_variables import text_of
 from autotune.workload.regions import KNOB as REGION
+from autotune.workload.regions import WHOLE, Region
 from autotune.workload.variants import PREFIX
 
 SHAPES = "shapes"
@@ -54,8 +55,8 @@ class ConfigParts:
 
     @property
     def has_region(self) -> bool:
-        """The config says which modules are compiled."""
-        return REGION in self.settings.root
+        """Modules of the model are compiled each on their own, or left as they are. Raises InvalidConfigError."""
+        return not Region.parse(str(self.settings.get(REGION, WHOLE))).is_whole
 
     @property
     def options(self) -> tuple[str, ...]:

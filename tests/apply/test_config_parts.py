@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autotune.apply.config_parts import ConfigParts
 from autotune.config import Config
 
@@ -38,6 +40,12 @@ def test_a_config_of_settings_alone() -> None:
     plain = Config({"execution": "compile", "mode": "default"})
     parts = ConfigParts.of(plain)
     assert (parts.settings, parts.variants, parts.new_shapes, parts.has_region) == (plain, {}, {}, False)
+
+
+@pytest.mark.parametrize(("region", "expected"), [("whole", False), ("whole but head", True), ("blocks.*", True)])
+def test_a_model_in_one_piece_has_no_region(region: str, expected: bool) -> None:
+    """Nothing is rewritten then, and no copy of the modules has to be kept up to date at each call."""
+    assert ConfigParts.of(Config({"execution": "compile", "region": region})).has_region is expected
 
 
 def test_variables_and_options_are_told_apart() -> None:

@@ -29,10 +29,11 @@ def program(model: torch.nn.Module, settings: Settings) -> str | None:
     code = emitted_code() if settings.compiles_anything else []
     if code is None:
         return None
+    compiled = model if settings.region.is_whole else newest_copy(model)
     content: dict[str, Any] = {
         "code": code,
         "capture": _capture() if settings.compiles_anything else None,
-        "region": [compiled_paths(newest_copy(model)), left_paths(newest_copy(model))],
+        "region": [compiled_paths(compiled), left_paths(compiled)],
         "graphs_of_the_device": _device_graphs(model, settings),
         "process": _process(),
         "precision": settings.autocast,

@@ -23,6 +23,8 @@ import torch
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
+from autotune.backends.torch.compiler import Entry
+
 _aten = torch.ops.aten
 _CLAMPS = (_aten.relu.default, _aten.clamp_min.default)
 """What the patterns of these activations have next to the layer."""
@@ -33,10 +35,10 @@ def _write_name(wrapper: CppWrapperCpu, name: str, _address: str) -> None:
     wrapper.header.writeline(f"// {name}")
 
 
-WITHOUT_ADDRESSES: list[tuple[Any, str, object]] = (
+WITHOUT_ADDRESSES: list[Entry] = (
     [(CppWrapperCpu, "write_constant", _write_name)] if hasattr(CppWrapperCpu, "write_constant") else []
 )
-"""What is set while a frozen graph is compiled, as in `compiler.Entry`."""
+"""What is set while a frozen graph is compiled."""
 
 
 class FrozenGraphPass(CustomGraphPass):

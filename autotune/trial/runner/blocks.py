@@ -80,8 +80,8 @@ class BlockedRun:
 
     A failure that may be random gets further processes: any failure of the untuned model, a crash of a config; a block
     in which it happened during the turns is measured again. `mishaps` keeps these failures. A config that keeps failing
-    leaves the run, and a base that does ends the run with the blocks before; `failures` says why. All
-    others take part to the end, those that cannot win as well: how they scatter says how much the blocks prove
+    leaves the run, and a base that does ends the run with the blocks before; `failures` says why. All others take part
+    to the end, those that cannot win as well: how they scatter says how much the blocks prove
     (docs/decisions/0040-all-take-part.md). No block begins that is unlikely to end before the `deadline`, and a block
     in which the deadline ended a process is dropped; `was_cut_short` is set then.
     """
