@@ -71,11 +71,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
-    """Three models, and the check of frozen weights; for a smoke run a few short bursts."""
+    """Models, and the check of frozen weights; for a smoke run a few short bursts."""
     rounds, calls = (5, 200) if given.quick else (given.rounds, given.calls)
     return [
         Case("one layer", tiny, CONFIG, rounds, calls),
         Case("one layer, frozen", tiny, FROZEN, rounds, calls),
+        Case("ViT", large, CONFIG, rounds, max(1, calls // 500)),
         Case("ViT, frozen", large, FROZEN, rounds, max(1, calls // 500)),
         Case(CHECK),
     ]
@@ -166,18 +167,27 @@ class Watch:
     weights_bytes: int
     taken_bytes: int
     check_s: float
+    """One check after the other."""
+    check_in_place_s: float
+    """Right after a call of the model, which leaves little of what the check reads in the processor's caches."""
 
 
 def watch() -> Watch:
-    """Measured by itself: beside a call of some milliseconds a check cannot be told from noise."""
-    weights = list(large()[0].state_dict(keep_vars=True).values())
+    """Timed by itself: within a call of some milliseconds a check cannot be told from noise."""
+    model, x = large()
+    weights = list(model.state_dict(keep_vars=True).values())
     before = psutil.Process().memory_info().rss
     frozen = FrozenWeights()
     frozen.add(weights)
     taken = psutil.Process().memory_info().rss - before
     seconds = [burst_s(frozen.have_changed, 200) for _ in range(50)]
+    in_place = []
+    with torch.no_grad():
+        for _ in range(200):
+            model(x)
+            in_place.append(burst_s(frozen.have_changed, 1))
     num_bytes = sum(each.numel() * each.element_size() for each in weights)
-    return Watch(len(weights), num_bytes, max(taken, 0), statistics.median(seconds))
+    return Watch(len(weights), num_bytes, max(taken, 0), statistics.median(seconds), statistics.median(in_place))
 
 
 def judge(records: Sequence[Bursts | Watch]) -> list[Goal]:
@@ -188,7 +198,7 @@ def judge(records: Sequence[Bursts | Watch]) -> list[Goal]:
     goal = Goal(
         f"at most {PLAIN_SHARE:.0%} of the smallest compiled call", f"{plain_share:.1%}", plain_share <= PLAIN_SHARE
     )
-    share = _watch(records).check_s / bursts["ViT, frozen"].bare_s
+    share = _watch(records).check_in_place_s / bursts["ViT, frozen"].bare_s
     text = f"the check of frozen weights at most {FROZEN_SHARE:.0%} of a ViT's call"
     return [goal, Goal(text, f"{share:.2%}", share <= FROZEN_SHARE)]
 
@@ -201,7 +211,8 @@ def section(records: Sequence[Bursts | Watch]) -> str:
         "`monitor=True`. Under frozen weights each call compares them with those that were compiled in. In "
         "brackets: 10th and 90th percentile over rounds. No copy of the weights is made: watching the "
         f"{cost.weights_bytes / mib:.1f} MiB of the ViT's {cost.num_tensors} tensors takes "
-        f"{cost.taken_bytes / mib:.1f} MiB, and a check by itself {cost.check_s * 1e6:.1f} µs."
+        f"{cost.taken_bytes / mib:.1f} MiB, and a check {cost.check_in_place_s * 1e6:.1f} µs after a "
+        f"call, {cost.check_s * 1e6:.1f} µs after another check."
     )
     rows = [row for each in records if isinstance(each, Bursts) for row in each.rows()]
     return f"{about}\n\n{table(['model', 'called', 'a call', 'added'], rows)}"
