@@ -30,7 +30,8 @@ GOAL_RATE_ALIKE = 0.02
 ALIKE_SD = 0.03
 """Scatter between processes in these studies."""
 SIMULATED = "simulated"
-NO_VERDICT = "no verdict"
+NOT_COMPARED = "not compared"
+"""Also where there is a verdict: `keep_untuned` may follow from configs being one program, without a measurement."""
 NUM_VARIANTS = 12
 ABOUT = (
     "Studies whose configs all do the same work; a verdict `faster` is false. Simulated studies run the real "
@@ -38,8 +39,8 @@ ABOUT = (
     "for life, calls scatter by 2 %, one in twenty is delayed by 10 to 50 %, and the machine drifts by 0.5 % a "
     "trial. Where successive blocks are correlated, a contestant's bias in a block resembles the one it had in "
     "the block before (AR(1)), and up to 2 false winners in 100 studies meet the goal. The real ones compile "
-    "one model under names that give the very same code. Few studies can show a mistake, but not a rate as low "
-    "as the goal: the bound says what they do show."
+    "one model under names that give the very same code; a study that found this out has compared nothing. Few "
+    "studies can show a mistake, but not a rate as low as the goal: the bound says what they do show."
 )
 
 
@@ -55,7 +56,7 @@ class Part:
     """When and with which commit, if that was in an earlier run."""
 
     def add(self, verdict: str, speedup: float | None) -> None:
-        self.verdicts[verdict] += 1
+        self.verdicts[NOT_COMPARED if speedup is None else verdict] += 1
         if verdict == "faster" and speedup is not None:
             self.false_speedups.append(speedup)
 
@@ -65,7 +66,7 @@ class Part:
 
     @property
     def num_judged(self) -> int:
-        return self.num_studies - self.verdicts[NO_VERDICT]
+        return self.num_studies - self.verdicts[NOT_COMPARED]
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def real_part(real: RealModel, num_studies: int) -> Part:
         for seed in range(num_studies):
             document = _tune(product, real, seed)
             speedup = document["speedup"]
-            part.add(document["verdict"] or NO_VERDICT, None if speedup is None else speedup["median"])
+            part.add(document["verdict"], None if speedup is None else speedup["median"])
     return part
 
 

@@ -124,6 +124,7 @@ def run(case: Case) -> Bursts | Watch:
     if case.make is None:
         return watch()
     generator = random.Random(0)
+    torch._dynamo.reset()  # What was compiled for the last case would serve this one, frozen or not.
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         calls = ways(case.make, case.config, Path(folder))
         seconds: dict[str, list[float]] = {name: [] for name in calls}

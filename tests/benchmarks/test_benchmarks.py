@@ -131,10 +131,12 @@ def test_pairs_swap_their_order():
     assert pairs == [(1.0, 2.0)] * 3
 
 
-def test_false_winners_are_counted_among_studies_with_a_verdict():
+def test_false_winners_are_counted_among_studies_that_compared_something():
+    """`keep_untuned` without a speed-up: all configs were one program, and no confirmation took place."""
     part = aa.Part("p")
-    for verdict, speedup in (("faster", 1.1), ("tie", 1.0), (aa.NO_VERDICT, None)):
+    for verdict, speedup in (("faster", 1.1), ("tie", 1.0), ("keep_untuned", None)):
         part.add(verdict, speedup)
+    assert part.verdicts[aa.NOT_COMPARED] == 1
     goal = aa.goal_of(part)
     assert not goal.met
     assert goal.found.startswith("1 in 2,")
