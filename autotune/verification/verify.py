@@ -116,7 +116,10 @@ def paired_run_with_untuned(tuned: TunedConfig, folder: Path) -> PairedRun | Non
 
 
 def paired_run_of_configs(first: TunedConfig, second: TunedConfig, folder: Path) -> PairedRun:
-    """Two exported configs of the same workload against each other. Raises InputError if they are not of one."""
+    """Two exported configs of the same workload against each other. Raises InputError if they are not of one.
+
+    Both run with the first one's seed: with other weights and inputs each, their outputs could not be compared.
+    """
     # Each framework has its own function for the model; that both compute the same is measured.
     must_agree = ["arguments", "device", "task", "objective"]
     if first.framework == second.framework:
@@ -137,5 +140,6 @@ def paired_run_of_configs(first: TunedConfig, second: TunedConfig, folder: Path)
         )
     if first.environment.variables != second.environment.variables:
         raise InputError("the two files were tuned under different --env variables, which decide as much as a config")
-    (untuned, one_side), (_, other_side) = sides_of(first), sides_of(second)
+    workload = second.workload.model_copy(update={"seed": first.workload.seed})
+    (untuned, one_side), (_, other_side) = sides_of(first), sides_of(second.model_copy(update={"workload": workload}))
     return paired_run_of(first, untuned, one_side, other_side, folder)

@@ -266,6 +266,13 @@ class TestCompare:
         with pytest.raises(InputError, match=words):
             paired_run_of_configs(one, other, tmp_path)
 
+    def test_answers_for_two_seeds_are_compared_on_the_first_ones(self, tmp_path, export):
+        """A seed fills weights and inputs: with one each, the second config would be blamed for a wrong result."""
+        one = load_tuned(export())
+        other = load_tuned(export(lambda c: c["workload"].update(seed=one.workload.seed + 1), name="other.yaml"))
+        pair = paired_run_of_configs(one, other, tmp_path)
+        assert pair.untuned.workload.seed == pair.first.workload.seed == pair.second.workload.seed == one.workload.seed
+
 
 class TestOnTheCommandLine:
     """The real thing: real processes, exit statuses, documents."""
