@@ -58,7 +58,8 @@ class StudyResult:
 
 @dataclass(frozen=True)
 class Twice:
-    """Two answers about one model. `compared`: the product's verdict on the two configs, None where they are one."""
+    """Two answers about one model. `compared`: the product's verdict on the two configs, None where they are one; with
+    the commit where that was measured later, on exports that were kept."""
 
     model: str
     answers: tuple[StudyResult, StudyResult]
@@ -66,7 +67,7 @@ class Twice:
 
     @property
     def same(self) -> bool:
-        return self.compared in (None, "tie")
+        return self.compared is None or self.compared.startswith("tie")
 
     def cells(self) -> list[str]:
         judged = "the same config" if self.compared is None else self.compared
