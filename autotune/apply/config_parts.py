@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from autotune.config import Config, Scalar
 from autotune.workload.process_variables import PREFIX as ENV
 from autotune.workload.process_variables import text_of
-from autotune.workload.regions import KNOB as REGION
-from autotune.workload.regions import WHOLE, Region
+from autotune.workload.regions import Region
 from autotune.workload.variants import PREFIX
 
 SHAPES = "shapes"
@@ -56,7 +55,7 @@ class ConfigParts:
     @property
     def has_region(self) -> bool:
         """Modules of the model are compiled each on their own, or left as they are. Raises InvalidConfigError."""
-        return not Region.parse(str(self.settings.get(REGION, WHOLE))).is_whole
+        return not Region.of(self.settings).is_whole
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import Any
 
+from autotune.config import Config
 from autotune.errors import InvalidConfigError
 
 KNOB = "region"
@@ -36,6 +37,11 @@ class Region:
     def is_whole(self) -> bool:
         """Whether the model is compiled in one piece with nothing left out."""
         return not self.compiled and not self.left
+
+    @classmethod
+    def of(cls, config: Config) -> Region:
+        """What a config says; without the knob, the whole model. Raises InvalidConfigError, as `parse` does."""
+        return cls.parse(str(config.get(KNOB, WHOLE)))
 
     @classmethod
     def parse(cls, text: str) -> Region:

@@ -22,7 +22,7 @@ from autotune.backends.mindspore.knob_rows import KNOBS, Shows
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.regions import compiled_paths
 from autotune.config import Config
-from autotune.workload.regions import KNOB, WHOLE, Region
+from autotune.workload.regions import KNOB, Region
 
 _RUNTIME = first("mindspore._c_expression:RuntimeConf")
 
@@ -78,7 +78,7 @@ def _in_force(config: Config, way: str) -> Iterator[tuple[str, Any]]:
     on_cpu = ms.get_context("device_target") == "CPU"
     yield "onednn_isa", (effective_isa() if on_cpu else None) or config.get("onednn_isa")
     yield "kernel_threads", ms.get_context("runtime_num_threads")
-    if way in ("pynative", "bytecode") or not Region.parse(str(config.get(KNOB, WHOLE))).is_whole:
+    if way in ("pynative", "bytecode") or not Region.of(config).is_whole:
         yield "launch_blocking", config.get("launch_blocking", False) and is_launch_blocking()
     if way != "pynative":
         yield "dispatch_threads", ms.get_context("inter_op_parallel_num")

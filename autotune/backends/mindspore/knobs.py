@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from autotune.backends.mindspore.knob_rows import KNOBS, REFUSED, Goes
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
-from autotune.workload.regions import KNOB, WHOLE, Region
+from autotune.workload.regions import KNOB, Region
 from autotune.workload.workload import Device, Task
 
 TARGETS: dict[Device, str] = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
@@ -117,7 +117,7 @@ def _refuse_value(name: str, config: Config, version: str, device: Device) -> No
 def _region(config: Config) -> Region:
     if KNOB in config.root and config["execution"] != "jit":
         raise InvalidConfigError(f"knob {KNOB}: is for execution=jit only; graph mode compiles whatever is called")
-    return Region.parse(str(config.get(KNOB, WHOLE)))
+    return Region.of(config)
 
 
 def _within(version: str, versions: str) -> bool:

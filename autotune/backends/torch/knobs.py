@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune.config import Config, Scalar
 from autotune.errors import InvalidConfigError
-from autotune.workload.regions import KNOB, WHOLE, Region
+from autotune.workload.regions import KNOB, Region
 
 SHAPES = "shapes"
 """The knob that says what is done about calls of many shapes; it stands in for `dynamic`."""
@@ -290,7 +290,7 @@ def _refuse_unknown(config: Config, *, compiled: bool) -> None:
 
 
 def _region(config: Config) -> Region:
-    region = Region.parse(str(config.get(KNOB, WHOLE)))
+    region = Region.of(config)
     if region.left and config.get("fullgraph"):
         raise InvalidConfigError(
             f"knob {KNOB}: a part that is left out breaks the graph, and fullgraph=true refuses that"
