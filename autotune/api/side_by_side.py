@@ -125,7 +125,8 @@ def compare(
     """Measure two configs of a model side by side, with the method of a study's verdict.
 
     `first` and `second` are two exported YAML files of the same workload, or with `study` the numbers of two of its
-    trials; `studies_dir` and `storage` as of `tune`. `budget` and `callbacks` as of `verify`.
+    trials; `studies_dir` and `storage` as of `tune`. Both run with the first one's seed. `budget` and `callbacks` as of
+    `verify`.
 
     Returns a `Comparison`: `speedup` is that of the second over the first (`median`, `low`, `high`: above 1 the second
     is better), `values` the medians of the objective (seconds or bytes), `verdict` is about the second; `report(path)`
