@@ -96,9 +96,10 @@ def _compiler(
     entries = _entries(model, settings)
     if weights is not None:
         # Imports the compiler, which the first compile pays.
+        from autotune.backends.torch.frozen_cache import cache_entries
         from autotune.backends.torch.frozen_graph import WITHOUT_ADDRESSES, FrozenGraphPass
 
-        entries += WITHOUT_ADDRESSES
+        entries += [*WITHOUT_ADDRESSES, *cache_entries()]
         options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
         arguments["backend"] = ConstantsSeen(options, weights.add)
