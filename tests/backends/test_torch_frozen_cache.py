@@ -21,20 +21,25 @@ X = torch.linspace(-1, 1, 512).reshape(4, 2, 64)
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
 
 
-def compiled_anew(model, **settings):
-    """Asserts that the tuned model answers as the plain one. Returns whether its code was found in the cache."""
+def were_found(*models, **settings):
+    """Whether the code of each was found in the cache. Asserts that all answer as the plain models, the first ones
+    also once the others are compiled."""
     from torch._dynamo.utils import counters
 
-    torch._dynamo.reset()
-    counters.clear()
-    model.eval().requires_grad_(False)
-    tuned = apply(model, Config({**FROZEN, **settings}), UndoLog())
-    torch.testing.assert_close(tuned(X), model(X), rtol=1e-4, atol=1e-4)
-    found = counters["inductor"]
-    assert found["fxgraph_cache_hit"] + found["fxgraph_cache_miss"] == 1, "not looked for"
-    return found["fxgraph_cache_hit"] == 1
+    found, tuned_models = [], []
+    for model in models:
+        counters.clear()
+        model.eval().requires_grad_(False)
+        tuned_models.append(apply(model, Config({**FROZEN, **settings}), UndoLog()))
+        for each, tuned in zip(models, tuned_models, strict=False):
+            torch.testing.assert_close(tuned(X), each(X), rtol=1e-4, atol=1e-4)
+        hits, misses = (counters["inductor"][f"fxgraph_cache_{each}"] for each in ("hit", "miss"))
+        assert hits + misses == 1, "not compiled, or not looked for"
+        found.append(hits == 1)
+    return found
 
 
 class Layers(torch.nn.Module):
@@ -90,20 +95,21 @@ class Packed(torch.nn.Module):
 
 @pytest.mark.parametrize("wrapper", [False, True], ids=["python", "cpp_wrapper"])
 def test_code_is_found_again_with_other_weights(wrapper):
-    assert [compiled_anew(Layers(), cpp_wrapper=wrapper) for _ in range(3)] == [False, True, True]
+    assert were_found(Layers(), Layers(), Layers(), cpp_wrapper=wrapper) == [False, True, True]
 
 
 def test_a_number_in_the_code_is_that_of_the_model():
-    assert [compiled_anew(Scaled(each)) for each in (2.0, 3.0, 2.0)] == [False, False, True]
+    assert were_found(Scaled(2.0), Scaled(3.0), Scaled(2.0)) == [False, False, True]
 
 
 def test_weights_that_share_memory_have_code_of_their_own():
-    assert [compiled_anew(Shared(shares=each)) for each in (True, False, True, False)] == [False, False, True, True]
+    models = [Shared(shares=each) for each in (True, False, True, False)]
+    assert were_found(*models) == [False, False, True, True]
 
 
 def test_weights_that_were_packed_into_the_code_are_not_found_again():
     settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
-    assert [compiled_anew(Packed(), **settings) for _ in range(2)] == [False, False]
+    assert were_found(Packed(), Packed(), **settings) == [False, False]
 
 
 def test_a_release_whose_cache_is_made_otherwise_is_not_trusted(monkeypatch):
