@@ -113,6 +113,6 @@ def test_weights_that_were_packed_into_the_code_are_not_found_again():
 
 
 def test_a_release_whose_cache_is_made_otherwise_is_not_trusted(monkeypatch):
-    monkeypatch.setattr(frozen_cache, "_KNOWN", ("what a later release calls it",))
+    monkeypatch.setitem(frozen_cache._KNOWN, "FxGraphCache", "what a later release calls it")
     entries = frozen_cache.cache_entries.__wrapped__()
     assert [each[1:] for each in entries] == [("fx_graph_cache", False)]

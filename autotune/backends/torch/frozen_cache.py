@@ -23,13 +23,17 @@ from torch._inductor import codecache, compile_fx
 
 from autotune.backends.torch.compiler import Entry
 
-_KNOWN = ("CacheabilityValidator", "FxGraphCachePickler", "is_frozen_param", "_ident")
+_KNOWN = {
+    "CacheabilityValidator": "check_tensor",
+    "FxGraphCachePickler": "_reduce_tensor",
+    "FxGraphCache": "_save_graph",
+}
 
 
 @functools.cache
 def cache_entries() -> tuple[Entry, ...]:
     """What is set while a frozen graph is compiled. A release that is made otherwise caches none."""
-    if not all(hasattr(codecache, name) for name in _KNOWN):
+    if not all(hasattr(getattr(codecache, owner, None), method) for owner, method in _KNOWN.items()):
         return ((inductor, "fx_graph_cache", False),)
     return (
         (codecache, "CacheabilityValidator", _validator()),
@@ -65,7 +69,7 @@ def _pickler() -> type:
             else:
                 known, memory = super()._reduce_tensor(t), (t.untyped_storage().data_ptr(), t.storage_offset())
             number = t.tolist() if t.ndim == 0 else None
-            return codecache._ident, ((known, number, self._seen.setdefault(memory, len(self._seen))),)
+            return tuple, ((known, number, self._seen.setdefault(memory, len(self._seen))),)
 
     return Pickler
 
