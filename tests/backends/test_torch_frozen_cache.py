@@ -104,6 +104,7 @@ def test_weights_that_share_memory_have_code_of_their_own():
     check(models, [False, False, True, True])
 
 
+@pytest.mark.skipif(not IS_CACHED, reason="nothing is cached, and g++ 12 refuses the template of torch 2.6")
 def test_weights_that_were_packed_into_the_code_are_not_found_again():
     settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
     check([Packed(), Packed()], [False, False], **settings)
