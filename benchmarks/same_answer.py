@@ -58,19 +58,22 @@ class StudyResult:
 
 @dataclass(frozen=True)
 class Twice:
-    """Two answers about one model. `compared`: the product's verdict on the two configs, None where they are one; with
-    the commit where that was measured later, on exports that were kept."""
+    """Two answers about one model. `compared`: the product's verdict on the two configs, None where they are one."""
 
     model: str
     answers: tuple[StudyResult, StudyResult]
     compared: str | None
+    compared_at: str | None = None
+    """The commit, where the exports were kept and compared later."""
 
     @property
     def same(self) -> bool:
-        return self.compared is None or self.compared.startswith("tie")
+        return self.compared in (None, "tie")
 
     def cells(self) -> list[str]:
         judged = "the same config" if self.compared is None else self.compared
+        if self.compared_at is not None:
+            judged += f" (at commit {self.compared_at})"
         return [self.model, *(answer.in_words() for answer in self.answers), judged, "yes" if self.same else "no"]
 
 

@@ -28,12 +28,15 @@ _KNOWN = {
     "FxGraphCachePickler": "_reduce_tensor",
     "FxGraphCache": "_save_graph",
 }
+_is_frozen: Any = getattr(codecache, "is_frozen_param", None)
+"""PyTorch's own mark of what freezing made a constant, which inductor takes from the model at hand."""
 
 
 @functools.cache
 def cache_entries() -> tuple[Entry, ...]:
     """What is set while a frozen graph is compiled. A release that is made otherwise caches none."""
-    if not all(hasattr(getattr(codecache, owner, None), method) for owner, method in _KNOWN.items()):
+    is_known = all(hasattr(getattr(codecache, owner, None), method) for owner, method in _KNOWN.items())
+    if not is_known or _is_frozen is None:
         return ((inductor, "fx_graph_cache", False),)
     return (
         (codecache, "CacheabilityValidator", _validator()),
@@ -83,8 +86,3 @@ def _cache() -> type:
                 codecache.FxGraphCache._save_graph(key, compiled_graph, *args, **kwargs)
 
     return Cache
-
-
-def _is_frozen(tensor: torch.Tensor) -> bool:
-    """Made a constant by freezing: inductor takes it from the model at hand."""
-    return getattr(tensor, "_is_frozen_param", False)
