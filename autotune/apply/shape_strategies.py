@@ -12,7 +12,7 @@ import copy
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -123,6 +123,8 @@ class _Strategy(ABC):
         self._tensors = place.tensors
         self._step = place.backend.proxies.direct(place.step)
         self._shapes = place.traffic
+        self._keeps_inputs = False
+        """A call with tensors of the strategy's own has shown that the model does not write to them."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(args, kwargs)
@@ -137,6 +139,23 @@ class _Strategy(ABC):
         with _UNCOMPILED[type(self._backend)].within(self._tensors):
             return arguments.call(self._step)
 
+    def _called_with(self, made: Arguments) -> Any:
+        """A call with other tensors than the job's. What a model writes to them, as to a cache of keys and values,
+        does not reach the job's own: raises InvalidConfigError where the first call writes."""
+        if self._keeps_inputs:
+            return made.call(self._step)
+        before = self._contents(made)
+        outputs = made.call(self._step)
+        if self._contents(made) != before:
+            raise InvalidConfigError(
+                f"knob {SHAPES}: the model writes to its inputs, of which a padded or split call has copies"
+            )
+        self._keeps_inputs = True
+        return outputs
+
+    def _contents(self, arguments: Arguments) -> list[Hashable]:
+        return [self._backend.content(each) for each in arguments.leaves()]
+
     def _padded(self, arguments: Arguments, wanted: dict[str, int]) -> Any:
         """What the step gives for a call with these dimensions brought to a size by what may be appended, and the
         outputs cut back."""
@@ -147,7 +166,7 @@ class _Strategy(ABC):
                 tensor, fill = leaves[each.leaf], self._shapes.padding[each.dimension]
                 sizes[each.dimension] = int(tensor.shape[each.axis])
                 leaves[each.leaf] = self._tensors.pad(tensor, each.axis, wanted[each.dimension], fill)
-        outputs = arguments.with_leaves(leaves).call(self._step)
+        outputs = self._called_with(arguments.with_leaves(leaves))
         axes = [each for each in self._shapes.outputs if each.dimension in wanted]
 
         def cut(number: int, tensor: Any) -> Any:
@@ -176,13 +195,13 @@ class _Marked(_Strategy):
             for each in self._shapes.inputs
             if len(ranges[each.dimension]) > 1
         ]
-        self._mark = place.tensors.marker(place.model, varying, place.changes)
+        self._marked = place.tensors.marker(place.model, varying, place.changes)
 
     def _called(self, arguments: Arguments, sizes: dict[str, int]) -> Any:
         if any(not low <= sizes[name] <= high for name, (low, high) in self._bounds.items() if name in sizes):
             return self._called_uncompiled(arguments)
-        self._mark(arguments)
-        return arguments.call(self._step)
+        with self._marked(arguments):
+            return arguments.call(self._step)
 
 
 class _Bucketed(_Strategy):
@@ -237,7 +256,7 @@ class _Chunked(_Strategy):
 
     def _part(self, part: Arguments, size: int) -> Any:
         if not self._pads or size in (0, self._chunk):
-            return part.call(self._step)
+            return self._called_with(part)
         return self._padded(part, {self._dimension: self._chunk})
 
     def _joined(self, parts: list[Any], sizes: list[int]) -> Any:

@@ -263,6 +263,28 @@ def test_parts_that_cannot_be_joined_are_refused() -> None:
         step(*call(3, 5))
 
 
+def zeroes_its_input(x: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As a model that writes to a cache of keys and values: called again it gives the same."""
+    scale[:] = 0.0
+    return x + scale[:, None], scale
+
+
+@pytest.mark.parametrize("knobs", [{"shapes": "bucketed", "num_buckets": 1}, {"shapes": "chunked", "chunk_at": 0.5}])
+def test_a_model_that_writes_to_its_inputs_is_refused(knobs: dict[str, Any]) -> None:
+    """The outputs would be right, and what the job gave would not be written to."""
+    step = stepped(knobs, shapes(batch=0), model=zeroes_its_input)
+    with pytest.raises(InvalidConfigError, match="writes to its inputs"):
+        step(*call(3, 5))
+
+
+@pytest.mark.parametrize("knobs", [{"shapes": "marked"}, {"shapes": "eager_rare", "num_compiled": 2}])
+def test_what_a_model_writes_reaches_the_jobs_inputs(knobs: dict[str, Any]) -> None:
+    """Where a call gets the very tensors of the job."""
+    x, scale = call(3, 5)
+    stepped(knobs, shapes(), model=zeroes_its_input)(x, scale)
+    assert not scale.any()
+
+
 def test_what_is_known_of_the_traffic() -> None:
     """It decides which strategies are offered: a dimension counts only if it varies."""
     one = Traffic(loads=(Load(sizes={"batch": 2, "seq": 5}, share=1.0),))

@@ -157,6 +157,23 @@ def test_rare_shapes_run_in_the_precision_of_the_config():
     assert given == [torch.bfloat16] * 2
 
 
+@pytest.mark.parametrize("strategy", ["marked", "bounded"])
+def test_a_mark_lasts_as_long_as_its_call(strategy):
+    """Other compiled code of the job, for which a size cannot stay open, gets the same tensor."""
+    backend, changes = load_backend("torch"), UndoLog()
+    config = Config({"execution": "compile", "backend": "aot_eager", "shapes": strategy})
+    x = torch.randn(3, 5, 8)
+    x.note = "the job's own"
+    with backend.inference():
+        step = compile_model.compile_under(backend, Rows().eval(), config, [], changes, shapes=shapes())
+        other = torch.compile(lambda given: given + torch.ones(3, 1, 1), backend="aot_eager")
+        for _ in range(2):
+            step(x)
+            torch.testing.assert_close(other(x), x + 1)
+    changes.undo()
+    assert vars(x) == {"note": "the job's own"}
+
+
 @pytest.fixture
 def exported(tmp_path):
     """An export for `Rows` under the traffic, measured on this machine."""

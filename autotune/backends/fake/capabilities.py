@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,13 +77,16 @@ class FakeShapes:
     def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
 
-    def marker(self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog) -> Callable[[Arguments], None]:
+    def marker(
+        self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog
+    ) -> Callable[[Arguments], AbstractContextManager[None]]:
         """Notes what it is told, so that a test can see it."""
 
-        def mark(arguments: Arguments) -> None:
+        def marked(arguments: Arguments) -> AbstractContextManager[None]:
             self._backend.marked.append(tuple(varying))
+            return nullcontext()
 
-        return mark
+        return marked
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:

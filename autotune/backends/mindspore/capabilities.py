@@ -58,7 +58,9 @@ class MindSporeTraining:
 class MindSporeShapes:
     """See `ShapeStrategies`."""
 
-    def marker(self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog) -> Callable[[Arguments], None]:
+    def marker(
+        self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog
+    ) -> Callable[[Arguments], AbstractContextManager[None]]:
         return shapes.ShapeMarker(compiled_of(model) or model, varying)
 
     def uncompiled(self) -> AbstractContextManager[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import mindspore as ms
@@ -24,9 +25,13 @@ class ShapeMarker:
         self._varying = varying
         self._is_done = False
 
-    def __call__(self, arguments: Arguments) -> None:
-        if self._is_done:
-            return
+    def __call__(self, arguments: Arguments) -> AbstractContextManager[None]:
+        if not self._is_done:
+            self._set_inputs(arguments)
+            self._is_done = True
+        return nullcontext()
+
+    def _set_inputs(self, arguments: Arguments) -> None:
         leaves = arguments.leaves()
         for number in {each.leaf for each in self._varying}:
             leaves[number] = _open(leaves[number], [each for each in self._varying if each.leaf == number])
@@ -34,7 +39,6 @@ class ShapeMarker:
         if wanted.positional and wanted.keyword:
             raise InvalidConfigError("knob shapes: MindSpore takes open sizes by position or by name, not both at once")
         self._cell.set_inputs(*wanted.positional, **(wanted.keyword or {}))
-        self._is_done = True
 
 
 def _open(tensor: ms.Tensor, varying: list[VaryingAxis]) -> ms.Tensor:

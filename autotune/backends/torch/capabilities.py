@@ -58,7 +58,9 @@ class TorchTraining:
 class TorchShapes:
     """See `ShapeStrategies`."""
 
-    def marker(self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog) -> Callable[[Arguments], None]:
+    def marker(
+        self, model: Any, varying: Sequence[VaryingAxis], changes: UndoLog
+    ) -> Callable[[Arguments], AbstractContextManager[None]]:
         return shapes.marker(varying)
 
     def uncompiled(self) -> AbstractContextManager[Any]:
