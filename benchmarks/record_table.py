@@ -4,6 +4,7 @@
     taskset -c 1 python benchmarks/record_table.py vit_torch        this one
     taskset -c 1 python benchmarks/record_table.py --sample 4       four configs of each, to estimate how long it takes
     taskset -c 1 python benchmarks/record_table.py NAME --stop-after 60     an hour of it; the same command goes on
+    taskset -c 1 python benchmarks/record_table.py NAME --part 1/2          every second config, others elsewhere
     python benchmarks/record_table.py --report                      what the recorded tables hold, as a section
 
 A killed recording goes on where it was.
@@ -26,7 +27,7 @@ from autotune.errors import InputError
 from benchmarks.frame import Benchmark, errors_in_words
 from benchmarks.record import Goal, percent
 from benchmarks.record import table as table_of
-from benchmarks.recording import Recording, estimate, in_ms, record_table
+from benchmarks.recording import Part, Recording, estimate, in_ms, record_table
 from benchmarks.table import TABLES, Table, read_definitions, read_table
 
 GOAL_TABLES, GOAL_CONFIGS = 4, 48
@@ -97,13 +98,13 @@ class Summary:
         ]  # fmt: skip
 
 
-def recordings(names: list[str], folder: Path) -> Iterator[Recording]:
+def recordings(names: list[str], folder: Path, part: Part | None = None) -> Iterator[Recording]:
     """The named definitions, or all of them in their order. Raises InputError for an unknown name."""
     definitions = read_definitions()
     for name in names or definitions:
         if name not in definitions:
             raise InputError(f"no table {name!r} is defined", tip=f"there are: {', '.join(definitions)}")
-        yield Recording(name, definitions[name], TABLES / "spaces", folder)
+        yield Recording(name, definitions[name], TABLES / "spaces", folder, part=part)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +115,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-after", type=float, metavar="MINUTES", default=math.inf,
         help="begin no config after that; the same command goes on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--part", type=Part.parse, metavar="K/N",
+        help="of each table every N-th config alone; without it, what the parts leave and the table itself",
     )  # fmt: skip
     parser.add_argument("--report", action="store_true", help="record nothing; write the section about what is there")
 
@@ -163,13 +168,13 @@ def main() -> None:
         BENCHMARK.execute(given, "record_table.py --report")
         return
     begun = time.monotonic()
-    for recording in recordings(given.names, given.output):
+    for recording in recordings(given.names, given.output, given.part):
         if given.sample:
             _show_estimate(recording, given.sample)
         elif given.names or not recording.table_file.exists():
             table = record_table(recording, given.stop_after - (time.monotonic() - begun) / 60)
             if table is None:
-                print(f"{recording.name}: stopped; the same command goes on", flush=True)
+                print(f"{recording.name}: not whole yet; the same command goes on", flush=True)
                 return
             _show(recording.name, table)
 

@@ -2,7 +2,7 @@
 
 Trials go through the product's own runner and worker; none starts from the compile cache of another. A killed
 recording goes on where it was: each row is appended to `NAME.jsonl` as it comes, and the table is written when the last
-one is there.
+one is there. Parts of a table may be recorded at the same time, each on a core of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from autotune import environment
 from autotune.backends.registry import framework_version
@@ -44,6 +45,21 @@ ATTEMPTS = 2
 """A trial that failed through no fault of its config is run once more."""
 
 
+class Part(NamedTuple):
+    """Every so many-th config of a table."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """`1/2`. Raises ValueError."""
+        number, of = map(int, text.split("/"))
+        if not 1 <= number <= of:
+            raise ValueError(text)
+        return cls(number, of)
+
+
 @dataclass(frozen=True)
 class Recording:
     """A table on its way. `folder` holds `NAME.jsonl`, the trial that runs and, in the end, the table."""
@@ -56,6 +72,8 @@ class Recording:
     sampling: SamplingPlan = SAMPLING
     num_cores: int = field(default_factory=num_usable_cores)
     """That every trial may use: a system can take an affinity back in the middle of a recording."""
+    part: Part | None = None
+    """What is recorded; None: what the parts that are there leave, and the table."""
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -82,16 +100,21 @@ class Recording:
         """Every config: the untuned, the default, then shuffled, so that no knob goes with the time of day."""
         untuned, default, *others = self.space.configs()
         random.Random(self.definition.seed).shuffle(others)
-        return [untuned, default, *others]
+        configs = [untuned, default, *others]
+        return configs if self.part is None else configs[self.part.number - 1 :: self.part.of]
 
     @property
     def rows_file(self) -> Path:
-        return self.folder / f"{self.name}.jsonl"
+        return self.folder / f"{self._own_name}.jsonl"
 
     @property
     def work(self) -> Path:
         """Reference outputs and the trial's folder; gone when the table is written."""
-        return self.folder / f"{self.name}.work"
+        return self.folder / f"{self._own_name}.work"
+
+    @property
+    def _own_name(self) -> str:
+        return self.name if self.part is None else f"{self.name}.{self.part.number}of{self.part.of}"
 
     @property
     def table_file(self) -> Path:
@@ -99,16 +122,22 @@ class Recording:
 
     def rows(self) -> dict[Config, Row]:
         """What is recorded so far; a line that was cut off by a kill is not. Raises InputError for another table's."""
-        if not self.rows_file.exists():
-            return {}
-        head, *lines = self.rows_file.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+        of_parts = self._of_parts("jsonl") if self.part is None else []
+        return {row.config: row for file in (self.rows_file, *of_parts) for row in self._rows_in(file)}
+
+    def _rows_in(self, file: Path) -> list[Row]:
+        if not file.exists():
+            return []
+        head, *lines = file.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
         if not head.endswith("\n") or json.loads(head) != self._question:
             raise InputError(
-                f"{self.rows_file} was begun with another workload, space, framework release or number of cores",
+                f"{file} was begun with another workload, space, framework release or number of cores",
                 tip="move it away to begin anew",
             )
-        rows = [Row.model_validate_json(line) for line in lines if line.endswith("\n")]
-        return {row.config: row for row in rows}
+        return [Row.model_validate_json(line) for line in lines if line.endswith("\n")]
+
+    def _of_parts(self, suffix: str) -> list[Path]:
+        return sorted(self.folder.glob(f"{self.name}.*of*.{suffix}"))
 
     def record(self, trials: Trials, limit: int | None = None, ends: float = math.inf) -> dict[Config, Row]:
         """Run what is missing, up to `limit` configs, beginning none after `ends` on the monotonic clock.
@@ -153,8 +182,10 @@ class Recording:
         """Write the table, and clear away what it was made from."""
         table = self.table(rows)
         write_whole(self.table_file, table.as_json())
-        self.rows_file.unlink()
-        shutil.rmtree(self.work)
+        for file in (self.rows_file, *self._of_parts("jsonl")):
+            file.unlink()
+        for folder in (self.work, *self._of_parts("work")):
+            shutil.rmtree(folder)
         return table
 
     @property
@@ -244,14 +275,16 @@ def row_of(config: Config, outcome: Outcome, trial_s: float) -> Row:
 
 
 def record_table(recording: Recording, minutes: float = math.inf) -> Table | None:
-    """Record what is missing and write the table; None where the minutes were up before the last config."""
+    """Record what is missing and write the table; None of a part, and where the minutes were up before the end."""
     recording.folder.mkdir(parents=True, exist_ok=True)
-    log = recording.folder / f"{recording.name}.log"
+    log = recording.work.with_suffix(".log")
     with Runner(recording.definition.framework, {}, preload=True, log=log) as runner:
         rows = recording.record(runner, ends=time.monotonic() + 60 * minutes)
     if not rows.keys() >= set(recording.order):
         return None
     log.unlink(missing_ok=True)
+    if recording.part is not None:
+        return None
     return recording.finish(rows)
 
 

@@ -16,7 +16,7 @@ from autotune.files import write_yaml
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage, Usage
 from autotune.trial.runner.runner import Runner
 from benchmarks import record_table, table
-from benchmarks.recording import Recording, row_of
+from benchmarks.recording import Part, Recording, row_of
 from benchmarks.table import Definition, read_definitions, read_table
 from tests.conftest import MODEL_FILE, QUICK, SPACE_FILE, ScriptedTrials, with_latency
 
@@ -95,6 +95,24 @@ def test_a_recording_stops_when_its_time_is_up_and_goes_on_later(recording, meas
     assert len(recording.record(trials, ends=0.0)) == 2
     assert len(ran) == 2
     assert len(recording.record(trials)) == NUM_CONFIGS
+
+
+def test_parts_that_are_recorded_side_by_side_make_one_table(recording, measurement):
+    """No config is in two of them, and what they leave the table takes; their files go with it."""
+    parts = [replace(recording, part=Part.parse(text)) for text in ("1/2", "2/2")]
+    ran_in = []
+    for part in parts:
+        trials, ran = counting(measurement)
+        part.record(trials)
+        ran_in.append(ran)
+    assert ran_in[1].pop(0) == EAGER  # It leaves the reference outputs.
+    assert not set(ran_in[0]) & set(ran_in[1])
+    parts[1].rows_file.write_text(parts[1].rows_file.read_text()[:-20])
+    trials, ran = counting(measurement)
+    rows = recording.record(trials)
+    assert ran[-1] == ran_in[1][-1]
+    assert len(recording.finish(rows).rows) == NUM_CONFIGS
+    assert {each.name for each in recording.folder.glob("fake.*")} == {"fake.yaml", "fake.json"}
 
 
 def test_lost_reference_outputs_are_made_again(recording, measurement):
