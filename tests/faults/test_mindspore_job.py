@@ -358,7 +358,7 @@ def inside_others():
     net, tuned = applied()
     head = nn.Dense(8, 1)
     sequence = nn.SequentialCell(tuned, head)
-    graph = ms.jit(nn.SequentialCell(net, head))
+    graph = ms.jit(nn.SequentialCell(tuned, head))
     return [float(np.abs((sequence(x) - head(net(x))).asnumpy()).max()),
             float(np.abs((graph(x) - head(net(x))).asnumpy()).max()), error(net, tuned)]
 case(inside_others)

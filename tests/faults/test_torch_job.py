@@ -27,10 +27,13 @@ from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn.utils import parametrize, prune  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from autotune.backends.registry import framework_version  # noqa: E402
 from autotune.backends.torch.apply import apply  # noqa: E402
@@ -1464,6 +1467,78 @@ class TestCheckedCalls:
         optimizer.add_param_group({"params": list(model.norm.parameters()), "foreach": True})
         changes.undo()
         assert [group["foreach"] for group in optimizer.param_groups] == [None, True]
+
+
+def in_a_function_that_is_compiled(model, x):
+    return torch.compile(lambda x: model(x) + 1, fullgraph=True)(x) - 1
+
+
+def compiled_again(model, x):
+    return torch.compile(model, fullgraph=True)(x)
+
+
+def exported_program(strict):
+    def export(model, x):
+        program = torch.export.export(model, (x,), strict=strict)
+        assert program.state_dict.keys() == model.state_dict().keys()
+        return program.module()(x)
+
+    return export
+
+
+def traced(model, x):
+    return torch.jit.trace(model, (x,))(x)
+
+
+def symbolically_traced(model, x):
+    return torch.fx.symbolic_trace(torch.nn.Sequential(model))(x)
+
+
+def made_a_graph(model, x):
+    return make_fx(model)(x)(x)
+
+
+def under_a_mode(model, x):
+    with FlopCounterMode(display=False) as counter:
+        model(x)
+    assert counter.get_total_flops() > 0
+    return model(x)
+
+
+def for_its_shape(model, x):
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        given = model(mode.from_tensor(x))
+    assert isinstance(given, FakeTensor)
+    assert given.shape == x.shape
+    return model(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit.trace")
+class TestRecordedCalls:
+    """The job's own compiler, exporter or mode gets the model, with its weights of now, and the config stays."""
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            in_a_function_that_is_compiled, compiled_again, exported_program(True), exported_program(False), traced,
+            symbolically_traced, made_a_graph, under_a_mode, for_its_shape,
+        ],
+        ids=["function", "again", "export, strict", "export", "trace", "symbols", "graph", "mode", "shape"],
+    )  # fmt: skip
+    @pytest.mark.parametrize("num_before", [0, 20], ids=["at first", "later"])
+    def test_they_are_the_models(self, answer, caplog, record, num_before):
+        model = made()
+        # Inductor's kernels read memory, which tensors of a FakeTensorMode do not have.
+        tuned = answer(COMPILED if record is for_its_shape else CAPTURED).apply(model)
+        with torch.no_grad():
+            for _ in range(num_before):
+                tuned(X)
+            torch.testing.assert_close(record(tuned, X), plain(model))
+            in_place(model)
+            torch.testing.assert_close(record(tuned, X), plain(model))
+            torch.testing.assert_close(tuned(X), plain(model))
+        assert autotune.stats(tuned).state != "untuned"
+        assert not warned(caplog)
 
 
 class TestDeviceGraphs:
