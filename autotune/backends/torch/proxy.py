@@ -27,15 +27,15 @@ def make_proxy(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Mod
     """A module that is `model` in all but its calls, which go to `call`."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or torch._C._is_tracing() or _is_symbolic() or _num_dispatch_modes():
+        if (
+            torch.compiler.is_dynamo_compiling()
+            or _symbolic_trace._is_fx_tracing_flag  # Asked by its function (2.13), PyTorch writes a warning.
+            or torch._C._is_tracing()
+            or _num_dispatch_modes()
+        ):
             # The object that is being recorded: exported weights get their names by it.
             return type(model).__call__(other, *args, **kwargs)
         return call(*args, **kwargs)
 
     other: torch.nn.Module = proxy_of(model, called, object.__new__)
     return other
-
-
-def _is_symbolic() -> bool:
-    """`torch.fx.symbolic_trace` is at work. Asked by its function (2.13), PyTorch writes a warning."""
-    return _symbolic_trace._is_fx_tracing_flag
