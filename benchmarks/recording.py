@@ -283,9 +283,7 @@ def record_table(recording: Recording, minutes: float = math.inf) -> Table | Non
     if not rows.keys() >= set(recording.order):
         return None
     log.unlink(missing_ok=True)
-    if recording.part is not None:
-        return None
-    return recording.finish(rows)
+    return recording.finish(rows) if recording.part is None else None
 
 
 def estimate(recording: Recording, num_configs: int) -> float:

@@ -21,10 +21,12 @@ def marker(varying: Sequence[VaryingAxis]) -> Callable[[Arguments], AbstractCont
     and 2.7 us to take the marks off (measured)."""
     from torch import _dynamo as dynamo
 
+    numbers = {each.leaf for each in varying}
+
     @contextmanager
     def marked(arguments: Arguments) -> Iterator[None]:
         leaves = arguments.leaves()
-        tensors = [leaves[number] for number in {each.leaf for each in varying}]
+        tensors = [leaves[number] for number in numbers]
         before = [set(vars(each)) for each in tensors]
         for each in varying:
             tensor = leaves[each.leaf]
