@@ -82,8 +82,8 @@ class Child:
             return
         self.paused_by.add(by)
         if self.paused_at is None:
-            self.paused_at = time.monotonic()
             stop_tree(self.pid)
+            self.paused_at = time.monotonic()
 
     def resume(self, by: str) -> None:
         """Let them go on, but not one that has come to wait for its turn in the meantime."""
@@ -93,7 +93,8 @@ class Child:
         pause_s = time.monotonic() - self.paused_at
         self.paused_at = None
         self.paused_s += pause_s
-        self.stage_started += pause_s
+        if self.queued_at is None:  # else it is a part of the wait for the device
+            self.stage_started += pause_s
         with suppress(OSError):  # Without the file its compile time is too long by the pause, which is no failure.
             TrialFolder(Path(self.folder)).write_paused(self.paused_s)
         continue_tree(self.pid)

@@ -113,11 +113,11 @@ class DeviceLock:
         if _is_free(queue) and _is_free(lock):
             fcntl.flock(queue, fcntl.LOCK_UN)
             return
-        begun = time.monotonic()
+        begun = self._progress.running_s()
         with self._progress.queued():
             self._wait_for(queue)
             self._wait_for(lock)
-        self._waited_s += time.monotonic() - begun
+        self._waited_s += self._progress.running_s() - begun
         fcntl.flock(queue, fcntl.LOCK_UN)
 
     def _wait_for(self, lock: int) -> None:

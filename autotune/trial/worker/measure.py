@@ -58,7 +58,7 @@ def measure(
     with task.recording():
         device.enter(Stage.COMPILE)
         memory.restart()
-        clock = device.without_waits(backend.clock if gate is None else progress.without_pauses(backend.clock))
+        clock = device.without_waits(progress.without_pauses(backend.clock))
         start = clock()
         changes = UndoLog()
         for kind in request.without:

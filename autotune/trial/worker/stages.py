@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -32,8 +33,10 @@ class StageReporter:
         self._folder = folder
         self._pipe = take_pipe(STAGE_FD_VARIABLE)
         self.stage = Stage.START
-        # Only the age of a process is measured by the wall clock.
-        self._entered = self._running_s() - max(time.time() - psutil.Process().create_time(), 0.0)
+        self.running_s = self.without_pauses(time.monotonic)
+        """Seconds for which the process was not paused; only differences mean something."""
+        # Only the age of a process is measured by the wall clock. It was not paused before it was there.
+        self._entered = time.monotonic() - max(time.time() - psutil.Process().create_time(), 0.0)
         self._spent_s: dict[Stage, float] = {}
 
     def enter(self, stage: Stage) -> None:
@@ -70,19 +73,32 @@ class StageReporter:
         return {stage: round(seconds, 4) for stage, seconds in self._spent_s.items()}
 
     def without_pauses(self, clock: Clock) -> Clock:
-        """The clock less the time for which the supervisor has paused this process, while another one was timed."""
-        return lambda: clock() - self._folder.read_paused_s()
+        """The clock less the time for which the supervisor has paused this process, while another one was timed.
+
+        It never goes back: the supervisor's pause begins some microseconds before the process stands still.
+        """
+        latest = -math.inf
+
+        def read() -> float:
+            nonlocal latest
+            paused_s = self._folder.read_paused_s()
+            while True:
+                now, before = clock(), paused_s
+                # A pause between the two readings is not in the clock's yet.
+                if (paused_s := self._folder.read_paused_s()) == before:
+                    break
+            latest = max(latest, now - paused_s)
+            return latest
+
+        return read
 
     def _tell(self, word: str) -> None:
         if self._pipe is not None:
             with suppress(BrokenPipeError):
                 os.write(self._pipe, f"{word}\n".encode())
 
-    def _running_s(self) -> float:
-        return time.monotonic() - self._folder.read_paused_s()
-
     def _note_time(self) -> None:
-        now = self._running_s()
+        now = self.running_s()
         self._spent_s[self.stage] = self._spent_s.get(self.stage, 0.0) + now - self._entered
         self._entered = now
 
