@@ -133,7 +133,7 @@ CASES = (
         },
     ),
     *(Case(f"{table} replayed, seed {seed}", replayed=(table, seed)) for table in (
-        "vit_torch", "resnet18_torch", "small_mlp_torch", "tanh_matmul_mindspore") for seed in SEEDS),
+        "vit_torch", "resnet18_torch_exhaustive", "small_mlp_torch", "tanh_matmul_mindspore") for seed in SEEDS),
 )  # fmt: skip
 
 
