@@ -139,6 +139,7 @@ class Ends:
     question: str
     num_configs: int
     trials: Sequence[int]
+    wall_s: Sequence[float]
     regrets: Sequence[float]
 
     def cells(self) -> list[str]:
@@ -148,6 +149,7 @@ class Ends:
             str(self.num_configs),
             f"{statistics.fmean(self.trials):.1f}",
             str(max(self.trials)),
+            f"{statistics.fmean(self.wall_s) / 60:.1f}",
             f"{near} of {len(self.regrets)}",
             percent(statistics.fmean(self.regrets)),
             percent(max(self.regrets)),
@@ -159,8 +161,13 @@ def ends_of(case: Case, question: Question) -> Ends:
     replays = [Replay(question, len(question.table.rows), goal=-1.0) for _ in range(case.num_seeds)]
     for seed, replay in enumerate(replays):
         own(replay, seed, stop_early=True)
-    trials, regrets = [len(each.rows) for each in replays], [each.regret for each in replays]
-    return Ends(case.question, len(question.table.rows), trials, regrets)
+    return Ends(
+        question=case.question,
+        num_configs=len(question.table.rows),
+        trials=[len(each.rows) for each in replays],
+        wall_s=[round(each.wall_s, 1) for each in replays],
+        regrets=[each.regret for each in replays],
+    )
 
 
 @dataclass(frozen=True)
@@ -273,7 +280,7 @@ def section(records: Sequence[Record]) -> str:
         "truth, a search sees the single figure." + left_out
     )
     parts = [f"**{name}**\n\n{table(_HEADER, [r.cells() for r in runs if r.question == name])}" for name in asked]
-    ends = ["question", "configs", "trials", "at most", "within 2 %", "regret", "at most"]
+    ends = ["question", "configs", "trials", "at most", "minutes", "within 2 %", "regret", "at most"]
     bars = ["table", "configs", "trials", "of the space"]
     both = ["table", "search", *(f"after {n} configs" for n in fronts.AFTER)]
     parts += [
