@@ -173,10 +173,13 @@ def main() -> None:
             _show_estimate(recording, given.sample)
         elif given.names or not recording.table_file.exists():
             table = record_table(recording, given.stop_after - (time.monotonic() - begun) / 60)
-            if table is None:
+            if table is not None:
+                _show(recording.name, table)
+            elif recording.part is not None and recording.is_whole():
+                print(f"{recording.name}: part {recording.part} is recorded", flush=True)
+            else:
                 print(f"{recording.name}: not whole yet; the same command goes on", flush=True)
                 return
-            _show(recording.name, table)
 
 
 def _speedup(untuned_s: float, latency_s: float | None) -> str:

@@ -59,6 +59,9 @@ class Part(NamedTuple):
             raise ValueError(text)
         return cls(number, of)
 
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -124,6 +127,10 @@ class Recording:
         """What is recorded so far; a line that was cut off by a kill is not. Raises InputError for another table's."""
         of_parts = self._of_parts("jsonl") if self.part is None else []
         return {row.config: row for file in (self.rows_file, *of_parts) for row in self._rows_in(file)}
+
+    def is_whole(self) -> bool:
+        """All that it is to record is there."""
+        return self.rows().keys() >= set(self.order)
 
     def _rows_in(self, file: Path) -> list[Row]:
         if not file.exists():
@@ -280,7 +287,7 @@ def record_table(recording: Recording, minutes: float = math.inf) -> Table | Non
     log = recording.work.with_suffix(".log")
     with Runner(recording.definition.framework, {}, preload=True, log=log) as runner:
         rows = recording.record(runner, ends=time.monotonic() + 60 * minutes)
-    if not rows.keys() >= set(recording.order):
+    if not recording.is_whole():
         return None
     log.unlink(missing_ok=True)
     return recording.finish(rows) if recording.part is None else None

@@ -103,11 +103,14 @@ def test_parts_that_are_recorded_side_by_side_make_one_table(recording, measurem
     ran_in = []
     for part in parts:
         trials, ran = counting(measurement)
+        assert not part.is_whole()
         part.record(trials)
+        assert part.is_whole()
         ran_in.append(ran)
     assert ran_in[1].pop(0) == EAGER  # It leaves the reference outputs.
     assert not set(ran_in[0]) & set(ran_in[1])
     parts[1].rows_file.write_text(parts[1].rows_file.read_text()[:-20])
+    assert not parts[1].is_whole()
     trials, ran = counting(measurement)
     rows = recording.record(trials)
     assert ran[-1] == ran_in[1][-1]
