@@ -1,5 +1,7 @@
 """Code of frozen graphs that is found in inductor's cache: for other weights too, and never with the former ones."""
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -105,12 +107,24 @@ def test_weights_that_share_memory_have_code_of_their_own():
 
 
 @pytest.mark.skipif(not IS_CACHED, reason="nothing is cached, and g++ 12 refuses the template of torch 2.6")
-def test_weights_that_were_packed_into_the_code_are_not_found_again():
+def test_weights_that_were_packed_into_the_code_are_found_again_by_the_same_weights_alone():
     settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
-    check([Packed(), Packed()], [False, False], **settings)
+    model = Packed()
+    trained = copy.deepcopy(model)
+    with torch.no_grad():
+        trained.linear.weight[0, 0] += 1
+    check([model, trained, copy.deepcopy(model), copy.deepcopy(trained)], [False, False, True, True], **settings)
+
+
+def test_weights_whose_values_cannot_be_read_are_compiled_anew(monkeypatch):
+    """A key without them would find code of other weights."""
+    monkeypatch.setattr(frozen_cache, "_digest", lambda _: None)
+    model = Packed()
+    settings = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
+    check([model, copy.deepcopy(model)], [False, False], **settings)
 
 
 def test_a_release_whose_cache_is_made_otherwise_is_not_trusted(monkeypatch):
-    monkeypatch.setitem(frozen_cache._KNOWN, "FxGraphCache", "what a later release calls it")
+    monkeypatch.setitem(frozen_cache._KNOWN, "FxGraphCache", ("what a later release calls it",))
     entries = frozen_cache.cache_entries.__wrapped__()
     assert [each[1:] for each in entries] == [("fx_graph_cache", False)]

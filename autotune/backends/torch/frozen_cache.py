@@ -9,12 +9,17 @@ the cache serves all weights of the same shapes. Left alone (2.13), it serves to
   answer with the former one. Such numbers are part of the key here.
 * Two constants that are the same memory are one in the code. Which ones are is part of the key here.
 * What inductor computes from weights while it writes the code (templates of max-autotune pack them in a way of their
-  own) is cached with its values, whatever the weights are then. Such a graph is not cached here.
+  own) is cached with its values, whatever the weights are then. Here such a graph is found by the very same weights
+  alone: its key has their values.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,9 +29,9 @@ from torch._inductor import codecache, compile_fx
 from autotune.backends.torch.compiler import Entry
 
 _KNOWN = {
-    "CacheabilityValidator": "check_tensor",
-    "FxGraphCachePickler": "_reduce_tensor",
-    "FxGraphCache": "_save_graph",
+    "CacheabilityValidator": ("check_tensor",),
+    "FxGraphCachePickler": ("_reduce_tensor",),
+    "FxGraphCache": ("load_with_key", "_save_graph", "_get_tmp_dir_for_key"),
 }
 _is_frozen: Any = getattr(codecache, "is_frozen_param", None)
 """PyTorch's own mark of what freezing made a constant, which inductor takes from the model at hand."""
@@ -35,7 +40,9 @@ _is_frozen: Any = getattr(codecache, "is_frozen_param", None)
 @functools.cache
 def cache_entries() -> tuple[Entry, ...]:
     """What is set while a frozen graph is compiled. A release that is made otherwise caches none."""
-    is_known = all(hasattr(getattr(codecache, owner, None), method) for owner, method in _KNOWN.items())
+    is_known = all(
+        hasattr(getattr(codecache, owner, None), method) for owner, methods in _KNOWN.items() for method in methods
+    )
     if not is_known or _is_frozen is None:
         return ((inductor, "fx_graph_cache", False),)
     return (
@@ -78,11 +85,65 @@ def _pickler() -> type:
 
 
 def _cache() -> type:
+    keys: dict[str, str] = {}
+    """Of the graphs that are being compiled: the usual key -> that with the values of the weights."""
+
     class Cache(codecache.FxGraphCache):
+        @staticmethod
+        def load_with_key(key: str, *args: Any, **kwargs: Any) -> Any:
+            if not _is_kept(key):
+                digest = _digest(kwargs["constants"].gm)
+                if digest is not None:
+                    keys[key] = f"{key}-{digest}"
+                    if _is_kept(keys[key]):
+                        key = keys.pop(key)
+            return codecache.FxGraphCache.load_with_key(key, *args, **kwargs)
+
         @staticmethod
         def _save_graph(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
             """`constants` holds those that are not taken from the model."""
-            if not compiled_graph.constants:
+            with_values = keys.pop(key, None)
+            own = compiled_graph.constants
+            if not own:
                 codecache.FxGraphCache._save_graph(key, compiled_graph, *args, **kwargs)
+            elif with_values is not None and all(map(_is_plain, own.values())):
+                codecache.FxGraphCache._save_graph(with_values, compiled_graph, *args, **kwargs)
 
     return Cache
+
+
+def _is_kept(key: str) -> bool:
+    return Path(codecache.FxGraphCache._get_tmp_dir_for_key(key)).is_dir()
+
+
+def _is_plain(value: Any) -> bool:
+    """Can be written to a file and read back as it is."""
+    return type(value) is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided
+
+
+def _digest(graph: torch.fx.GraphModule) -> str | None:
+    """Of the values of all constants; their types and shapes are in every key. None where they cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        for tensor in _constants(graph):
+            dense = tensor.detach().to_dense() if tensor.is_mkldnn else tensor.detach()
+            digest.update(dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    except (RuntimeError, TypeError):
+        return None
+    return digest.hexdigest()
+
+
+def _constants(graph: torch.fx.GraphModule) -> Iterator[torch.Tensor]:
+    for module in graph.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            value = attrgetter(node.target)(module) if node.op == "get_attr" else None
+            if isinstance(value, torch.Tensor) and not _is_packed_for_mkl(node):
+                yield value
+
+
+def _is_packed_for_mkl(node: Any) -> bool:
+    """Its unused bytes differ from process to process. The weight that it was made of is a constant beside it."""
+    return all(
+        str(user.target).startswith("mkl._mkl_linear") and user.args[1] is node and user.args[2].op == "get_attr"
+        for user in node.users
+    )
