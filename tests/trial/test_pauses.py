@@ -66,7 +66,8 @@ def test_what_was_paused_while_it_started(folder):
     progress = StageReporter(folder)
     progress.enter(Stage.BUILD)
     age_s = time.time() - psutil.Process().create_time()
-    assert progress.spent_s()[Stage.START] == pytest.approx(age_s - 1.0, abs=0.5)
+    # psutil knows the second in which the machine was started, no more.
+    assert progress.spent_s()[Stage.START] == pytest.approx(age_s - 1.0, abs=1.5)
 
 
 @pytest.fixture

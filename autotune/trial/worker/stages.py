@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
@@ -35,8 +36,7 @@ class StageReporter:
         self.stage = Stage.START
         self.running_s = self.without_pauses(time.monotonic)
         """Seconds for which the process was not paused; only differences mean something."""
-        # Only the age of a process is measured by the wall clock. It was not paused before it was there.
-        self._entered = time.monotonic() - max(time.time() - psutil.Process().create_time(), 0.0)
+        self._entered = time.monotonic() - _age_s()  # It was not paused before it was there.
         self._spent_s: dict[Stage, float] = {}
 
     def enter(self, stage: Stage) -> None:
@@ -101,6 +101,15 @@ class StageReporter:
         now = self.running_s()
         self._spent_s[self.stage] = self._spent_s.get(self.stage, 0.0) + now - self._entered
         self._entered = now
+
+
+def _age_s() -> float:
+    """Seconds since this process began. The wall clock knows the second in which the system was started, no more."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        after_the_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begun_s = int(after_the_name[19]) / os.sysconf("SC_CLK_TCK")
+        return max(time.clock_gettime(time.CLOCK_BOOTTIME) - begun_s, 0.0)
+    return max(time.time() - psutil.Process().create_time(), 0.0)
 
 
 class Turns:
