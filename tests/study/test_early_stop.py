@@ -14,9 +14,11 @@ from autotune.results.result import result_of
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.open import open_study
+from autotune.study.records import StopReason
 from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
 from autotune.tuning.events import SearchEnded, TrialStarted
 from autotune.tuning.loop import Tuner
+from autotune.tuning.pruning import MOST_EXTRA
 from tests.conftest import ScriptedTrials, with_latency
 
 NAMES = [f"k{number}" for number in range(7)]
@@ -91,9 +93,11 @@ def test_it_does_not_stop_before_the_best_is_found(study, tune):
 
 
 def test_a_used_up_budget_is_no_early_stop(study, tune):
-    """A search that ends with its last trial says nothing of the kind."""
+    """A search that ends with its last trial says nothing of the kind. Which config it ends with differs between
+    processors, and with it the trials that look for a simpler one."""
     tune(study, mixed, num_trials=FEWEST_TRIALS - 1)
-    assert study.num_recorded() == FEWEST_TRIALS - 1
+    assert study.stop_reason is StopReason.TRIALS
+    assert 0 <= study.num_recorded() - (FEWEST_TRIALS - 1) <= MOST_EXTRA
     assert not stops(tune.events)
     assert study.early_stop is None
 
