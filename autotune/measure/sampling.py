@@ -52,7 +52,7 @@ class SamplingPlan(Record):
     """The warm-up has settled when the medians of its last two windows differ by less than this share."""
     min_samples: PositiveInt = 30
     max_samples: PositiveInt = 500
-    max_sampling_s: PositiveFloat = 4.0
+    max_sampling_s: PositiveFloat = 2.0
     precision: PositiveFloat = 0.005
     """Sampling ends when half the 95 % interval of the median is below this share of the median."""
     min_sampling_s: PositiveFloat = 0.2

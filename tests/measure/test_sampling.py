@@ -40,10 +40,10 @@ class Script:
 
 
 def test_the_plan_is_the_documented_one() -> None:
-    """A median is known to 0.5 % or sampled for 4 s, a turn takes 0.1 s."""
+    """A median is known to 0.5 % or sampled for 2 s, a turn takes 0.1 s."""
     assert SamplingPlan() == SamplingPlan(
         min_warmup_calls=3, max_warmup_s=5.0, settled_spread=0.05,
-        min_samples=30, max_samples=500, max_sampling_s=4.0, precision=0.005, fewest_samples=3,
+        min_samples=30, max_samples=500, max_sampling_s=2.0, precision=0.005, fewest_samples=3,
         min_sampling_s=0.2, longest_s=None,
         turn_s=0.1, fewest_in_turn=2,
     )  # fmt: skip
