@@ -8,7 +8,8 @@ from autotune.measure.measurement import Outcome
 from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runner import Runner, repeat_command
+from autotune.trial.runner.repeat_command import repeat_command
+from autotune.trial.runner.runner import Runner
 from autotune.tuning.session import trial_request
 
 

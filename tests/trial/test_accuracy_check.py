@@ -12,7 +12,8 @@ from autotune.errors import AutotuneError
 from autotune.measure.accuracy import load_reference, save_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runner import Runner, repeat_command
+from autotune.trial.runner.repeat_command import repeat_command
+from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.accuracy_check import OutputGate, WrongResultError, check
 
 NAN, INF = float("nan"), float("inf")

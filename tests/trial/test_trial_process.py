@@ -18,7 +18,8 @@ from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.orphans import MARK_VARIABLE
-from autotune.trial.runner.runner import Runner, repeat_command
+from autotune.trial.runner.repeat_command import repeat_command
+from autotune.trial.runner.runner import Runner
 from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY, own_children
 
 ENDINGS = [
