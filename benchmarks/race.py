@@ -39,6 +39,8 @@ class ToolRun:
     """What somebody who knows the answer would need: the untuned trial, the winner's, and two blocks of both."""
     over_loop: float | None
     num_cores: int
+    spared_s: float = 0.0
+    """Of compiling, what the trials found done: imports, and kernels of earlier ones (`compile_spared_s`)."""
 
     @property
     def found(self) -> bool:
@@ -170,7 +172,8 @@ def section(records: Sequence[Run]) -> str:
         "that any run has found (a config's latency is the median of its trials); it does not know that it may stop "
         f"there, and proves nothing. *Simulated*: {SIMULATED_LOOPS} loops with the same sampler on the records of the "
         "real ones, since one loop has luck. *Oracle*: what somebody who knows the winner would need, its cold trial, "
-        f"the untuned one and {ORACLE_BLOCKS} blocks."
+        f"the untuned one and {ORACLE_BLOCKS} blocks. *Spared*: seconds of compiling that trials found done, since the "
+        "compiler was imported before the fork and earlier trials had compiled the same kernels."
     )
     parts = [about, _times(race), _features(race), _slots_table(race)]
     return "\n\n".join(filter(None, parts))
@@ -204,7 +207,8 @@ def _row(name: str, seconds: Sequence[float], words: str) -> list[str]:
 def _answer(found: ToolRun) -> str:
     ratio = "" if found.over_loop is None else f", {found.over_loop:.3f} times as fast as the loops' best"
     config = " ".join(f"{name}={value}" for name, value in (found.config or {}).items() if value is not None)
-    return f"{found.verdict} in {found.num_trials} trials ({found.trials_s:.0f} s){ratio}: {config}"
+    spared = f", {found.spared_s:.0f} s spared" if found.spared_s else ""
+    return f"{found.verdict} in {found.num_trials} trials ({found.trials_s:.0f} s{spared}){ratio}: {config}"
 
 
 def _features(race: Race) -> str:

@@ -179,6 +179,7 @@ def _tool(case: Case) -> ToolRun:
             oracle_s=oracle_s(document),
             over_loop=_over_loop(product, [each for each in loops if isinstance(each, LoopRun)]),
             num_cores=num_usable_cores(),
+            spared_s=sum(each["spared_s"] for each in _measured(document)),
         )
 
 
@@ -199,14 +200,20 @@ def oracle_s(document: Document) -> float | None:
     start_s = floor.get("start_s") or measured[untuned]["seconds"]
     turns_s = 2 * measured[untuned]["run_s"]
     block_s = 2 * start_s + confirmation["compile_warm_s"] + turns_s
-    return float(measured[untuned]["seconds"] + measured[winner]["seconds"] + ORACLE_BLOCKS * block_s)
+    cold_s = measured[winner]["seconds"] + measured[winner]["spared_s"]
+    return float(measured[untuned]["seconds"] + cold_s + ORACLE_BLOCKS * block_s)
 
 
 def _measured(document: Document) -> list[dict[str, Any]]:
-    """Number and seconds of each measured trial, and those of its calls."""
+    """Number and seconds of each measured trial, those of its calls, and those that it was spared."""
     outcomes = [(each["number"], each["outcome"]) for each in document["trials"]]
     return [
-        {"number": number, "seconds": sum(told["stage_s"].values()), "run_s": told["stage_s"].get("run", 0.0)}
+        {
+            "number": number,
+            "seconds": sum(told["stage_s"].values()),
+            "run_s": told["stage_s"].get("run", 0.0),
+            "spared_s": told["compile_spared_s"],
+        }
         for number, told in outcomes
         if told and told["kind"] == "measurement"
     ]

@@ -166,6 +166,9 @@ class ScriptedTrials:
     def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
         return folders[0]
 
+    def next_block(self) -> None:
+        """All are alike."""
+
     def drop_prepared(self) -> None:
         """There is nothing to end."""
 

@@ -19,6 +19,7 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.diagnosis import BreakKind, Compilations
 from autotune.measure.profile import Profile
+from autotune.measure.sampling import Clock
 from autotune.workload.arguments import Arguments
 
 Capability = TypeVar("Capability")
@@ -172,6 +173,30 @@ class CompileCache(Protocol):
 
     def build_tools(self) -> dict[str, str]:
         """Compilers and packages besides the framework that decide what the compiled code is -> their versions."""
+
+
+class SharedKernels(Protocol):
+    """What a compiler lets a C++ compiler make of its code, found by name in what earlier trials left."""
+
+    def __call__(
+        self, folder: Path, num_threads: int, clock: Clock, spare: Callable[[float], object]
+    ) -> AbstractContextManager[Any]:
+        """Within: what the folder has is not made again, and what is made is added, with its seconds by `clock`.
+
+        `spare` is told the seconds that something found had taken. So many threads (or processes) compile at a time. A
+        release whose compiler cannot be followed compiles as before.
+        """
+
+
+class ImportedAhead(Protocol):
+    """A compiler that a fork server has imported, which a first call would import otherwise."""
+
+    seconds: float
+    """That the import took, of a processor's time."""
+
+    def adopt(self, cache: str) -> None:
+        """In a fork: what the import kept of folders (for temporary files, caches, the working folder) are those of
+        now. `cache` is the folder of `Backend.cache_variables`."""
 
 
 class Profiler(Protocol):

@@ -30,6 +30,7 @@ from autotune.backends.capabilities import (
     Profiler,
     Regions,
     ShapeStrategies,
+    SharedKernels,
     Training,
 )
 from autotune.backends.undo import UndoLog
@@ -80,6 +81,7 @@ class Backend(Protocol):
     regions: Regions | None = None
     versions: PerShape | None = None
     compile_cache: CompileCache | None = None
+    shared_kernels: SharedKernels | None = None
     profile: Profiler | None = None
     program: Fingerprint | None = None
     capture_despite: BreakCapture | None = None

@@ -65,6 +65,8 @@ class BackendEntry:
     """Module that writes a live model to a file (see `SavedModels`); None: such a model cannot be tuned as it is."""
     toolchain: str | None = None
     """Program (see `module_command`) that makes what its compiler needs for every compile on CPU: see `toolchain`."""
+    imports_ahead: str | None = None
+    """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`."""
     options: tuple[str, ...] = ()
     """Beginnings of the names of knobs that are options of its compiler, as in `inductor.NAME`: see `check_option`."""
     bundled_only_for_tests: bool = False
@@ -72,6 +74,11 @@ class BackendEntry:
     """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
     search_space: Path | None = None
     """Its space file; None: the bundled `search_spaces/<framework>.yaml`, or what is given with `--space`."""
+
+    @property
+    def preloaded(self) -> tuple[str, ...]:
+        """What a fork server imports: `preload` and `imports_ahead`."""
+        return tuple(each for each in (self.preload, self.imports_ahead) if each is not None)
 
     def picks(self, config: Config) -> bool:
         """Its compiler times candidates under this config."""
@@ -101,16 +108,13 @@ BACKENDS: dict[str, BackendEntry] = {
             {"coordinate_descent_tuning": True},
         ),
         picks_in_each_process=({"cudnn_benchmark": True},),
-        # A ViT on CPU: 5.6 of 10.5, 5.4 of 7.9, 4.1 of 10.3 s ("First call from an artifact" in docs/benchmarks.md).
-        warm_shares=(
-            ({"execution": "compile", "freezing": True, "cpp_wrapper": True}, 0.53),
-            ({"execution": "compile", "freezing": True}, 0.69),
-            ({"execution": "compile"}, 0.40),
-        ),
+        # A ViT on two cores, in forks: 11.2 of 64 s (frozen, max-autotune), 4.4 of 29.6 s (docs/decisions/0042).
+        warm_shares=(({"execution": "compile", "freezing": True}, 0.18), ({"execution": "compile"}, 0.15)),
         reports="autotune.backends.torch.break_kinds",
         capturable=(BreakKind.SCALAR, BreakKind.DATA_SHAPE, BreakKind.PRINT),
         saved_models="autotune.backends.torch.saved_model",
         toolchain="backends.torch.toolchain",
+        imports_ahead="autotune.backends.torch.imported_ahead",
         options=("inductor", "dynamo"),
     ),
     "mindspore": BackendEntry(

@@ -201,6 +201,9 @@ class Measurement(Record):
     compile_s: float
     """First call minus a steady call, and so the second where something is recorded in it (`second_call_s`): cold,
     unless the request let earlier caches stand. See `compiled_from`. Under traffic it is about the first pass."""
+    compile_spared_s: NonNegativeFloat = 0.0
+    """Part of `first_call_s`, and so of a `compile_s` of its own, that other processes paid, as measured there: a fork
+    server that had imported the compiler, and earlier trials whose kernels were found."""
     peak_memory_bytes: int | None
     """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
     compile_peak_memory_bytes: int | None
@@ -243,6 +246,11 @@ class Measurement(Record):
     def scale(self) -> float:
         """What its seconds are multiplied by before they are compared with those of other trials of the study."""
         return 1.0 if self.worker is None else self.worker.scale
+
+    @property
+    def compile_stage_s(self) -> float:
+        """Seconds of the stage in which it compiles, had nothing been spared."""
+        return self.stage_s.get(Stage.COMPILE, self.first_call_s - self.compile_spared_s) + self.compile_spared_s
 
     @cached_property
     def latency(self) -> Latency:

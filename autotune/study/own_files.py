@@ -45,8 +45,9 @@ _OF_A_RUN = frozenset({OUTCOME_FILE, PROFILE_FILE, TRACE_FILE, KEY_FILE, "stage"
 _TREES = frozenset({"cache", "scratch", "kept", KEPT_CACHES, FIRST_CRASH})
 """Compilers write into these as they like: they are removed with all that is in them."""
 _BLOCK = re.compile(r"block-\d+")
-_CACHE = re.compile(r"\d{4,}(\.whole)?")
-"""A trial's cache on the shelf, and the mark that it is whole."""
+KERNELS = "kernels"
+_CACHE = re.compile(rf"\d{{4,}}(\.whole)?|{KERNELS}")
+"""A trial's cache on the shelf, and the mark that it is whole; what all trials share."""
 _HALF_WRITTEN = re.compile(r"\.(.+)\.\d+\.partial")
 
 

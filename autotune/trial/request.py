@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.config import Config
 from autotune.measure.accuracy import ReferencePrecision, default_tolerance
@@ -53,6 +53,13 @@ class ShippedCache(Record):
     home: str
 
 
+class Kernels(Record):
+    """A folder (absolute) with kernels that earlier trials compiled, and the number of threads that compile."""
+
+    folder: str
+    num_threads: PositiveInt
+
+
 class Changes(TypedDict, total=False):
     """The fields of a `TrialRequest` that a copy may differ in, so that a type checker sees their names."""
 
@@ -60,6 +67,7 @@ class Changes(TypedDict, total=False):
     cache: str
     cold: bool
     toolchain: str | None
+    kernels: Kernels | None
     compiled_before: ColdCompile | None
     keep_cache_in: str | None
     shipped: ShippedCache | None
@@ -92,6 +100,8 @@ class TrialRequest(Record):
     """Empty the cache folder first."""
     toolchain: str | None = None
     """Absolute path of the files that the compiler needs for every model, made once (see `toolchain`)."""
+    kernels: Kernels | None = None
+    """None: each trial compiles all of its own, with as many threads as the framework's compiler takes by itself."""
     compiled_before: ColdCompile | None = None
     """The compile that left the caches, if they are a copy: its cold figures are recorded for this trial."""
     keep_cache_in: str | None = None
@@ -144,6 +154,10 @@ class TrialRequest(Record):
 
     def with_toolchain(self, folder: Path) -> TrialRequest:
         return self._but(toolchain=str(folder))
+
+    def with_kernels(self, folder: Path, num_threads: int) -> TrialRequest:
+        """What is compiled is found in the folder, or added to it."""
+        return self._but(kernels=Kernels(folder=str(folder), num_threads=num_threads))
 
     def keeping_cache_in(self, folder: Path) -> TrialRequest:
         """What the first call compiles is kept in the folder."""

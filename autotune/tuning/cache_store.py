@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from autotune.study.own_files import clear_caches
+from autotune.study.own_files import KERNELS, clear_caches
 
 MAX_KEPT_BYTES = 2 * 2**30
 """Of all caches on the shelf together. One of inductor's holds 1 to 3 MiB here; with frozen weights in it, a model."""
@@ -36,6 +36,11 @@ class CacheStore:
     def clear(self) -> None:
         """Remove all caches that there are, markers first."""
         clear_caches(self._folder)
+
+    @property
+    def kernels(self) -> Path:
+        """Folder of the kernels that all trials share; absolute, and there only once somebody makes it."""
+        return (self._folder / KERNELS).resolve()
 
     def place(self, number: int) -> Path:
         """Where a trial's own cache belongs; absolute, and there only once somebody makes it."""

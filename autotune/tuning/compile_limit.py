@@ -59,7 +59,7 @@ def _compile_s(record: TrialRecord, config: Config) -> float | None:
         return None
     if outcome.diagnosis.compiled is False or outcome.compiled_from is not None:
         return None
-    return outcome.stage_s.get(Stage.COMPILE)
+    return outcome.compile_stage_s if Stage.COMPILE in outcome.stage_s else None
 
 
 def _beyond_others(median_s: float) -> CompileLimit:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autotune.backends.registry import entry_of
 from autotune.config import Config
+from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.objective import Objective
@@ -23,7 +24,7 @@ from autotune.trial.runner.many_devices import ManyDevices
 from autotune.trial.runner.trials import PreparedTrials, Trials
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
-from autotune.tuning.jobs import num_jobs_in
+from autotune.tuning.jobs import may_compile_ahead, num_jobs_in
 
 PIPELINED_CALLS = 8
 _OF_SINGLE_CALLS = frozenset({"latency", "p90", "p99", "total"})
@@ -87,6 +88,15 @@ class Session:
         self._prepared[folder.path] = (self.deadline.clock(), limits)
         self.prepared_trials.prepare(folder, request.limited_to(limits))
 
+    def with_kernels(self, request: TrialRequest) -> TrialRequest:
+        """The request, whose compiler finds the kernels that earlier trials of this run compiled.
+
+        As many threads compile as there are cores for each of the trials that compile side by side.
+        """
+        if request.untuned or self.devices is not None or not may_compile_ahead(self.study):
+            return request
+        return request.with_kernels(self.caches.kernels, max(num_usable_cores() // self.num_jobs, 1))
+
     def untuned_again(self, name: str, framework: str | None = None) -> tuple[TrialFolder, TrialRequest]:
         """Folder and request of a run of the untuned model, of a named framework's if given, that is no trial."""
         folder = TrialFolder((self.study.folder / "again" / name).resolve())
@@ -110,6 +120,7 @@ class Session:
         contestants = []
         for name, number, config in entries:
             request = trial_request(self.study, number, config, TrialFolder(folder / name), self.budget)
+            request = self.with_kernels(request)
             cache, cold = (folder / "cache" / name).resolve(), self.objective.compiles_cold
             if not cold:
                 self.caches.copy(number, cache)

@@ -49,7 +49,7 @@ class TrialQueue:
         limit = self._compile_limit(asked)
         if limit is not None:
             request = request.limited_to(limit.applied(request.limits))
-        request = with_reuse(request, session.study, session.caches)
+        request = session.with_kernels(with_reuse(request, session.study, session.caches))
         try:
             is_ahead = session.num_jobs > 1
         except BaseException:  # No worker is left.

@@ -14,14 +14,14 @@ from autotune.tuning.session import Session
 
 def block_shares(session: Session, record: TrialRecord) -> tuple[float, float]:
     """In the first block of a confirmation, which begins with the caches of this run's trials, and in a later one. Of
-    what the trial's own compile stage took, which may have begun with the caches of another trial."""
+    what the trial's own compile stage took, which may have begun with the caches of another trial, or found kernels."""
     measured = record.measurement
-    cold = 1.0
-    if measured.compiled_from is not None:
-        cold = max(measured.compile_s / max(_stage_s(measured), 1e-9), 1.0)
+    own_s = max(_stage_s(measured), 1e-9)
+    has_caches = measured.compiled_from is not None
+    cold = max(measured.compile_s / own_s, 1.0) if has_caches else 1.0
     if session.objective.compiles_cold:
         return cold, cold
-    warm = 1.0 if measured.compiled_from is not None else warm_share(session.study, record)
+    warm = 1.0 if has_caches else warm_share(session.study, record) * measured.compile_stage_s / own_s
     return (warm if session.caches.holds(record.number) else cold), warm
 
 
@@ -37,7 +37,7 @@ def warm_share(study: Study, record: TrialRecord) -> float:
 
 def _seen_share(study: Study, record: TrialRecord) -> float | None:
     """Of a trial that began with this one's caches, or of an earlier confirmation; None where there was none."""
-    cold_s = _stage_s(record.measurement)
+    cold_s = record.measurement.compile_stage_s
     if cold_s <= 0:
         return None
     for each in study.records():

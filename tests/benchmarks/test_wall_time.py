@@ -153,12 +153,15 @@ def test_the_goals_are_judged_by_medians():
 
 
 def test_the_oracle_is_computed_from_a_study_s_records():
-    """The untuned trial, the winner's, and two blocks of a start and a turn of each and a warm compile."""
+    """The untuned trial, the winner's as if nothing had been spared, and two blocks of a start and a turn of each and a
+    warm compile."""
 
-    def trial(number, **stage_s):
-        return {"number": number, "outcome": {"kind": "measurement", "stage_s": stage_s}}
+    def trial(number, spared_s=0.0, **stage_s):
+        told = {"kind": "measurement", "stage_s": stage_s, "compile_spared_s": spared_s}
+        return {"number": number, "outcome": told}
 
-    trials = [trial(0, start=2.0, run=1.0), {"number": 1, "outcome": None}, trial(2, start=2.0, compile=20.0, run=1.0)]
+    winner = trial(2, start=2.0, compile=15.0, run=1.0, spared_s=5.0)
+    trials = [trial(0, start=2.0, run=1.0), {"number": 1, "outcome": None}, winner]
     told = {"trials": trials, "best": {"trial": 2}, "noise_floor": {"start_s": 3.0}}
     confirmed = {**told, "confirmation": {"compile_warm_s": 10.0}}
     assert oracle_s(confirmed) == 3.0 + 23.0 + 2 * (2 * 3.0 + 10.0 + 2 * 1.0)

@@ -230,6 +230,9 @@ def test_processes_of_a_block_become_warm_beside_each_other(runner, trial, tmp_p
         def __init__(self):
             self.did = []
 
+        def next_block(self):
+            self.did.append("block")
+
         def prepare_live(self, folder, request):
             self.did.append("prepare")
             runner.prepare_live(folder, request)
@@ -251,9 +254,9 @@ def test_processes_of_a_block_become_warm_beside_each_other(runner, trial, tmp_p
     )  # fmt: skip
     assert run.run(lambda _: True) is not None
     expected = {
-        1: ["hold"] * 3,
-        2: ["prepare", "prepare", "hold", "prepare", "hold", "hold"],
-        9: ["prepare"] * 3 + ["hold"] * 3,
+        1: ["block", *["hold"] * 3],
+        2: ["block", "prepare", "prepare", "hold", "prepare", "hold", "hold"],
+        9: ["block", *["prepare"] * 3, *["hold"] * 3],
     }
     assert noting.did == expected[num_jobs] * 2
     assert [len(each.samples.turns) for block in run.blocks for each in block.values()] == [3] * 6

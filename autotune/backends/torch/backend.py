@@ -28,6 +28,7 @@ from autotune.backends.torch.capabilities import (
     TorchProxies,
     TorchRegions,
     TorchShapes,
+    TorchSharedKernels,
     TorchTraining,
     cache_variables,
 )
@@ -72,6 +73,7 @@ class TorchBackend(Backend):
     shapes = TorchShapes()
     regions = TorchRegions()
     compile_cache = TorchCompileCache()
+    shared_kernels = TorchSharedKernels()
     proxies = TorchProxies()
 
     def __init__(self) -> None:

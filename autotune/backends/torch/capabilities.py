@@ -24,6 +24,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.environment import package_version
 from autotune.measure.diagnosis import Compilations
+from autotune.measure.sampling import Clock
 from autotune.workload.arguments import Arguments
 from autotune.workload.regions import Region
 
@@ -109,6 +110,17 @@ class TorchCompileCache:
         versions = {name: package_version(name) for name in ("triton", "torch-npu", "triton-ascend")}
         tools = {"C++ compiler": _cpp_compiler(), "CUDA": torch.version.cuda, "ROCm": torch.version.hip, **versions}
         return {name: version for name, version in tools.items() if version is not None}
+
+
+class TorchSharedKernels:
+    """See `SharedKernels`."""
+
+    def __call__(
+        self, folder: Path, num_threads: int, clock: Clock, spare: Callable[[float], object]
+    ) -> AbstractContextManager[Any]:
+        from autotune.backends.torch.shared_kernels import shared_kernels  # Imports the compiler.
+
+        return shared_kernels(folder, num_threads, clock, spare)
 
 
 class TorchProxies:

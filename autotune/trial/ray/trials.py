@@ -32,14 +32,14 @@ from autotune.trial.ray.parcel import order_for
 from autotune.trial.ray.parcels import Parcels, outcome_in
 from autotune.trial.ray.worker_caches import keep, kept_for
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.many_devices import Machine, UntunedAgain, WorkerLostError
+from autotune.trial.runner.many_devices import Machine, ManyDevices, UntunedAgain, WorkerLostError
 from autotune.trial.runner.trials import LiveTrial, StageCallback
 
 Tell = Callable[[str, str, bool], None]
 """Told the name of a worker, what it does or what happened to it, and whether that is worth a line that stays."""
 
 
-class ClusterTrials:
+class ClusterTrials(ManyDevices):
     """See `ManyDevices`. A context manager: no worker is left behind.
 
     `untuned` is the study's untuned trial where it has one. `time_untuned_by` is called before the first trial.

@@ -152,6 +152,8 @@ class BlockedRun:
     def _measure_block(self) -> None:
         begun = self.deadline.clock()
         number = len(self.blocks) + 1
+        if self.prepared_trials is not None and any(not each.request.untuned for each in self.contestants):
+            self.prepared_trials.next_block()
         live = self._start_all(number, self._starting_order(number))
         is_whole = len(live) == len(self.contestants) and self._give_turns(live, random.Random(f"{self.seed}.{number}"))
         outcomes = {name: trial.finish() for name, trial in live.items()}

@@ -6,7 +6,6 @@ that is being timed.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,10 +14,10 @@ from typing import Any, Literal
 from autotune.backends.registry import entry_of, framework_version
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
-from autotune.trial.command import module_command, package_path
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner.exit_status import ProcessExit, num_oom_kills, outcome_of, require_disk
+from autotune.trial.runner.following import Following
 from autotune.trial.runner.supervisor_process import SupervisorProcess
 from autotune.trial.runner.trials import LiveTrial, StageCallback
 from autotune.trial.toolchain import ensure_toolchain
@@ -35,8 +34,9 @@ class Runner:
     """Runs trials of one framework. A context manager: no process is left behind.
 
     `variables` are set before any Python of a trial starts. `preload` forks trials from a process that has imported the
-    framework; `run` with `fresh=True`, and `hold`, start a new Python anyway. The supervisor's output goes to the file
-    `log`; with None it goes to this process's stderr, and so does the trials' output (`echo`).
+    framework; `run` with `fresh=True`, and `hold` before the first `next_block`, start a new Python anyway. The
+    supervisor's output goes to the file `log`; with None it goes to this process's stderr, and so does the trials'
+    output (`echo`).
 
     Prepared trials compile beside each other and beside the one that is run, and are paused whenever a process is
     timed. `on_queued` is called whenever one waits for the device, which a trial of another run has.
@@ -54,10 +54,12 @@ class Runner:
         self._entry = entry_of(framework)
         self._on_queued = on_queued
         self._framework = framework
-        self._module = (self._entry.preload or "") if preload else ""
+        self._modules = self._entry.preloaded if preload else ()
         self._variables = {**self._entry.process_variables, **variables}
         self._log = log
         self._supervisor: SupervisorProcess | None = None
+        self._following = Following()
+        self._holds_forks = False
         self._running: dict[str, _Process] = {}
         self._prepared: dict[Path, _Process] = {}
         self._warming: dict[Path, _Process] = {}
@@ -119,6 +121,29 @@ class Runner:
                     return folder
             self.listen()
 
+    def next_block(self) -> None:
+        """Hold forks of one process from now on, and of another one after each call, with a memory layout of its own.
+
+        That of the next block starts already, and rests before this one's first turn. Nothing changes where nothing was
+        imported ahead.
+        """
+        if not self._modules or self._entry.imports_ahead is None or self._running:
+            return
+        self._holds_forks = True
+        following = self._following.take()
+        if following is not None:
+            self.close()
+            self._supervisor = following
+        self._following.begin(self._begin_supervisor)
+
+    def settle(self) -> None:
+        """Wait until nothing starts beside a process that is to be timed."""
+        try:
+            self._following.settle()
+        except BaseException:
+            self.close()
+            raise
+
     def drop_prepared(self) -> None:
         """End the prepared trials that were neither run nor held."""
         for left in (self._prepared, self._warming):
@@ -130,6 +155,7 @@ class Runner:
 
     def close(self) -> None:
         """End the supervisor, which kills all its processes, and wait for that."""
+        self._following.close()
         if self._supervisor is None:
             return
         supervisor, self._supervisor = self._supervisor, None
@@ -182,7 +208,9 @@ class Runner:
             self.send(order=order, folder=str(folder))
 
     def _start_live(self, folder: TrialFolder, request: TrialRequest) -> _Process:
-        return self._start(folder, self._with_toolchain(request), fresh=self._entry.holds_fresh, waits="live")
+        return self._start(
+            folder, self._with_toolchain(request), fresh=self._entry.holds_fresh and not self._holds_forks, waits="live"
+        )
 
     def _start(self, folder: TrialFolder, request: TrialRequest, *, fresh: bool, waits: Waits) -> _Process:
         require_disk(folder.path)
@@ -233,11 +261,16 @@ class Runner:
         made = self._launch(folder, limits, self._entry.toolchain, fresh=True, waits="free", stops=False, echo=False)
         made.wait()
 
+    def _begin_supervisor(self) -> SupervisorProcess:
+        return SupervisorProcess.begin(self._modules, self._variables, self._log)
+
     def _require_supervisor(self, limit_s: float) -> str | None:
         """Start a supervisor if there is none. Returns None, or why it could not be started."""
         if self._supervisor is None:
             try:
-                self._supervisor = SupervisorProcess.start(self._module, self._variables, self._log, limit_s)
+                starting = self._begin_supervisor()
+                starting.wait_until_ready(limit_s)
+                self._supervisor = starting
             except HarnessError as error:
                 return str(error)
         return None
@@ -277,6 +310,7 @@ class _Process:
 
     def turn(self) -> None:
         if self.outcome is None:
+            self._runner.settle()
             self._stage = Stage.RUN
             self._order("turn")
             self.wait_for(Stage.WAIT)
@@ -313,14 +347,3 @@ class _Process:
 
     def _order(self, order: str) -> None:
         self._runner.send(order=order, folder=str(self._folder.path))
-
-
-def repeat_command(folder: TrialFolder, request: TrialRequest) -> str:
-    """A shell command that runs a trial again, without this runner."""
-    variables = {
-        **entry_of(request.workload.framework).process_variables,
-        **request.variables,
-        "PYTHONPATH": package_path(request.variables.get("PYTHONPATH")),
-    }
-    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return " ".join([*settings, shlex.join(module_command("trial.worker.main", str(folder.path)))])

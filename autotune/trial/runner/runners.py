@@ -64,6 +64,10 @@ class Runners:
         (runner,) = self._runners.values()
         return runner.next_ready(folders)
 
+    def next_block(self) -> None:
+        for each in self._runners.values():
+            each.next_block()
+
     def drop_prepared(self) -> None:
         for each in self._runners.values():
             each.drop_prepared()

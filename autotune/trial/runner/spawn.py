@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+from autotune.backends.capabilities import ImportedAhead
 from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.process_start import start_when_possible
@@ -19,7 +20,13 @@ PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
 
 
-def fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int], to_close: list[int]) -> int:
+def fork_worker(
+    folder: TrialFolder,
+    order: dict[str, Any],
+    pipes: dict[str, int],
+    to_close: list[int],
+    ahead: ImportedAhead | None,
+) -> int:
     """Start a trial in a fork of this process, which has imported the framework. Returns the process number."""
     pid = start_when_possible(os.fork)
     if pid:
@@ -34,7 +41,7 @@ def fork_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int
         for name, pipe in pipes.items():
             os.environ[name] = str(pipe)
             os.set_inheritable(pipe, True)  # The worker may restart its Python.
-        code = worker.main([str(folder.path)])
+        code = worker.main([str(folder.path)], ahead)
     finally:
         worker.leave(code)
 

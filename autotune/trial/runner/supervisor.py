@@ -33,6 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from autotune.backends.capabilities import ImportedAhead
 from autotune.errors import HarnessError
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
@@ -57,10 +58,11 @@ _BY_PARENT, _BY_COMPILER = "parent", "compiler"
 class Supervisor:
     """Reads orders from `orders` and writes events to `events` (file descriptors)."""
 
-    def __init__(self, orders: int, events: int, *, preloaded: bool) -> None:
+    def __init__(self, orders: int, events: int, *, preloaded: bool, ahead: ImportedAhead | None = None) -> None:
         self._orders = orders
         self._events = events
         self._preloaded = preloaded
+        self._ahead = ahead
         self._selector = selectors.DefaultSelector()
         self._unread = b""
         self._children: dict[str, Child] = {}
@@ -169,7 +171,7 @@ class Supervisor:
         ours = [each for each in (stages, turns) if each is not None]
         try:
             if self._preloaded and not order["fresh"]:
-                pid = fork_worker(folder, order, for_child, [*ours, *self._descriptors()])
+                pid = fork_worker(folder, order, for_child, [*ours, *self._descriptors()], self._ahead)
             else:
                 pid = start_when_possible(lambda: spawn_worker(folder, order, for_child))
         except HarnessError:
@@ -265,35 +267,38 @@ def _exit(*_: object) -> NoReturn:
     raise SystemExit(1)
 
 
-def _preload(module: str) -> str | None:
-    """Import the module. Returns None if forking is safe afterwards, else why it is not."""
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        # The trial's own import will fail in the same way, with the traceback in its stderr.
-        return f"import {module}: {type(error).__name__}: {error}"
+def _preload(module: str, ahead: str) -> ImportedAhead | None:
+    """Import the framework, and its compiler with the module `ahead` if one is named. Raises where that fails, and
+    HarnessError if forking is not safe afterwards."""
+    importlib.import_module(module)
+    imported: ImportedAhead | None = importlib.import_module(ahead).import_ahead() if ahead else None
     try:
         num_threads = len(os.listdir("/proc/self/task"))
     except OSError:
-        return "the system does not tell the number of threads"
-    return None if num_threads == 1 else f"importing {module} left {num_threads} threads"
+        raise HarnessError("the system does not tell the number of threads") from None
+    if num_threads > 1:
+        raise HarnessError(f"importing {module} left {num_threads} threads")
+    return imported
 
 
 def main(arguments: list[str]) -> None:
-    """`supervisor.py [MODULE]`: orders on stdin, events on stdout, everything else on stderr."""
-    module = arguments[0] if arguments else ""
+    """`supervisor.py [MODULE [AHEAD]]`: orders on stdin, events on stdout, everything else on stderr."""
+    module, ahead = (*arguments, "", "")[:2]
     events = os.dup(1)
     os.dup2(2, 1)  # Output of a framework's import must not mix with the events.
     if not module:
         Supervisor(orders=0, events=events, preloaded=False).serve()
         return
-    why_not = _preload(module)
-    if why_not is not None:
-        # With other threads, neither forking nor preparing a new child is safe: restart without the import.
-        print(f"trials start from a fresh Python each: {why_not}", file=sys.stderr)
+    try:
+        imported = _preload(module, ahead)
+    except Exception as error:
+        # With other threads, neither forking nor preparing a new child is safe: restart with less. Where an import
+        # fails, the trial's own will fail in the same way, with the traceback in its stderr.
+        why = f"{type(error).__name__}: {error}"
+        print(f"trials import {'their compiler' if ahead else module} each for itself: {why}", file=sys.stderr)
         os.dup2(events, 1)
-        os.execv(sys.executable, module_command("trial.runner.supervisor"))
-    Supervisor(orders=0, events=events, preloaded=True).serve()
+        os.execv(sys.executable, module_command("trial.runner.supervisor", *([module] if ahead else [])))
+    Supervisor(orders=0, events=events, preloaded=True, ahead=imported).serve()
 
 
 if __name__ == "__main__":

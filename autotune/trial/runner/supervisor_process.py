@@ -8,7 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -28,24 +28,33 @@ _PRELOAD_ONLY = {"OPENBLAS_NUM_THREADS": "1"}
 class SupervisorProcess:
     """A running supervisor (`runner.supervisor`)."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], modules: Sequence[str]) -> None:
         self._process = process
+        self._modules = modules
+        self._is_ready = False
 
     @classmethod
-    def start(cls, module: str, variables: Mapping[str, str], log: Path | None, limit_s: float) -> SupervisorProcess:
-        """One that has imported `module`, if that is no empty text. Raises HarnessError.
+    def begin(cls, modules: Sequence[str], variables: Mapping[str, str], log: Path | None) -> SupervisorProcess:
+        """One that imports `modules`: a framework's, and that which imports its compiler. Raises HarnessError.
 
         `log` takes its stderr; None: it writes to this process's.
         """
-        process = start_when_possible(lambda: _popen(module, variables, log))
-        if not _says_something(process, limit_s):
-            _kill_session(process)
+        return cls(start_when_possible(lambda: _popen(modules, variables, log)), modules)
+
+    def wait_until_ready(self, limit_s: float) -> None:
+        """It has imported the modules. Raises HarnessError, and kills it, where that takes longer."""
+        if self._is_ready:
+            return
+        if not _says_something(self._process, limit_s):
+            _kill_session(self._process)
             raise HarnessError(
-                f"stopped: importing {module or 'the supervisor'} took longer than {limit_s:.0f} s, the limit of "
-                f"stage {Stage.START}"
+                f"stopped: importing {self._modules[0] if self._modules else 'the supervisor'} took longer than "
+                f"{limit_s:.0f} s, the limit of stage {Stage.START}"
             )
-        _pipe(process.stdout).readline()  # `ready`, or nothing from one that has ended: the first order finds out.
-        return cls(process)
+        _pipe(
+            self._process.stdout
+        ).readline()  # `ready`, or nothing from one that has ended: the first order finds out.
+        self._is_ready = True
 
     @property
     def pid(self) -> int:
@@ -74,8 +83,8 @@ class SupervisorProcess:
             _kill_session(self._process)
 
 
-def _popen(module: str, variables: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
-    added = {name: value for name, value in _PRELOAD_ONLY.items() if module and name not in os.environ}
+def _popen(modules: Sequence[str], variables: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
+    added = {name: value for name, value in _PRELOAD_ONLY.items() if modules and name not in os.environ}
     environment = {
         **os.environ,
         **added,
@@ -86,7 +95,7 @@ def _popen(module: str, variables: Mapping[str, str], log: Path | None) -> subpr
     stderr = None if log is None else log.open("ab")
     try:
         return subprocess.Popen(
-            module_command("trial.runner.supervisor", module),
+            module_command("trial.runner.supervisor", *modules),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

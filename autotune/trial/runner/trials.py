@@ -50,5 +50,10 @@ class PreparedTrials(Trials, Protocol):
     def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
         """Wait until one of these has compiled, or has ended: its `run` or `hold` does not wait for it then."""
 
+    def next_block(self) -> None:
+        """What is held from now on may share what is alike in all processes, such as imports, with what is held until
+        the next call, and shares nothing with what was held before. By default no two processes share anything."""
+        return
+
     def drop_prepared(self) -> None:
         """End the prepared trials that were neither run nor held."""

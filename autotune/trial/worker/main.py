@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from autotune.apply.config_parts import ConfigParts
+from autotune.backends.capabilities import ImportedAhead
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import load_backend
 from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
@@ -27,16 +28,17 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.toolchain import install_toolchain
 from autotune.trial.worker import reference
 from autotune.trial.worker.failures import failure_of
-from autotune.trial.worker.measure import measure
+from autotune.trial.worker.measure import Supervision, measure
 from autotune.trial.worker.stages import GATE_FD_VARIABLE, TURN_FD_VARIABLE, StageReporter, Turns, take_pipe
 
 _RESTARTED = "AUTOTUNE_RESTARTED"
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], ahead: ImportedAhead | None = None) -> int:
     """Run the trial in the folder `arguments[0]`; 0 if it left an outcome of any kind.
 
-    With `reference.ONLY` as a second argument: write the wide reference and measure nothing.
+    With `reference.ONLY` as a second argument: write the wide reference and measure nothing. `ahead` is what the
+    process that this one was forked from has imported.
     """
     if not arguments or arguments[1:] not in ([], [reference.ONLY]):
         print("usage: trial/worker/main.py FOLDER   (a folder that holds request.json)", file=sys.stderr)
@@ -63,8 +65,8 @@ def main(arguments: list[str]) -> int:
     if only_reference:
         job = partial(reference.write, request, enter=progress.enter)
     else:
-        job = partial(measure, request, progress, turns, gate)
-    outcome = run(job, request, progress, folder)
+        job = partial(measure, request, progress, Supervision(turns, gate, ahead))
+    outcome = run(job, request, progress, folder, ahead)
     if outcome is not None:
         folder.write_outcome(outcome)
     if isinstance(outcome, Failure):
@@ -75,13 +77,19 @@ def main(arguments: list[str]) -> int:
 
 
 def run(
-    job: Callable[[Backend], Measurement | None], request: TrialRequest, progress: StageReporter, folder: TrialFolder
+    job: Callable[[Backend], Measurement | None],
+    request: TrialRequest,
+    progress: StageReporter,
+    folder: TrialFolder,
+    ahead: ImportedAhead | None = None,
 ) -> Outcome | None:
     """The result of `job`, or a `Failure` for any exception in it; the traceback goes to stderr."""
     backend: Backend | None = None
     try:
         backend = load_backend(request.workload.framework)
         _use_folders(request, folder, backend)
+        if ahead is not None:
+            ahead.adopt(request.cache)
         return job(backend)
     except BaseException as error:
         traceback.print_exc()

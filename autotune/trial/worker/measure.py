@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from autotune import environment
 from autotune.apply import compile_model
 from autotune.apply.config_parts import ConfigParts
 from autotune.apply.warm_start import key_here, warm_start
-from autotune.backends.capabilities import require
+from autotune.backends.capabilities import ImportedAhead, require
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of
 from autotune.backends.undo import UndoLog
@@ -29,6 +30,7 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import check
 from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.memory import PeakMemory
+from autotune.trial.worker.spared import Spared
 from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject, build_subject
 from autotune.trial.worker.task import task_for
@@ -39,9 +41,16 @@ DEVICE_TIMES_S = 0.2
 """Longest that calls are timed by the device's own clock, and pipelined, each."""
 
 
-def measure(
-    request: TrialRequest, progress: StageReporter, turns: Turns | None, gate: Turns | None, backend: Backend
-) -> Measurement:
+@dataclass(frozen=True)
+class Supervision:
+    """What the process was started with; nothing where it was started by hand."""
+
+    turns: Turns | None
+    gate: Turns | None
+    ahead: ImportedAhead | None
+
+
+def measure(request: TrialRequest, progress: StageReporter, supervision: Supervision, backend: Backend) -> Measurement:
     """Build, compile, check and time the workload under the request's config. Raises on any failure.
 
     A live process takes its samples in `turns`; a prepared one waits at the `gate` before it takes any. On an
@@ -58,27 +67,35 @@ def measure(
     with task.recording():
         device.enter(Stage.COMPILE)
         memory.restart()
-        clock = device.without_waits(progress.without_pauses(backend.clock))
-        start = clock()
+        spared = Spared(
+            request, backend, supervision.ahead, device.without_waits(progress.without_pauses(backend.clock))
+        )
+        start = spared.clock()
         changes = UndoLog()
         for kind in request.without:
             require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
         config = ConfigParts.of(request.config).settings
         replay = outputs = None
-        with _caches_of_the_first_call(request, subject, backend), _alone(request, backend, turns or gate):
+        with (
+            _caches_of_the_first_call(request, subject, backend),
+            spared.found(),
+            _alone(request, backend, supervision.turns or supervision.gate),
+        ):
             step = task.compile(request.config, changes)
             if subject.stream is None:
                 outputs = inputs[0].call(step)
                 backend.synchronise()
             else:
-                replay = first_pass(subject, step, config, backend, clock=clock, wrapping_s=clock() - start)
-        first_call_s = clock() - start if replay is None else replay.cold_s[0]
+                replay = first_pass(
+                    subject, step, config, backend, clock=spared.clock, wrapping_s=spared.clock() - start
+                )
+        first_call_s = spared.clock() - start if replay is None else replay.cold_s[0]
         compile_peak_bytes = memory.peak_bytes()
 
         device.enter(Stage.CHECK)
         if replay is not None:
             outputs = inputs[0].call(step)
-        second = SecondCall(step, backend, clock) if _is_recorded_later(subject, config, backend) else None
+        second = SecondCall(step, backend, spared.clock) if _is_recorded_later(subject, config, backend) else None
         seen = task.observe(second or step, outputs)
         second_call_s = None if second is None else second.seconds
         # What is recorded in the second call is held as well; without one the check is no part of the compile.
@@ -88,10 +105,10 @@ def measure(
 
         program = compile_model.program(backend, model, request.config)
         here = environment.describe(device=backend.device_name(), variables=request.variables)
-        if gate is None or not gate.wait():
+        if supervision.gate is None or not supervision.gate.wait():
             progress.enter(Stage.RUN)
         memory.restart()
-        samples = _take(request, subject, step, backend, turns, device=device)
+        samples = _take(request, subject, step, backend, supervision.turns, device=device)
         peak_bytes = memory.peak_bytes()
         device_times, copies_s = _times_beside(request, subject, step, backend, device)
         device.release()
@@ -118,6 +135,7 @@ def measure(
         compiled_from=None if cold is None else cold.trial,
         replay=replay,
         second_call_s=second_call_s,
+        compile_spared_s=spared.seconds,
         device_times=device_times,
         copies_s=copies_s,
     )

@@ -1,0 +1,121 @@
+"""Dynamo and inductor, imported by a fork server for all trials that it forks.
+
+Some of their modules keep what they read at import: the temporary folder, the cache folder, the working folder. Each
+trial has its own. So the import is made in stand-in folders, whose name then tells which values hold a path of them,
+whatever the release calls these; a fork puts its own folders in their place. Where one cannot be replaced, the import
+is of no use, and trials import for themselves.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autotune.backends.torch.capabilities import cache_variables
+from autotune.errors import HarnessError
+
+_MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
+"""What `torch.compile` imports in its first call, with all that these import."""
+
+Replace = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ImportedAhead:
+    """See `autotune.backends.capabilities.ImportedAhead`."""
+
+    seconds: float
+    _stand_ins: Mapping[str, str]
+    """Kind of folder -> the path in whose place a fork's own is put."""
+    _values: tuple[tuple[str, Replace], ...]
+
+    def adopt(self, cache: str) -> None:
+        own = {"temporary": tempfile.gettempdir(), "cache": cache, "working": os.getcwd()}
+        for value, replace in self._values:
+            own_value = value
+            for kind, stand_in in self._stand_ins.items():
+                own_value = own_value.replace(stand_in, own[kind])
+            replace(own_value)
+
+
+def import_ahead() -> ImportedAhead:
+    """Import the compiler. Raises HarnessError where a path cannot be replaced in a fork."""
+    home = tempfile.mkdtemp(prefix="autotune-imports-")
+    stand_ins = _made_in(home)
+    try:
+        with _in_folders(stand_ins, cache_variables(stand_ins["cache"])):
+            # It may be made beside other work, and does nothing but compute.
+            start = time.process_time()
+            for module in _MODULES:
+                importlib.import_module(module)
+            seconds = time.process_time() - start
+            # It imports some more of torch, and is no part of a first call.
+            importlib.import_module("autotune.backends.torch.backend")
+        return ImportedAhead(seconds, stand_ins, tuple(_values_with(Path(home).name, but_in=stand_ins)))
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _made_in(home: str) -> dict[str, str]:
+    folders = {}
+    for kind in ("temporary", "cache", "working"):
+        folders[kind] = str(Path(home, kind))
+        Path(folders[kind]).mkdir()
+    return folders
+
+
+@contextmanager
+def _in_folders(folders: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[None]:
+    environment, working, temporary = dict(os.environ), os.getcwd(), tempfile.tempdir
+    os.environ.update({"TMPDIR": folders["temporary"], **variables})
+    tempfile.tempdir = None
+    os.chdir(folders["working"])
+    try:
+        yield
+    finally:
+        os.chdir(working)
+        tempfile.tempdir = temporary
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def _values_with(name: str, but_in: object) -> Iterator[tuple[str, Replace]]:
+    """Every string with this name in it that something holds, and what puts another in its place."""
+    waiting = gc.get_objects()
+    while waiting:
+        holder = waiting.pop()
+        if holder is but_in:
+            continue
+        for value in gc.get_referents(holder):
+            if type(value) is str and name in value:
+                yield from ((value, replace) for replace in _replacements(holder, value))
+            elif type(value) in (dict, tuple) and not gc.is_tracked(value):
+                # The collector leaves out what can be in no cycle, such as a tuple of strings.
+                waiting.append(value)
+
+
+def _replacements(holder: Any, value: str) -> list[Replace]:
+    if isinstance(holder, dict) and not _is_of_a_class(holder):
+        return [partial(holder.__setitem__, key) for key, held in holder.items() if held is value]
+    if isinstance(holder, list):
+        return [partial(holder.__setitem__, index) for index, held in enumerate(holder) if held is value]
+    names = [*getattr(holder, "__dict__", ()), *getattr(type(holder), "__slots__", ())]
+    found: list[Replace] = [partial(setattr, holder, name) for name in names if getattr(holder, name, None) is value]
+    if not found:
+        raise HarnessError(f"a {type(holder).__name__} holds a path of the import: {value}")
+    return found
+
+
+def _is_of_a_class(holder: dict[Any, Any]) -> bool:
+    """Python looks names of a class up without its dictionary, which must not be written to."""
+    return "__module__" in holder and "__name__" not in holder

@@ -1,0 +1,111 @@
+"""Dynamo and inductor imported before a fork: what they read of folders at import is the fork's own in it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+
+def run(code, **variables):
+    """What a program prints, in a Python that has imported nothing yet."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", **variables},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+READ = """
+    import torch._dynamo.config, torch._inductor.codecache, torch._dynamo.package
+    for value in (
+        torch._inductor.codecache._HEADER_DIR, torch._dynamo.config.debug_dir_root,
+        torch._dynamo.package.DynamoCache._path_prefix,
+    ):
+        print(value)
+"""
+
+
+def own_folders(home):
+    for name in ("temporary", "cache", "working"):
+        (home / name).mkdir()
+    return f"""
+    import os, tempfile
+    os.environ["TMPDIR"], tempfile.tempdir = {str(home / "temporary")!r}, None
+    from autotune.backends.torch.capabilities import cache_variables
+    os.environ.update(cache_variables({str(home / "cache")!r}))
+    os.chdir({str(home / "working")!r})
+    """
+
+
+def test_a_fork_has_what_a_process_that_imports_for_itself_has(tmp_path):
+    """The three values that 2.13 is known to keep; `test_no_path_of_the_import_is_left` is about all others."""
+    own = own_folders(tmp_path)
+    by_itself = run(own + READ)
+    assert by_itself.count(str(tmp_path)) == 3
+    ahead = """
+    from autotune.backends.torch.imported_ahead import import_ahead
+    imported = import_ahead()
+    assert imported.seconds > 0.1
+    """
+    adopt = f"""
+    imported.adopt({str(tmp_path / "cache")!r})
+    """
+    assert run(ahead + own + adopt + READ) == by_itself
+
+
+def test_no_path_of_the_import_is_left(tmp_path):
+    """In any string that Python's collector reaches."""
+    code = """
+    import gc
+    from autotune.backends.torch import imported_ahead
+    imported = imported_ahead.import_ahead()
+    stand_ins = dict(imported._stand_ins)
+    name = stand_ins["cache"].split("/")[-2]
+    """
+    code += (
+        own_folders(tmp_path)
+        + f"""
+    imported.adopt({str(tmp_path / "cache")!r})
+    del imported
+    found = [
+        value for holder in gc.get_objects() if holder is not stand_ins for value in gc.get_referents(holder)
+        if type(value) is str and name in value and value != name
+    ]
+    print(found)
+    """
+    )
+    assert run(code).strip() == "[]"
+
+
+def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path):
+    (tmp_path / "keeps_it.py").write_text("import os\nKEPT = (os.environ['TMPDIR'],)\n")
+    code = """
+    from autotune.backends.torch import imported_ahead
+    from autotune.errors import HarnessError
+    imported_ahead._MODULES = ("keeps_it",)
+    try:
+        imported_ahead.import_ahead()
+    except HarnessError as error:
+        print(error)
+    """
+    assert "a tuple holds a path of the import" in run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}")
+
+
+def test_environment_and_working_folder_are_as_before(tmp_path):
+    code = """
+    import os, tempfile
+    from autotune.backends.torch.imported_ahead import import_ahead
+    before = dict(os.environ), os.getcwd(), tempfile.gettempdir()
+    import_ahead()
+    assert (dict(os.environ), os.getcwd(), tempfile.gettempdir()) == before
+    print(len(os.listdir("/proc/self/task")), os.listdir(tempfile.gettempdir()))
+    """
+    assert run(code, TMPDIR=str(tmp_path)).split() == ["1", "[]"]
