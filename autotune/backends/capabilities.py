@@ -193,6 +193,8 @@ class ImportedAhead(Protocol):
 
     seconds: float
     """That the import took, of a processor's time."""
+    resident_bytes: int
+    """By which the process grew."""
 
     def adopt(self, cache: str) -> None:
         """In a fork: what the import kept of folders (for temporary files, caches, the working folder) are those of

@@ -54,6 +54,7 @@ def test_a_fork_has_what_a_process_that_imports_for_itself_has(tmp_path):
     from autotune.backends.torch.imported_ahead import import_ahead
     imported = import_ahead()
     assert imported.seconds > 0.1
+    assert imported.resident_bytes > 2**24
     """
     adopt = f"""
     imported.adopt({str(tmp_path / "cache")!r})
@@ -85,8 +86,17 @@ def test_no_path_of_the_import_is_left(tmp_path):
     assert run(code).strip() == "[]"
 
 
-def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path):
-    (tmp_path / "keeps_it.py").write_text("import os\nKEPT = (os.environ['TMPDIR'],)\n")
+@pytest.mark.parametrize(
+    ("kept", "holder"),
+    [
+        ("(os.environ['TMPDIR'],)", "tuple"),
+        ("{os.environ['TMPDIR']: 1}", "dict"),
+        ("frozenset([os.environ['TMPDIR']])", "frozenset"),
+        ("type('Kept', (), {'path': os.environ['TMPDIR']})", "dict"),
+    ],
+)
+def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path, kept, holder):
+    (tmp_path / "keeps_it.py").write_text(f"import gc, os\nKEPT = {kept}\ngc.collect()\n")
     code = """
     from autotune.backends.torch import imported_ahead
     from autotune.errors import HarnessError
@@ -96,7 +106,7 @@ def test_a_path_that_cannot_be_replaced_makes_the_import_useless(tmp_path):
     except HarnessError as error:
         print(error)
     """
-    assert "a tuple holds a path of the import" in run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}")
+    assert f"a {holder} holds a path of the import" in run(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}")
 
 
 def test_environment_and_working_folder_are_as_before(tmp_path):

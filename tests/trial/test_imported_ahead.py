@@ -21,7 +21,7 @@ import os
 from types import SimpleNamespace
 
 def import_ahead():
-    return SimpleNamespace(seconds=3.0, adopt=lambda cache: print(os.getcwd(), cache))
+    return SimpleNamespace(seconds=3.0, resident_bytes=2**40, adopt=lambda cache: print(os.getcwd(), cache))
 """
 FAILS = """
 def import_ahead():
@@ -55,7 +55,7 @@ def make_runner(tmp_path, monkeypatch, make_request):
 
 
 def test_what_the_import_took_is_part_of_what_is_compiled(make_runner, tmp_path, make_request):
-    """Not of the untuned model's first call, and not of the seconds that the trial was at work."""
+    """Its seconds and its memory; not of the untuned model, and not of the seconds that the trial was at work."""
     runner = make_runner(AHEAD)
     folder, request = TrialFolder(tmp_path / "tuned"), make_request(TUNED)
     outcome = runner.run(folder, request)
@@ -63,10 +63,12 @@ def test_what_the_import_took_is_part_of_what_is_compiled(make_runner, tmp_path,
     assert 3.0 < outcome.compile_s < 4.0
     assert 3.0 < outcome.first_call_s < 4.0
     assert outcome.stage_s["compile"] < 3.0
+    assert min(outcome.peak_memory_bytes, outcome.compile_peak_memory_bytes) >= 2**40
     assert outcome.compile_stage_s == pytest.approx(outcome.stage_s["compile"] + 3.0)
     untuned = runner.run(TrialFolder(tmp_path / "again"), make_request())
     assert untuned.compile_spared_s == 0
     assert untuned.first_call_s < 3.0
+    assert max(untuned.peak_memory_bytes, untuned.compile_peak_memory_bytes) < 2**40
     assert folder.stdout.read_text().split() == [str(folder.scratch), request.cache]
 
 

@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from autotune.backends.torch.capabilities import cache_variables
 from autotune.errors import HarnessError
@@ -35,6 +38,7 @@ class ImportedAhead:
     """See `autotune.backends.capabilities.ImportedAhead`."""
 
     seconds: float
+    resident_bytes: int
     _stand_ins: Mapping[str, str]
     """Kind of folder -> the path in whose place a fork's own is put."""
     _values: tuple[tuple[str, Replace], ...]
@@ -55,15 +59,21 @@ def import_ahead() -> ImportedAhead:
     try:
         with _in_folders(stand_ins, cache_variables(stand_ins["cache"])):
             # It may be made beside other work, and does nothing but compute.
-            start = time.process_time()
+            start, resident_bytes = time.process_time(), _resident_bytes()
             for module in _MODULES:
                 importlib.import_module(module)
-            seconds = time.process_time() - start
+            seconds, resident_bytes = time.process_time() - start, _resident_bytes() - resident_bytes
             # It imports some more of torch, and is no part of a first call.
             importlib.import_module("autotune.backends.torch.backend")
-        return ImportedAhead(seconds, stand_ins, tuple(_values_with(Path(home).name, but_in=stand_ins)))
+        values = tuple(_values_with(Path(home).name, but_in=stand_ins))
+        return ImportedAhead(seconds, max(resident_bytes, 0), stand_ins, values)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _resident_bytes() -> int:
+    resident: int = psutil.Process().memory_info().rss
+    return resident
 
 
 def _made_in(home: str) -> dict[str, str]:
@@ -84,6 +94,8 @@ def _in_folders(folders: Mapping[str, str], variables: Mapping[str, str]) -> Ite
         yield
     finally:
         os.chdir(working)
+        # Where an empty text in `sys.path` stands for the working folder.
+        sys.path_importer_cache.pop(folders["working"], None)
         tempfile.tempdir = temporary
         os.environ.clear()
         os.environ.update(environment)
@@ -96,7 +108,8 @@ def _values_with(name: str, but_in: object) -> Iterator[tuple[str, Replace]]:
         holder = waiting.pop()
         if holder is but_in:
             continue
-        for value in gc.get_referents(holder):
+        keys = holder if type(holder) is dict else ()  # The collector does not visit them.
+        for value in (*gc.get_referents(holder), *keys):
             if type(value) is str and name in value:
                 yield from ((value, replace) for replace in _replacements(holder, value))
             elif type(value) in (dict, tuple) and not gc.is_tracked(value):
@@ -105,12 +118,14 @@ def _values_with(name: str, but_in: object) -> Iterator[tuple[str, Replace]]:
 
 
 def _replacements(holder: Any, value: str) -> list[Replace]:
-    if isinstance(holder, dict) and not _is_of_a_class(holder):
-        return [partial(holder.__setitem__, key) for key, held in holder.items() if held is value]
-    if isinstance(holder, list):
-        return [partial(holder.__setitem__, index) for index, held in enumerate(holder) if held is value]
-    names = [*getattr(holder, "__dict__", ()), *getattr(type(holder), "__slots__", ())]
-    found: list[Replace] = [partial(setattr, holder, name) for name in names if getattr(holder, name, None) is value]
+    if isinstance(holder, dict):
+        is_open = not _is_of_a_class(holder)
+        found: list[Replace] = [partial(holder.__setitem__, key) for key in holder if is_open and holder[key] is value]
+    elif isinstance(holder, list):
+        found = [partial(holder.__setitem__, index) for index, held in enumerate(holder) if held is value]
+    else:
+        names = [*getattr(holder, "__dict__", ()), *getattr(type(holder), "__slots__", ())]
+        found = [partial(setattr, holder, name) for name in names if getattr(holder, name, None) is value]
     if not found:
         raise HarnessError(f"a {type(holder).__name__} holds a path of the import: {value}")
     return found

@@ -90,7 +90,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
                     subject, step, config, backend, clock=spared.clock, wrapping_s=spared.clock() - start
                 )
         first_call_s = spared.clock() - start if replay is None else replay.cold_s[0]
-        compile_peak_bytes = memory.peak_bytes()
+        compile_peak_bytes = memory.peak_bytes(spared.resident_bytes)
 
         device.enter(Stage.CHECK)
         if replay is not None:
@@ -99,7 +99,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         seen = task.observe(second or step, outputs)
         second_call_s = None if second is None else second.seconds
         # What is recorded in the second call is held as well; without one the check is no part of the compile.
-        compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes()
+        compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes(spared.resident_bytes)
         errors = check(request, seen, request.tolerance_for(subject.dtypes), task.gate) if request.judged else None
         del outputs, seen
 
@@ -109,7 +109,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
             progress.enter(Stage.RUN)
         memory.restart()
         samples = _take(request, subject, step, backend, supervision.turns, device=device)
-        peak_bytes = memory.peak_bytes()
+        peak_bytes = memory.peak_bytes(spared.resident_bytes)
         device_times, copies_s = _times_beside(request, subject, step, backend, device)
         device.release()
         task.require_sound(step)

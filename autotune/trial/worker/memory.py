@@ -37,13 +37,16 @@ class PeakMemory:
         except OSError:
             self._resettable = False
 
-    def peak_bytes(self) -> int | None:
-        """Peak since `restart`; None where neither a device allocator nor the kernel reports one."""
+    def peak_bytes(self, spared_bytes: int = 0) -> int | None:
+        """Peak since `restart`; None where neither a device allocator nor the kernel reports one.
+
+        `spared_bytes`: what the process holds already that a job's would grow by (`Spared`).
+        """
         device_peak = self._backend.peak_memory_bytes()
         if device_peak is not None:
             return device_peak
         peak = _resident_peak_bytes() if self._resettable else None
-        return None if peak is None else max(peak - self._start_bytes, 0)
+        return None if peak is None else max(peak - self._start_bytes, 0) + spared_bytes
 
 
 def _resident_peak_bytes() -> int | None:

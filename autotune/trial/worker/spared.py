@@ -1,7 +1,8 @@
-"""`Spared`: what a trial's compile finds done, and the seconds that it would have taken.
+"""`Spared`: what a trial's compile finds done, and the seconds and the memory that it would have taken.
 
 A fork server has imported the compiler, and earlier trials have compiled kernels of the same source. A job finds
-neither: these seconds, as they were measured where the work was done, are part of the trial's compile times.
+neither: these seconds, as they were measured where the work was done, are part of the trial's compile times, and what
+the imports hold is part of its peak memory.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Spared:
         self._ahead = ahead
         self._clock = clock
         self.seconds = 0.0
+        self.resident_bytes = 0
+        """Of the imports."""
 
     def clock(self) -> float:
         """The trial's clock, put forward by what was spared so far."""
@@ -39,6 +42,7 @@ class Spared:
             return nullcontext()
         if self._ahead is not None:
             self._add(self._ahead.seconds)
+            self.resident_bytes = self._ahead.resident_bytes
         kernels, find = self._request.kernels, self._backend.shared_kernels
         if kernels is None or find is None:
             return nullcontext()
