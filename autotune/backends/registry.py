@@ -80,6 +80,10 @@ class BackendEntry:
         """What a fork server imports: `preload` and `imports_ahead`."""
         return tuple(each for each in (self.preload, self.imports_ahead) if each is not None)
 
+    def compiles(self, config: Config) -> bool:
+        """Anything: the config does not leave the model as it is."""
+        return not config.matches(self.untuned)
+
     def picks(self, config: Config) -> bool:
         """Its compiler times candidates under this config."""
         return any(config.matches(each) for each in self.picks_by_timing)

@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from autotune.backends.protocol import variables_set
 from autotune.backends.torch.capabilities import cache_variables
 from autotune.errors import HarnessError
 
@@ -86,19 +87,17 @@ def _made_in(home: str) -> dict[str, str]:
 
 @contextmanager
 def _in_folders(folders: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[None]:
-    environment, working, temporary = dict(os.environ), os.getcwd(), tempfile.tempdir
-    os.environ.update({"TMPDIR": folders["temporary"], **variables})
+    working, temporary = os.getcwd(), tempfile.tempdir
     tempfile.tempdir = None
     os.chdir(folders["working"])
     try:
-        yield
+        with variables_set({"TMPDIR": folders["temporary"], **variables}):
+            yield
     finally:
         os.chdir(working)
         # Where an empty text in `sys.path` stands for the working folder.
         sys.path_importer_cache.pop(folders["working"], None)
         tempfile.tempdir = temporary
-        os.environ.clear()
-        os.environ.update(environment)
 
 
 def _values_with(name: str, but_in: object) -> Iterator[tuple[str, Replace]]:

@@ -246,7 +246,7 @@ class Runner:
     def _with_toolchain(self, request: TrialRequest) -> TrialRequest:
         """Make the toolchain before the first config that compiles on a CPU, so that its limits do not include that."""
         entry = self._entry
-        compiles = not request.untuned and not entry.untuned.items() <= request.config.root.items()
+        compiles = not request.untuned and entry.compiles(request.config)
         if entry.toolchain is None or request.workload.device != "cpu" or not compiles:
             return request
         if self._toolchain is None:

@@ -51,9 +51,8 @@ class SupervisorProcess:
                 f"stopped: importing {self._modules[0] if self._modules else 'the supervisor'} took longer than "
                 f"{limit_s:.0f} s, the limit of stage {Stage.START}"
             )
-        _pipe(
-            self._process.stdout
-        ).readline()  # `ready`, or nothing from one that has ended: the first order finds out.
+        # `ready`, or nothing from one that has ended: the first order finds out.
+        _pipe(self._process.stdout).readline()
         self._is_ready = True
 
     @property

@@ -145,7 +145,7 @@ def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> Abst
     """On a CPU a compiler that times candidates has the machine for itself as long as it does; if it does not tell when
     that is, in the whole first call. Taken within the timed call, since it imports the compiler."""
     entry = entry_of(request.workload.framework)
-    if waits is None or request.workload.device != "cpu" or entry.untuned.items() <= request.config.root.items():
+    if waits is None or request.workload.device != "cpu" or not entry.compiles(request.config):
         return nullcontext()
     is_told = backend.lock_benchmarks(waits.alone) or not entry.picks(request.config)
     return nullcontext() if is_told else waits.alone()

@@ -37,8 +37,8 @@ class Spared:
     def found(self) -> AbstractContextManager[Any]:
         """For the call that compiles: it finds imports, which count from here on, and kernels. Taken within what is
         timed, since it may import the compiler."""
-        leaves_untuned = entry_of(self._request.workload.framework).untuned.items() <= self._request.config.root.items()
-        if self._request.untuned or leaves_untuned:
+        entry = entry_of(self._request.workload.framework)
+        if self._request.untuned or not entry.compiles(self._request.config):
             return nullcontext()
         if self._ahead is not None:
             self._add(self._ahead.seconds)
