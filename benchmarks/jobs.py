@@ -2,9 +2,9 @@
 
     taskset -c 0,1 python benchmarks/jobs.py --rounds 6 --stop-after 60
 
-In each round a config runs three times, from empty caches: alone, alone again, and compiled beside another compilation
-that is stopped while it is timed, as the search does. The two runs alone tell the scatter of processes. Each round is a
-piece: a run that was stopped goes on with the same command.
+In each round a config runs four times, from empty caches: alone, alone again, and as the search does, compiled beside
+another compilation that is stopped while it is timed, first with kernels of its own and then with those found. The two
+runs alone tell the scatter of processes. Each round is a piece: a run that was stopped goes on with the same command.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pydantic import TypeAdapter
 
 from autotune.config import Config
+from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.measure.sampling import SamplingPlan
@@ -50,10 +51,11 @@ CONFIGS = {
 BESIDE = Config({**_COMPILED, "mode": "max-autotune", "freezing": True})
 """What compiles meanwhile: it takes longest."""
 NEGLIGIBLE = 0.01
-Way = Literal["alone", "again", "beside"]
-ORDERS: tuple[tuple[Way, Way, Way], ...] = (
-    ("alone", "beside", "again"), ("beside", "alone", "again"), ("alone", "again", "beside"),
+Way = Literal["alone", "again", "beside", "found"]
+ORDERS: tuple[tuple[Way, ...], ...] = (
+    ("alone", "beside", "found", "again"), ("beside", "found", "alone", "again"), ("alone", "again", "beside", "found"),
 )  # fmt: skip
+"""What is found was compiled beside."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +75,22 @@ class Case:
 
 @dataclass(frozen=True)
 class Times:
-    """Median seconds of a call in the three processes, and what each compiled for."""
+    """Median seconds of a call in the processes, what each compiled for, and what of that it was spared."""
 
     model: str
     config: str
     round: int
     latency_s: dict[Way, float]
     compile_s: dict[Way, float]
+    spared_s: dict[Way, float]
 
     @property
     def pair(self) -> Pair:
-        """Beside another compilation, and alone."""
-        alone_s = math.sqrt(self.latency_s["alone"] * self.latency_s["again"])
-        return self.latency_s["beside"], alone_s
+        """As the search measures, and alone."""
+        return self._mean_s("beside", "found"), self._mean_s("alone", "again")
+
+    def _mean_s(self, one: Way, other: Way) -> float:
+        return math.sqrt(self.latency_s[one] * self.latency_s[other])
 
     @property
     def log_scatter(self) -> float:
@@ -124,12 +129,13 @@ def _measured(case: Case) -> Times:
         with Runner("torch", {}, preload=True, log=folder / "log") as runner:
             trials = _Trials(runner, folder, workload, case.is_quick)
             trials.alone(UNTUNED)  # It leaves the reference.
-            ways = {"alone": trials.alone, "again": trials.alone, "beside": trials.beside}
+            ways = {"alone": trials.alone, "again": trials.alone, "beside": trials.beside, "found": trials.beside}
             seen = {way: ways[way](CONFIGS[case.config]) for way in ORDERS[case.round % len(ORDERS)]}
     return Times(
         case.model, case.config, case.round,
         latency_s={way: each.latency.p50 for way, each in seen.items()},
         compile_s={way: each.compile_s for way, each in seen.items()},
+        spared_s={way: each.compile_spared_s for way, each in seen.items()},
     )  # fmt: skip
 
 
@@ -148,8 +154,11 @@ class _Trials:
     def beside(self, config: Config) -> Measurement:
         """Timed while another one has compiled for some time, and is stopped."""
         timed, request = self._trial("timed", config)
+        other, its_request = self._trial("beside", BESIDE)
+        num_threads = max(num_usable_cores() // 2, 1)
+        request = request.with_kernels(self.folder / "kernels", num_threads)
         self.runner.prepare(timed, request)
-        self.runner.prepare(*self._trial("beside", BESIDE))
+        self.runner.prepare(other, its_request.with_kernels(Path(its_request.cache) / "kernels", num_threads))
         try:
             return _measurement(self.runner.run(timed, request))
         finally:
@@ -197,24 +206,31 @@ def floor_of(times: Sequence[Times]) -> float:
 def section(records: Sequence[Times]) -> str:
     """A row for each config of each model."""
     about = (
-        "The same configs in fresh processes from empty caches, alone and as the search runs them: compiled beside "
-        f"another compilation ({BESIDE.root['mode']}, frozen), which is stopped while they are timed. *Noise floor*: "
-        "two processes alone."
+        "The same configs in processes with empty caches, alone and as the search runs them: compiled beside another "
+        f"compilation ({BESIDE.root['mode']}, frozen), which is stopped while they are timed, with as many threads as "
+        "there are cores for each; first with kernels of their own, then with those found. Compile seconds are those "
+        "that a trial tells; in brackets, what of them it was spared: imports, and kernels that were found. *Noise "
+        "floor*: two processes alone."
     )
     rows = []
     for key in dict.fromkeys((each.model, each.config) for each in records):
         times = [each for each in records if (each.model, each.config) == key]
         ratio = str(ratio_over_pairs([each.pair for each in times])) if len(times) > 1 else "-"
-        compiled = [statistics.median(each.compile_s[way] for each in times) for way in ("alone", "beside")]
         rows.append(
             [*key, str(len(times)), _ms(times, "alone"), _ms(times, "beside"), ratio, percent(floor_of(times)),
-             *(f"{seconds:.1f} s" for seconds in compiled)]
+             *(_compiled(times, way) for way in ("alone", "beside", "found"))]
         )  # fmt: skip
     header = [
         "model", "config", "rounds", "alone", "side by side", "side by side / alone (95 %)", "noise floor",
-        "compile, alone", "compile, side by side",
+        "compile, alone", "side by side", "kernels found",
     ]  # fmt: skip
     return f"{about}\n\n{table(header, rows)}"
+
+
+def _compiled(times: Sequence[Times], way: Way) -> str:
+    shown_s = statistics.median(each.compile_s[way] for each in times)
+    spared_s = statistics.median(each.spared_s[way] for each in times)
+    return f"{shown_s:.1f} s ({spared_s:.1f} s)"
 
 
 def _ms(times: Sequence[Times], way: Way) -> str:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import optuna
 from benchmarks import plain_loop, plain_loop_mindspore
 
 SCATTER = 0.018
-"""Of the medians of two processes of one config: what the loop's repeats show (reviewed run of 69 trials)."""
+"""Of the medians of two processes of one config, where no loop repeated one (a run of 69 trials that did)."""
 MOST_TRIALS = 400
 
 
@@ -66,6 +67,19 @@ def latencies_s(loops: Sequence[Sequence[LoopTrial]]) -> dict[str, float]:
     return {name: each.latency_s for name, each in known if each.latency_s is not None}
 
 
+def scatter_of(loops: Sequence[Sequence[LoopTrial]]) -> float:
+    """By how much the trials of one config differ (standard deviation of the logarithm), from those repeated."""
+    logs: dict[str, list[float]] = defaultdict(list)
+    for each in chain.from_iterable(loops):
+        if each.latency_s is not None:
+            logs[key_of(each.config)].append(math.log(each.latency_s))
+    num_repeats = sum(len(each) - 1 for each in logs.values())
+    if not num_repeats:
+        return SCATTER
+    squares = sum((one - statistics.fmean(each)) ** 2 for each in logs.values() for one in each)
+    return math.sqrt(squares / num_repeats)
+
+
 def simulated_s(
     loops: Sequence[Sequence[LoopTrial]],
     target_s: float,
@@ -78,14 +92,19 @@ def simulated_s(
 
     Infinite where a loop found none in `MOST_TRIALS` trials.
     """
-    known = _known(loops)
+    known, scatter = _known(loops), scatter_of(loops)
     half = any(each.config.get("precision") is not None for each in known.values())
     suggest = partial(LOOPS[framework].suggest, half=half)
-    return sorted(_one_run(known, target_s, suggest, seed=seed + number) for number in range(num_runs))
+    return sorted(_one_run(known, target_s, suggest, scatter, seed=seed + number) for number in range(num_runs))
 
 
 def _one_run(
-    known: Mapping[str, _Known], target_s: float, suggest: Callable[[optuna.Trial], dict[str, Any]], *, seed: int
+    known: Mapping[str, _Known],
+    target_s: float,
+    suggest: Callable[[optuna.Trial], dict[str, Any]],
+    scatter: float,
+    *,
+    seed: int,
 ) -> float:
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     generator, seen, clock_s = np.random.default_rng(seed), set[str](), 0.0
@@ -101,7 +120,7 @@ def _one_run(
             continue
         if like.latency_s <= target_s:
             return clock_s
-        study.tell(trial, like.latency_s * math.exp(generator.normal(0.0, SCATTER)))
+        study.tell(trial, like.latency_s * math.exp(generator.normal(0.0, scatter)))
     return math.inf
 
 

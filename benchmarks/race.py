@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from benchmarks.loop_model import LOOPS, LoopTrial, key_of, latencies_s, simulated_s
+from benchmarks.loop_model import LOOPS, LoopTrial, key_of, latencies_s, scatter_of, simulated_s
 from benchmarks.record import Goal, percent, table
 
 WITHIN = 0.02
@@ -123,6 +123,11 @@ class Race:
         return simulated_s(trials, target_s, framework=self.framework, num_runs=SIMULATED_LOOPS)
 
     @property
+    def scatter(self) -> float:
+        """Of the loops' trials of one config."""
+        return scatter_of([each.trials for each in self.loops])
+
+    @property
     def framework(self) -> str:
         return self.loops[0].framework if self.loops else "torch"
 
@@ -171,8 +176,9 @@ def section(records: Sequence[Run]) -> str:
         "as a good engineer writes it by hand. The loop counts until the trial that is within 2 % of the best config "
         "that any run has found (a config's latency is the median of its trials); it does not know that it may stop "
         f"there, and proves nothing. *Simulated*: {SIMULATED_LOOPS} loops with the same sampler on the records of the "
-        "real ones, since one loop has luck. *Oracle*: what somebody who knows the winner would need, its cold trial, "
-        f"the untuned one and {ORACLE_BLOCKS} blocks. *Spared*: seconds of compiling that trials found done, since the "
+        f"real ones, whose trials of one config scatter by {percent(race.scatter)}, since one loop has luck. "
+        "*Oracle*: what somebody who knows the winner would need, its cold trial, the untuned one and "
+        f"{ORACLE_BLOCKS} blocks. *Spared*: seconds of compiling that trials found done, since the "
         "compiler was imported before the fork and earlier trials had compiled the same kernels."
     )
     parts = [about, _times(race), _features(race), _slots_table(race)]

@@ -57,8 +57,9 @@ BUDGET = Budget(
 ABOUT = (
     "Real studies of a small PyTorch MLP on one core, alone and beside a process that takes this core for "
     "0.5 s of each second. In every other study one config is 1.33 times as fast as the untuned model, in the "
-    "others all are slower. *Right*: that config is called `faster`, or nothing is. Live processes are forked, "
-    "which the product does not do: it makes a study short, and changes nothing about the load."
+    "others all are slower. *Right*: that config is called `faster`, or nothing is. The processes of "
+    "all blocks are forks of one, where the product starts another one for each block: it makes a study short, and "
+    "changes nothing about the load."
 )
 NEIGHBOUR = """
 import time
@@ -71,7 +72,10 @@ while True:
 
 
 class ForkingRunner(Runner):
-    """Live processes are forked too: starting PyTorch in each would take longer than all else."""
+    """All blocks are forks of one process: importing PyTorch for each would take longer than all else."""
+
+    def next_block(self) -> None:
+        """The process that trials are forked from stays."""
 
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
         held = self._start(folder, request, fresh=False, waits="live")

@@ -16,7 +16,7 @@ from autotune.errors import InputError
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
 from benchmarks import plain_loop, slots
-from benchmarks.loop_model import LoopTrial, simulated_s
+from benchmarks.loop_model import SCATTER, LoopTrial, scatter_of, simulated_s
 from benchmarks.pieces import Pieces
 from benchmarks.race import LoopRun, Race, SlotsRun, ToolRun, judge, section
 from benchmarks.wall_time import config_of, oracle_s, read_loop
@@ -137,6 +137,13 @@ def test_simulated_loops_take_what_the_records_say(monkeypatch):
     assert simulated == sorted(simulated)
     assert all(each >= 12.0 for each in simulated)
     assert simulated_s([trials], 0.5, num_runs=1) == [math.inf]
+
+
+def test_trials_of_one_config_tell_the_scatter():
+    """Of logarithms, over all loops; one that timed nothing twice tells none, so a known one stands in."""
+    one, other = LoopTrial({"mode": "a"}, 1.0, 1.0), LoopTrial({"mode": "a"}, math.e**0.2, 2.0)
+    assert scatter_of([[one], [other]]) == pytest.approx(0.2 / math.sqrt(2))
+    assert scatter_of([[one, LoopTrial({"mode": "b"}, 9.0, 2.0), LoopTrial({"mode": "b"}, None, 3.0)]]) == SCATTER
 
 
 def test_the_goals_are_judged_by_medians():
