@@ -375,8 +375,8 @@ def test_eight_workers_are_held_against_one():
 
 
 def side_by_side(round_: int, beside_s: float, again_s: float = 1.0) -> jobs.Times:
-    seconds = {"alone": 1.0, "again": again_s, "beside": beside_s}
-    return jobs.Times("vit", "default", round_, seconds, dict.fromkeys(seconds, 9.0))
+    seconds: dict[jobs.Way, float] = {"alone": 1.0, "again": again_s, "beside": beside_s, "found": beside_s}
+    return jobs.Times("vit", "default", round_, seconds, dict.fromkeys(seconds, 9.0), {**seconds, "found": 5.0})
 
 
 def test_side_by_side_is_judged_by_the_scatter_of_processes_alone():
@@ -386,6 +386,7 @@ def test_side_by_side_is_judged_by_the_scatter_of_processes_alone():
     assert not jobs.judge([side_by_side(n, 1.015) for n in range(4)])[0].met
     assert not jobs.judge([side_by_side(n, 0.98) for n in range(4)])[0].met
     assert "| vit | default | 4 | 1000.00 ms | 1015.00 ms |" in jobs.section(scattered)
+    assert "| 9.0 s (1.0 s) | 9.0 s (5.0 s) |" in jobs.section(scattered)
 
 
 def test_side_by_side_runs_each_config_in_every_order():
@@ -393,5 +394,6 @@ def test_side_by_side_runs_each_config_in_every_order():
     given = jobs.BENCHMARK.parser().parse_args(["--rounds", "3"])
     cases = jobs.cases(given)
     assert {each.round for each in cases[: len(cases) // 3]} == {0}
-    assert all(set(order) == {"alone", "again", "beside"} for order in jobs.ORDERS)
+    assert all(set(order) == {"alone", "again", "beside", "found"} for order in jobs.ORDERS)
+    assert all(order.index("found") > order.index("beside") for order in jobs.ORDERS), "nothing to be found"
     assert len({order.index("beside") for order in jobs.ORDERS}) == 3

@@ -46,10 +46,11 @@ def test_kept_records_make_the_section_that_is_published(name):
 def made_up(name: str) -> list[object]:
     """Small records of a benchmark that has no kept ones."""
     times = regions.Times([1.0], [0.1], 1, 0.0)
-    seconds, compiled_s = {"alone": 1.0, "again": 1.02, "beside": 1.01}, {"alone": 9.0, "again": 9.0, "beside": 12.0}
+    seconds: dict[jobs.Way, float] = {"alone": 1.0, "again": 1.02, "beside": 1.01, "found": 1.03}
+    compiled_s: dict[jobs.Way, float] = {"alone": 9.0, "again": 9.0, "beside": 12.0, "found": 12.0}
     records: dict[str, list[object]] = {
         "classes": [classes.Findings("t", 3, 2, 0.01, Repeats("any", (1.0, 1.1)), (), ())],
-        "jobs": [jobs.Times("vit", "default", number, seconds, compiled_s) for number in (0, 1)],
+        "jobs": [jobs.Times("vit", "default", number, seconds, compiled_s, seconds) for number in (0, 1)],
         "regions": [regions.Seen("vit", True, times, times, times)],
         "wall_time": [
             LoopRun("loop", [LoopTrial({"execution": "eager"}, 1.0, 5.0)], 60.0),
