@@ -1,7 +1,7 @@
 """A/A: studies whose configs are all the same. Whatever they call `faster` is a mistake.
 
 Three parts: simulated studies (many, since rare mistakes must be counted), PyTorch and MindSpore (real processes and
-compilers, few). `--keep-real` repeats the simulated ones alone, `--keep-simulated` the others.
+compilers, few). `--keep-real` repeats the simulated ones alone, `--keep-simulated` real ones alone.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mindspore", type=int, default=5, help="studies of a MindSpore model (default: %(default)s)")
     keep = parser.add_mutually_exclusive_group()
     keep.add_argument("--keep-real", action="store_true", help="keep the rows of real models as they are")
-    keep.add_argument("--keep-simulated", action="store_true", help="keep the rows of simulated studies as they are")
+    keep.add_argument("--keep-simulated", action="store_true", help="run the real studies, keep all other rows")
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
@@ -134,8 +134,10 @@ def cases(given: argparse.Namespace) -> list[Case]:
     measured = [Case(real.name, number, real=real) for number, real in reals if number]
     if not (given.keep_real or given.keep_simulated):
         return [*simulated, *measured]
-    kept = [Case(part.name, kept=part) for part in kept_parts(RESULTS / "aa.json", simulated=given.keep_simulated)]
-    return [*simulated, *kept] if given.keep_real else [*kept, *measured]
+    kept = [Case(part.name, kept=part) for part in kept_parts(RESULTS / "aa.json")]
+    if given.keep_real:
+        return [*simulated, *(each for each in kept if not each.name.startswith(SIMULATED))]
+    return [*(each for each in kept if each.name not in {again.name for again in measured}), *measured]
 
 
 def alike(correlation: float) -> Noise:
@@ -184,13 +186,12 @@ def real_part(real: RealModel, num_studies: int) -> Part:
     return part
 
 
-def kept_parts(file: Path, *, simulated: bool = False) -> list[Part]:
-    """What the last run found with real models, or in simulated studies; each says when that was."""
+def kept_parts(file: Path) -> list[Part]:
+    """What the last run found; each says when that was."""
     kept = read(file)
     measured = f"{kept.conditions.started:%Y-%m-%d}, commit {kept.conditions.commit}"
     parts = [TypeAdapter(Part).validate_python(each) for each in kept.records.values()]
-    asked = [part for part in parts if part.name.startswith(SIMULATED) == simulated]
-    return [replace(part, measured=part.measured or measured) for part in asked]
+    return [replace(part, measured=part.measured or measured) for part in parts]
 
 
 def goal_of(part: Part) -> Goal:
