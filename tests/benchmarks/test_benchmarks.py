@@ -293,6 +293,16 @@ def test_a_trial_s_seconds_add_up_to_its_wall_time():
     assert shares.told
 
 
+def test_imports_that_compiles_are_spared_are_not_the_tools_own():
+    """Once a study: of the trials that compiled, one that found no kernel was spared these alone."""
+    stages = {"start": 0.5, "build": 1.0, "compile": 8.0, "check": 1.0, "run": 4.0}
+    trials = [a_trial(stage_s=stages, compile_spared_s=each) for each in (0.0, 4.0, 9.0)]
+    shares = overhead.shares_of("m", trials)
+    assert shares.stage_s["imports ahead"] == 4.0
+    assert shares.own_share == pytest.approx((3 * (0.5 + 5.5) - 4.0) / 60)
+    assert sum(shares.stage_s.values()) == pytest.approx(60)
+
+
 def test_a_child_that_tells_no_stages_gives_an_upper_bound():
     shares = overhead.shares_of("m", [a_trial()])
     assert shares.own_share == pytest.approx((20 - 10 - 3) / 20)
