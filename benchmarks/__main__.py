@@ -17,9 +17,9 @@ from pathlib import Path
 EXPORTS = "build/exports"
 STEPS = (
     ("planted",), ("aa",), ("under_load",), ("overhead",), ("classes",),
-    ("same_answer", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
+    ("wall_time", "--seeds", "3", "--keep", EXPORTS), ("delivered", "--from", EXPORTS),
     ("warm_start",), ("training",), ("regions",), ("large_study",), ("loader",), ("adaptive",), ("shapes",),
-    ("time_left",), ("wall_time",), ("jobs",), ("record_table", "--stop-after", "45"), ("record_table", "--report"),
+    ("time_left",), ("jobs",), ("record_table", "--stop-after", "45"), ("record_table", "--report"),
 )  # fmt: skip
 """Scripts with their arguments, in the order in which they are run."""
 

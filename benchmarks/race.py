@@ -188,7 +188,7 @@ def section(records: Sequence[Run]) -> str:
 def _times(race: Race) -> str:
     rows = [_row(f"autotune, seed {each.seed}", [each.seconds], _answer(each)) for each in race.tools]
     if race.tools:
-        rows.append(_row("autotune, all seeds", [each.seconds for each in race.tools], ""))
+        rows.append(_row("autotune, all seeds", [each.seconds for each in race.tools], _agreement(race)))
     for number, (loop, found_s) in enumerate(zip(race.loops, race.loops_found_s(), strict=True)):
         found = "not found" if found_s is None else f"found after {found_s:.0f} s"
         rows.append(_row(f"plain loop {number}", [loop.seconds], f"{found}; {len(loop.trials)} trials"))
@@ -215,6 +215,12 @@ def _answer(found: ToolRun) -> str:
     config = " ".join(f"{name}={value}" for name, value in (found.config or {}).items() if value is not None)
     spared = f", {found.spared_s:.0f} s spared" if found.spared_s else ""
     return f"{found.verdict} in {found.num_trials} trials ({found.trials_s:.0f} s{spared}){ratio}: {config}"
+
+
+def _agreement(race: Race) -> str:
+    """How far the seeds' answers are from each other, each held against the loops' best."""
+    ratios = [each.over_loop for each in race.tools if each.over_loop is not None]
+    return "" if len(ratios) < 2 else f"answers differ by at most {percent(max(ratios) / min(ratios) - 1)}"
 
 
 def _features(race: Race) -> str:

@@ -34,7 +34,7 @@ from benchmarks import pieces, plain_loop, slots
 from benchmarks.frame import Benchmark
 from benchmarks.loop_model import LOOPS, LoopTrial
 from benchmarks.pieces import Pieces
-from benchmarks.product import Document, Product, ProductError
+from benchmarks.product import Document, Product, ProductError, export_in
 from benchmarks.race import ORACLE_BLOCKS, LoopRun, Run, SlotsRun, ToolRun, best_of, judge, section
 from benchmarks.record import REPOSITORY
 
@@ -55,7 +55,8 @@ Kind = Literal["tool", "loop", "slots"]
 class Case:
     """A piece: a study of the product, a run of the loop, or a simulated machine with `number` slots.
 
-    `number` is the seed of a study or the number of a loop. `feature`: the study does without it.
+    `number` is the seed of a study or the number of a loop. `feature`: the study does without it. `keep`: where the
+    study's export stays; None: nowhere.
     """
 
     kind: Kind
@@ -67,6 +68,7 @@ class Case:
     minutes: float = 0.0
     feature: str | None = None
     is_quick: bool = False
+    keep: Path | None = None
 
     @property
     def name(self) -> str:
@@ -102,6 +104,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=1, help="studies of the product (default: %(default)s)")
     parser.add_argument("--features", action="store_true", help="and a study without each feature that can be left out")
     parser.add_argument("--slots", action="store_true", help="and simulated machines with 1, 8 and 16 slots")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the exported YAML files in this folder")
     pieces.options(parser, "wall_time")
 
 
@@ -115,7 +118,8 @@ def cases(given: argparse.Namespace) -> list[Case]:
     minutes, is_quick = (0.5, True) if given.quick else (given.minutes, False)
 
     def case(kind: Kind, number: int, feature: str | None = None) -> Case:
-        return Case(kind, given.model, given.framework, number, kept, loops_kept, minutes, feature, is_quick)
+        keep = given.keep if feature is None else None
+        return Case(kind, given.model, given.framework, number, kept, loops_kept, minutes, feature, is_quick, keep)
 
     loops = [case("loop", each) for each in range(given.loops)]
     studies = [case("tool", each) for each in range(given.seeds)]
@@ -165,7 +169,7 @@ def _tool(case: Case) -> ToolRun:
             budget=budget, process_settings=True, flags=flags,
         )  # fmt: skip
         seconds = time.perf_counter() - start
-        best = document["best"]
+        best, exported = document["best"], _export(product, case)
         loops = [_RUN.validate_python(kept) for kept in _kept_loops(case.loops)]
         return ToolRun(
             kind="tool",
@@ -177,7 +181,7 @@ def _tool(case: Case) -> ToolRun:
             num_trials=len(document["trials"]),
             trials_s=sum(each["seconds"] for each in _measured(document)),
             oracle_s=oracle_s(document),
-            over_loop=_over_loop(product, [each for each in loops if isinstance(each, LoopRun)]),
+            over_loop=_over_loop(product, [each for each in loops if isinstance(each, LoopRun)], exported),
             num_cores=num_usable_cores(),
             spared_s=sum(each["spared_s"] for each in _measured(document)),
         )
@@ -224,14 +228,20 @@ def _kept_loops(kept: Pieces) -> list[Any]:
     return [each for each in records if each is not None]
 
 
-def _over_loop(product: Product, loops: Sequence[LoopRun]) -> float | None:
-    """The loops' best config against the product's, side by side: times as fast is the product's. None: no answer."""
-    best, exported = best_of(loops), product.folder / "tool.yaml"
-    if best is None:
-        return None
+def _export(product: Product, case: Case) -> Path | None:
+    """The study's YAML; None: it has no answer."""
+    exported = export_in(case.keep or product.folder, _name(case.model, case.framework), case.number).resolve()
     try:
         product.export("race", exported)
     except ProductError:
+        return None
+    return exported
+
+
+def _over_loop(product: Product, loops: Sequence[LoopRun], exported: Path | None) -> float | None:
+    """The loops' best config against the product's, side by side: times as fast is the product's. None: no answer."""
+    best = best_of(loops)
+    if best is None or exported is None:
         return None
     content = yaml.safe_load(exported.read_text(encoding="utf-8"))
     content["config"] = config_of(best.config)

@@ -20,7 +20,7 @@ from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
 KEPT = ("aa", "adaptive", "batches", "delivered", "large_study", "loader", "overhead", "planted",
-        "record_table", "replay", "same_answer", "shapes_bert_small", "shapes_box_decoding", "small_spaces",
+        "record_table", "replay", "shapes_bert_small", "shapes_box_decoding", "small_spaces",
         "time_left", "training", "under_load", "warm_start", "workers")  # fmt: skip
 MADE_UP = ("classes", "jobs", "regions", "wall_time")
 
