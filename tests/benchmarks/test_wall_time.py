@@ -146,6 +146,18 @@ def test_trials_of_one_config_tell_the_scatter():
     assert scatter_of([[one, LoopTrial({"mode": "b"}, 9.0, 2.0), LoopTrial({"mode": "b"}, None, 3.0)]]) == SCATTER
 
 
+def test_the_goal_s_border_is_not_below_the_scatter():
+    """A loop whose trials of one config differ by 4 % is asked for a config within 5 %."""
+
+    def loops(scatter: float) -> list[LoopRun]:
+        apart = math.exp(scatter * math.sqrt(2))
+        return [LoopRun("loop", [LoopTrial({"mode": "a"}, 1.0, 1.0), LoopTrial({"mode": "a"}, apart, 2.0)], 2.0)]
+
+    borders = {each: Race.of(loops(each)).within for each in (0.01, 0.025, 0.04, 0.09)}
+    assert borders == {0.01: 0.02, 0.025: 0.03, 0.04: 0.05, 0.09: 0.05}
+    assert judge([*loops(0.04), study()])[0].text.endswith("within 5.0 %")
+
+
 def test_the_goals_are_judged_by_medians():
     """Of the studies' seeds over the simulated loops, and over the oracle; every answer must be a good one."""
     loops = [loop(1.0)]
