@@ -1,10 +1,9 @@
 """Does the search become as much faster as there are workers?
 
 Where the compilers only sleep, many workers fit on one machine, and what is left is what the driver, Ray and the
-starts of processes cost. `--torch` runs real compilers alone, which need cores: one and two workers on the cores of
-this machine. Either keeps the records of the other. The search phase begins when the noise floor is known, and whether
-the workers disturb each other; it ends with the last trial. The first readings of the untuned model by the workers are
-in it.
+starts of processes cost. Real compilers need cores: one and two workers on the cores of this machine. The search phase
+begins when the noise floor is known, and whether the workers disturb each other; it ends with the last trial. The first
+readings of the untuned model by the workers are in it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.backends.registry import framework_version
-from autotune.errors import InputError
 from autotune.measure.sampling import SamplingPlan
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
@@ -35,7 +33,7 @@ from autotune.tuning.events import Event, NeighboursFound, NoiseFloorMeasured, S
 from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload
 from benchmarks.frame import Benchmark
-from benchmarks.record import REPOSITORY, RESULTS, Goal, percent, read, table
+from benchmarks.record import REPOSITORY, Goal, percent, table
 from benchmarks.simulated import manifest_of
 from benchmarks.table import TABLES, read_table
 
@@ -48,7 +46,7 @@ TORCH_MODEL = REPOSITORY / "benchmarks" / "models" / "small_mlp_torch.py"
 ABOUT = (
     "A search on a Ray cluster of this machine with so many workers. *Of ideal*: the time of one worker over the "
     "number of workers and the time. The fake framework's compilers sleep, so that cores do not matter; PyTorch's "
-    "compile, two workers on the cores that one has to itself; these rows are measured apart (`--torch`)."
+    "compile, two workers on the cores that one has to itself."
 )
 _QUICK = SamplingPlan(max_warmup_s=0.2, min_samples=5, max_samples=20, min_sampling_s=0.02, max_sampling_s=0.2)
 _BLOCKS = BlockPlan(num_rounds=3, first_look=2, num_looks=1)
@@ -71,8 +69,6 @@ class Case:
     num_workers: int
     num_trials: int
     compile_s: float | None
-    kept: Search | None = None
-    """Where it was run before."""
 
     @property
     def name(self) -> str:
@@ -81,36 +77,20 @@ class Case:
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
-    parser.add_argument("--trials", type=int, default=64, help="of the search (default: %(default)s)")
+    parser.add_argument("--trials", type=int, default=32, help="of the search (default: %(default)s)")
     parser.add_argument("--compile-s", type=float, default=10.0, help="a compiler sleeps (default: %(default)s)")
-    parser.add_argument("--torch", action="store_true", help="PyTorch's compiler instead of those that sleep")
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
-    """One for each number of workers, beside the kept records of the other compilers."""
-    if given.torch:
-        return [*_kept(is_torch=False), *(Case(each, TORCH_TRIALS, None) for each in TORCH_WORKERS)]
+    """One for each number of workers with compilers that sleep, and with PyTorch's."""
     if given.quick:
         return [Case(each, num_trials=8, compile_s=1.0) for each in WORKERS[:2]]
-    return [*(Case(each, given.trials, given.compile_s) for each in WORKERS), *_kept(is_torch=True)]
-
-
-def _kept(*, is_torch: bool) -> list[Case]:
-    try:
-        records = [Search(**each) for each in read(RESULTS / f"{BENCHMARK.name}.json").records.values()]
-    except InputError:
-        return []
-    return [
-        Case(each.num_workers, each.num_trials, each.compile_s, kept=each)
-        for each in records
-        if (each.compile_s is None) is is_torch
-    ]
+    sleeping = [Case(each, given.trials, given.compile_s) for each in WORKERS]
+    return [*sleeping, *(Case(each, TORCH_TRIALS, None) for each in TORCH_WORKERS)]
 
 
 def run(case: Case) -> Search:
     """Tune a study on a cluster of its own, up to the end of the search."""
-    if case.kept is not None:
-        return case.kept
     ray = require_ray()
     ray.init(
         address="local", num_cpus=case.num_workers, resources={SLOTS: case.num_workers}, include_dashboard=False,
