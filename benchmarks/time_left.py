@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import autotune
 from autotune.api.events import Event
 from autotune.backends.registry import entry_of
-from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Outcome, Stage
 from autotune.study.budget import Budget
 from autotune.study.open import create_study
@@ -35,7 +34,7 @@ from autotune.tuning.events import TimeLeftEstimated, TrialEnded
 from autotune.tuning.loop import Tuner
 from autotune.tuning.remaining_work import RemainingWork
 from benchmarks.frame import Benchmark
-from benchmarks.record import REPOSITORY, RESULTS, Goal, percent, read, table
+from benchmarks.record import REPOSITORY, Goal, percent, table
 from benchmarks.replayed import Question
 from benchmarks.simulated import Machine, Noise, SimulatedProcess, manifest_of
 from benchmarks.table import TABLES, read_table
@@ -98,12 +97,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Case:
-    """A study to run, or to replay on a table with a seed; or one that is kept, which is not run again."""
+    """A study to run, or to replay on a table with a seed."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
     replayed: tuple[str, int] | None = None
-    kept: Run | None = None
 
 
 START_S = 2.5
@@ -137,43 +135,13 @@ CASES = (
 )  # fmt: skip
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The flags of this benchmark alone."""
-    names = [each.name for each in CASES]
-    parser.add_argument(
-        "--case", action="append", default=[], choices=names, help="run these alone and keep the other records"
-    )
-    parser.add_argument("--replays", action="store_true", help="run the replays alone and keep the other records")
-
-
-def cases(given: argparse.Namespace) -> Iterator[Case]:
-    """All studies; or those that are asked for, beside the kept ones."""
-    if given.quick:
-        yield Case("smoke run", {**CASES[0].arguments, "trials": 3})
-        return
-    kept = _kept() if given.case or given.replays else {}
-    for case in CASES:
-        is_asked = case.name in given.case or (given.replays and case.replayed)
-        if is_asked or not (given.case or given.replays):
-            yield case
-        elif case.name in kept:
-            yield Case(case.name, kept=kept[case.name])
-
-
-def _kept() -> dict[str, Run]:
-    try:
-        records = read(RESULTS / f"{BENCHMARK.name}.json").records
-    except InputError:
-        return {}
-    from pydantic import TypeAdapter
-
-    return {name: TypeAdapter(Run).validate_python(each) for name, each in records.items()}
+def cases(given: argparse.Namespace) -> Sequence[Case]:
+    """All studies."""
+    return [Case("smoke run", {**CASES[0].arguments, "trials": 3})] if given.quick else CASES
 
 
 def run(case: Case) -> Run:
     """Run the study and keep what it says of its rest."""
-    if case.kept is not None:
-        return case.kept
     return recorded(case.name, case.arguments) if case.replayed is None else replayed(case.name, *case.replayed)
 
 
@@ -344,7 +312,6 @@ BENCHMARK = Benchmark(
     run=run,
     judge=judge,
     section=section,
-    options=options,
 )
 
 if __name__ == "__main__":
