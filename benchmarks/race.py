@@ -184,10 +184,10 @@ def section(records: Sequence[Run]) -> str:
         "that any run has found (a config's latency is the median of its trials); it does not know that it may stop "
         f"there, and proves nothing. *Simulated*: {SIMULATED_LOOPS} loops with the same sampler on the records of the "
         f"real ones, whose trials of one config scatter by {percent(race.scatter)}, since one loop has luck. "
-        f"The goal's border is the first of {_in_words((WITHIN, *ALSO_WITHIN))} that is not below that scatter: a "
-        "smaller one asks for a trial's luck. *Oracle*: what somebody who knows the winner would need, its cold trial, "
-        f"the untuned one and {ORACLE_BLOCKS} blocks. *Spared*: seconds of compiling that trials found done, since the "
-        "compiler was imported before the fork and earlier trials had compiled the same kernels."
+        f"The goal's border is the first of {_in_words((WITHIN, *ALSO_WITHIN))} that is not below that scatter, or the "
+        "last: a smaller one asks for a trial's luck. *Oracle*: what somebody who knows the winner would need, its "
+        f"cold trial, the untuned one and {ORACLE_BLOCKS} blocks. *Spared*: seconds of compiling that trials found "
+        "done, since the compiler was imported before the fork and earlier trials had compiled the same kernels."
     )
     parts = [about, _times(race), _features(race), _slots_table(race)]
     return "\n\n".join(filter(None, parts))

@@ -19,7 +19,7 @@ from benchmarks.race import LoopRun, ToolRun
 from benchmarks.record import DOCS, REPOSITORY, RESULTS, Conditions, Kept, read
 
 SECTIONS = dict(re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->\n", DOCS.read_text(), flags=re.DOTALL))
-KEPT = ("aa", "adaptive", "batches", "delivered", "large_study", "loader", "overhead", "planted",
+KEPT = ("aa", "adaptive", "batches", "delivered", "jobs", "large_study", "loader", "overhead", "planted",
         "record_table", "replay", "shapes_bert_small", "shapes_box_decoding", "small_spaces",
         "time_left", "training", "under_load", "warm_start", "workers")  # fmt: skip
 MADE_UP = ("classes", "jobs", "regions", "wall_time")
@@ -44,7 +44,7 @@ def test_kept_records_make_the_section_that_is_published(name):
 
 
 def made_up(name: str) -> list[object]:
-    """Small records of a benchmark that has no kept ones."""
+    """Small records of a benchmark, as one that has no kept ones has them."""
     times = regions.Times([1.0], [0.1], 1, 0.0)
     seconds: dict[jobs.Way, float] = {"alone": 1.0, "again": 1.02, "beside": 1.01, "found": 1.03}
     compiled_s: dict[jobs.Way, float] = {"alone": 9.0, "again": 9.0, "beside": 12.0, "found": 12.0}
