@@ -1,4 +1,4 @@
-"""Every benchmark makes its section from records alone: from kept ones where there are any, else from made-up ones."""
+"""Every benchmark makes its section from records alone, kept or made-up ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_kept_records_make_the_section_that_is_published(name):
 
 
 def made_up(name: str) -> list[object]:
-    """Small records of a benchmark, as one that has no kept ones has them."""
+    """Small records of a benchmark, not measured."""
     times = regions.Times([1.0], [0.1], 1, 0.0)
     seconds: dict[jobs.Way, float] = {"alone": 1.0, "again": 1.02, "beside": 1.01, "found": 1.03}
     compiled_s: dict[jobs.Way, float] = {"alone": 9.0, "again": 9.0, "beside": 12.0, "found": 12.0}
