@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -239,13 +239,23 @@ def _agreement(race: Race) -> str:
 def _features(race: Race) -> str:
     if not race.without:
         return ""
-    with_s = next((each.seconds for each in race.tools if each.seed == 0), race.tool_s)
-    rows = [
-        [each.feature or "", f"{each.seconds:.0f} s", f"{each.seconds - with_s:+.0f} s", percent(each.seconds / with_s)]
-        for each in race.without
-    ]
+    with_s = {each.seed: each.seconds for each in race.tools}
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for each in race.without:
+        if each.seed in with_s:
+            pairs.setdefault(each.feature or "", []).append((each.seconds, with_s[each.seed]))
+    rows = []
+    for feature, both in pairs.items():
+        more = [without - with_it for without, with_it in both]
+        share = statistics.median(without / with_it for without, with_it in both)
+        rows.append([feature, _seconds(each[0] for each in both), _seconds(more, "+.0f"), percent(share)])
     header = ["without", "time", "more than with it", "share"]
-    return f"One study each, of the same seed, without a feature (with all: {with_s:.0f} s):\n\n{table(header, rows)}"
+    about = "Studies without a feature, each against the one of the same seed with all of them; a share is the median."
+    return f"{about}\n\n{table(header, rows)}"
+
+
+def _seconds(values: Iterable[float], form: str = ".0f") -> str:
+    return ", ".join(f"{each:{form}}" for each in values) + " s"
 
 
 def _slots_table(race: Race) -> str:

@@ -55,8 +55,8 @@ Kind = Literal["tool", "loop", "slots"]
 class Case:
     """A piece: a study of the product, a run of the loop, or a simulated machine with `number` slots.
 
-    `number` is the seed of a study or the number of a loop. `feature`: the study does without it. `keep`: where the
-    study's export stays; None: nowhere.
+    `number` is the seed of a study or the number of a loop. `feature`: the study does without it, and only its time is
+    taken. `keep`: where the study's export stays; None: nowhere.
     """
 
     kind: Kind
@@ -102,7 +102,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=15.0, help="of each plain loop (default: %(default)s)")
     parser.add_argument("--loops", type=int, default=1, help="runs of the plain loop (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="studies of the product (default: %(default)s)")
-    parser.add_argument("--features", action="store_true", help="and a study without each feature that can be left out")
+    parser.add_argument(
+        "--features", type=int, default=0, metavar="SEEDS", help="and studies without each feature that can be left out"
+    )
     parser.add_argument("--slots", action="store_true", help="and simulated machines with 1, 8 and 16 slots")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the exported YAML files in this folder")
     pieces.options(parser, "wall_time")
@@ -123,7 +125,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
 
     loops = [case("loop", each) for each in range(given.loops)]
     studies = [case("tool", each) for each in range(given.seeds)]
-    without = [case("tool", 0, each) for each in (FEATURES if given.features else ())]
+    without = [case("tool", seed, each) for seed in range(given.features) for each in FEATURES]
     return [*loops, *studies, *without, *(case("slots", each) for each in (SLOTS if given.slots else ()))]
 
 
@@ -169,7 +171,7 @@ def _tool(case: Case) -> ToolRun:
             budget=budget, process_settings=True, flags=flags,
         )  # fmt: skip
         seconds = time.perf_counter() - start
-        best, exported = document["best"], _export(product, case)
+        best, exported = document["best"], _export(product, case) if case.feature is None else None
         loops = [_RUN.validate_python(kept) for kept in _kept_loops(case.loops)]
         return ToolRun(
             kind="tool",

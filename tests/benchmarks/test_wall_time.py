@@ -190,11 +190,12 @@ def test_the_oracle_is_computed_from_a_study_s_records():
 
 def test_the_section_says_both_times_features_and_slots():
     """Whoever reads the section finds each side's times, and what a study takes without a feature."""
-    without = study(130.0, feature="early stop")
+    seeds = [study(), study(200.0, seed=1)]
+    without = [study(130.0, feature="early stop"), study(190.0, seed=1, feature="early stop")]
     simulated = [SlotsRun("slots", n, 24, 10.0, 400.0 / n) for n in (1, 8)]
-    text = section([loop(1.0), study(), without, *simulated])
-    assert "| autotune, all seeds | 100 s |" in text
-    assert "| early stop | 130 s | +30 s | 130.0 % |" in text
+    text = section([loop(1.0), *seeds, *without, *simulated])
+    assert "| autotune, all seeds | 150 s |" in text
+    assert "| early stop | 130, 190 s | +30, -10 s | 112.5 % |" in text
     assert "| 8 | 50 s | 8.0 |" in text
 
 
