@@ -44,7 +44,7 @@ class ToolRun:
 
     @property
     def found(self) -> bool:
-        """Its answer is within 2 % of the best known."""
+        """Its answer is no more than 2 % slower than the loops' best config, side by side."""
         return self.over_loop is not None and self.over_loop >= 1 / (1 + WITHIN)
 
 
@@ -161,8 +161,8 @@ def judge(records: Sequence[Run]) -> list[Goal]:
         Goal(
             f"the confirmed answer in at most {goal} of the loop's median time to its first config within "
             f"{percent(race.within)}",
-            f"{share:.2f}: {race.tool_s:.0f} s against {loop_s:.0f} s; {found} of {len(race.tools)} answers are within "
-            "2 % of the best known",
+            f"{share:.2f}: {race.tool_s:.0f} s against {loop_s:.0f} s; {found} of {len(race.tools)} answers are as "
+            "fast as the loops' best config, to within 2 %",
             met=share <= goal and found == len(race.tools),
         )
     ]
