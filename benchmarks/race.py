@@ -240,15 +240,12 @@ def _features(race: Race) -> str:
     if not race.without:
         return ""
     with_s = {each.seed: each.seconds for each in race.tools}
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    for each in race.without:
-        if each.seed in with_s:
-            pairs.setdefault(each.feature or "", []).append((each.seconds, with_s[each.seed]))
     rows = []
-    for feature, both in pairs.items():
-        more = [without - with_it for without, with_it in both]
-        share = statistics.median(without / with_it for without, with_it in both)
-        rows.append([feature, _seconds(each[0] for each in both), _seconds(more, "+.0f"), percent(share)])
+    for feature in dict.fromkeys(each.feature or "" for each in race.without):
+        studies = [each for each in race.without if each.feature == feature]
+        more = [each.seconds - with_s[each.seed] for each in studies]
+        share = statistics.median(each.seconds / with_s[each.seed] for each in studies)
+        rows.append([feature, _seconds(each.seconds for each in studies), _seconds(more, "+.0f"), percent(share)])
     header = ["without", "time", "more than with it", "share"]
     about = "Studies without a feature, each against the one of the same seed with all of them; a share is the median."
     return f"{about}\n\n{table(header, rows)}"

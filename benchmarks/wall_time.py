@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from autotune.environment import num_usable_cores
+from autotune.errors import InputError
 from benchmarks import pieces, plain_loop, slots
 from benchmarks.frame import Benchmark
 from benchmarks.loop_model import LOOPS, LoopTrial
@@ -111,7 +112,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def cases(given: argparse.Namespace) -> list[Case]:
-    """The loops first, since the product's answers are held against theirs."""
+    """The loops first, since the product's answers are held against theirs. Raises InputError."""
+    if given.features > given.seeds:
+        raise InputError(
+            "--features asks for more seeds than --seeds: each study is held against its seed's with all features",
+            tip=f"--seeds {given.features}",
+        )
     folder = given.folder / ("quick" if given.quick else _name(given.model, given.framework))
     asked = {"model": given.model, "framework": given.framework}
     kept = Pieces(folder, asked, given.stop_after, anew=given.quick)
@@ -120,8 +126,8 @@ def cases(given: argparse.Namespace) -> list[Case]:
     minutes, is_quick = (0.5, True) if given.quick else (given.minutes, False)
 
     def case(kind: Kind, number: int, feature: str | None = None) -> Case:
-        keep = given.keep if feature is None else None
-        return Case(kind, given.model, given.framework, number, kept, loops_kept, minutes, feature, is_quick, keep)
+        model, framework, keep = given.model, given.framework, given.keep
+        return Case(kind, model, framework, number, kept, loops_kept, minutes, feature, is_quick, keep)
 
     loops = [case("loop", each) for each in range(given.loops)]
     studies = [case("tool", each) for each in range(given.seeds)]
@@ -171,8 +177,7 @@ def _tool(case: Case) -> ToolRun:
             budget=budget, process_settings=True, flags=flags,
         )  # fmt: skip
         seconds = time.perf_counter() - start
-        best, exported = document["best"], _export(product, case) if case.feature is None else None
-        loops = [_RUN.validate_python(kept) for kept in _kept_loops(case.loops)]
+        best = document["best"]
         return ToolRun(
             kind="tool",
             seed=case.number,
@@ -183,7 +188,7 @@ def _tool(case: Case) -> ToolRun:
             num_trials=len(document["trials"]),
             trials_s=sum(each["seconds"] for each in _measured(document)),
             oracle_s=oracle_s(document),
-            over_loop=_over_loop(product, [each for each in loops if isinstance(each, LoopRun)], exported),
+            over_loop=_over_loop(product, case) if case.feature is None else None,
             num_cores=num_usable_cores(),
             spared_s=sum(each["spared_s"] for each in _measured(document)),
         )
@@ -225,9 +230,9 @@ def _measured(document: Document) -> list[dict[str, Any]]:
     ]
 
 
-def _kept_loops(kept: Pieces) -> list[Any]:
+def _kept_loops(kept: Pieces) -> list[LoopRun]:
     records = (kept.record(f"loop {number}") for number in range(100))
-    return [each for each in records if each is not None]
+    return [_RUN.validate_python(each) for each in records if each is not None]
 
 
 def _export(product: Product, case: Case) -> Path | None:
@@ -240,9 +245,9 @@ def _export(product: Product, case: Case) -> Path | None:
     return exported
 
 
-def _over_loop(product: Product, loops: Sequence[LoopRun], exported: Path | None) -> float | None:
+def _over_loop(product: Product, case: Case) -> float | None:
     """The loops' best config against the product's, side by side: times as fast is the product's. None: no answer."""
-    best = best_of(loops)
+    exported, best = _export(product, case), best_of(_kept_loops(case.loops))
     if best is None or exported is None:
         return None
     content = yaml.safe_load(exported.read_text(encoding="utf-8"))
