@@ -43,6 +43,8 @@ class Environment(BaseModel):
     python: str
     system: str
     processor: str
+    vector_instructions: str | None = None
+    """Of the processor, see `vector_instructions`; None in older records."""
     num_cores: int
     """Cores that this process may use (affinity and the container's quota), not the machine's total."""
     memory_bytes: int
@@ -60,7 +62,10 @@ class Environment(BaseModel):
 
     def differences(self, other: Environment) -> list[str]:
         """How the other computes on other hardware or with other threads, so that latencies must not be compared."""
+        pairs: list[tuple[str, object, object]]
         pairs = [("processor", self.processor, other.processor), ("usable cores", self.num_cores, other.num_cores)]
+        if self.vector_instructions and other.vector_instructions:
+            pairs.append(("vector instructions", self.vector_instructions, other.vector_instructions))
         mine, theirs = self.variables | self.inherited, other.variables | other.inherited
         pairs += [(name, mine.get(name, "not set"), theirs.get(name, "not set")) for name in THREAD_VARIABLES]
         return [f"{name}: {before} then, {now} now" for name, before, now in pairs if before != now]
@@ -87,6 +92,7 @@ def describe(*, device: str, variables: dict[str, str]) -> Environment:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         processor=processor(),
+        vector_instructions=vector_instructions(),
         num_cores=num_usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         governor=_read_first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
@@ -167,8 +173,23 @@ def cpu_flags_sha256() -> str | None:
 
     Under a hypervisor two machines with the same model name can differ in them.
     """
+    flags = _cpu_flags()
+    return None if flags is None else hashlib.sha256(" ".join(flags).encode()).hexdigest()
+
+
+_VECTOR_INSTRUCTIONS = ("avx", "amx", "fma", "asimd", "sve")
+"""Beginnings of the names of the flags by which compilers and libraries choose their kernels."""
+
+
+def vector_instructions() -> str | None:
+    """The processor's wide vector and matrix instructions, as the system names them: `avx avx2 fma`."""
+    flags = _cpu_flags()
+    return None if flags is None else " ".join(each for each in flags if each.startswith(_VECTOR_INSTRUCTIONS))
+
+
+def _cpu_flags() -> list[str] | None:
     flags = _cpu_line("flags") or _cpu_line("Features")
-    return None if flags is None else hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()
+    return None if flags is None else sorted(flags.split())
 
 
 def processor() -> str:

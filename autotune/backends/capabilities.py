@@ -6,7 +6,7 @@ that sets one of them is invalid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,9 @@ class Training(Protocol):
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         """Copies of what the optimizer trains, in its order."""
+
+    def set_weights(self, optimizer: Any, arrays: Iterable[NDArray[Any]]) -> None:
+        """Give these values to what the optimizer trains, in its order and in place."""
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
         """Copies of the gradients of the last step; where a framework does not keep them, of what the optimizer made of

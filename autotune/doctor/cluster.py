@@ -63,6 +63,7 @@ def differences(first: Environment, other: Environment) -> list[str]:
     """What another worker has in place of what the first one has."""
     pairs = [
         ("processor", first.processor, other.processor),
+        ("vector instructions", first.vector_instructions, other.vector_instructions),
         ("cores", str(first.num_cores), str(other.num_cores)),
         ("device", first.device, other.device),
         ("driver", first.driver, other.driver),

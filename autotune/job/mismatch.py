@@ -101,6 +101,9 @@ def _device_differences(then: Environment, here: Environment) -> list[str | None
         return [
             *found,
             _difference("a", then.processor, here.processor),
+            _difference("vector instructions", then.vector_instructions, here.vector_instructions)
+            if then.vector_instructions and here.vector_instructions
+            else None,
             _difference("cores:", then.num_cores, here.num_cores),
         ]
     found.append(_difference("the driver", then.driver, here.driver) if then.driver and here.driver else None)

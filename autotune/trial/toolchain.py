@@ -120,7 +120,8 @@ def _digest(variables: Mapping[str, str]) -> str:
         for name, value in sorted(stands.items())
         if name in _DECISIVE or (name.startswith("TORCHINDUCTOR_") and name != "TORCHINDUCTOR_CACHE_DIR")
     }
-    facts = [sys.prefix, platform.machine(), environment.processor(), _compiler(stands.get("CXX")), chosen]
+    processor = [platform.machine(), environment.processor(), environment.cpu_flags_sha256()]
+    facts = [sys.prefix, *processor, _compiler(stands.get("CXX")), chosen]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
 
 

@@ -142,7 +142,7 @@ def test_a_missing_file(tmp_path, caplog):
 
 
 def of_another_processor(content):
-    content["environment"].update(device="cpu", processor="Abacus", num_cores=99)
+    content["environment"].update(device="cpu", processor="Abacus", num_cores=99, vector_instructions="bead")
 
 
 MISMATCHES = {
@@ -197,7 +197,8 @@ def test_another_processor(write, caplog, monkeypatch):
     monkeypatch.setattr(FakeBackend, "device_name", lambda self: "cpu")
     autotune.load(write(of_another_processor)).apply(Model())
     here = environment.describe(device="cpu", variables={})
-    assert f"a Abacus, here {here.processor}; cores: 99, here {here.num_cores}" in caplog.text
+    instructions = f"vector instructions bead, here {here.vector_instructions}; " if here.vector_instructions else ""
+    assert f"a Abacus, here {here.processor}; {instructions}cores: 99, here {here.num_cores}" in caplog.text
 
 
 def test_another_framework(write, caplog):

@@ -161,6 +161,16 @@ class TestToolchain:
             assert seen.with_name("seen.txt.call").read_text() == "(True, True)"
         assert num_made() == 1
 
+    def test_a_processor_of_the_same_name_with_other_instructions_has_its_own(
+        self, run, maker, make_request, monkeypatch
+    ):
+        """A home folder may be shared: a header of the other machine would be refused by the compiler, each time."""
+        num_made = maker()
+        for flags in ("avx2", "avx2 avx512f"):
+            monkeypatch.setattr("autotune.environment.cpu_flags_sha256", lambda flags=flags: flags)
+            run(make_request(TUNED))
+        assert num_made() == 2
+
     def test_no_limit_of_a_trial_holds_for_it(self, run, maker, make_request):
         """However long it takes, no config is blamed."""
         num_made = maker(then="time.sleep(1.5)")

@@ -11,11 +11,14 @@ import pytest
 
 from autotune import models
 from autotune.backends.mindspore.knobs import compile_arguments
+from autotune.backends.registry import load_backend
 from autotune.backends.torch.knobs import require_for_training, settings_of
+from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
 from autotune.job.load import Loaded
+from autotune.measure.accuracy import load_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
@@ -25,7 +28,8 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.accuracy_check import WrongResultError
-from autotune.trial.worker.training import NUM_STEPS, StepGate
+from autotune.trial.worker.subject import build_subject
+from autotune.trial.worker.training import NUM_STEPS, StepGate, Training
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Device, Workload
 from tests.conftest import REPOSITORY
@@ -72,6 +76,22 @@ def parts(rate=0.1, seed=0):
     return {"model": model, "inputs": x, "targets": y, "loss": loss, "optimizer": Descent([model.weight], rate)}
 '''
 """A real, if small, training step for the fake framework."""
+KINKED = '''
+class AtABranch(Descent):
+    """Gradients jump by a tenth where the first weight is at first."""
+
+    def __init__(self, weights, rate):
+        super().__init__(weights, rate)
+        self.branch = weights[0][0, 0]
+
+    def gradients_of(self, loss):
+        factor = 1.0 if self.weights[0][0, 0] >= self.branch else 1.1
+        return [factor * each for each in super().gradients_of(loss)]
+
+def kinked():
+    made = parts()
+    return {**made, "optimizer": AtABranch([made["model"].weight], 0.1)}
+'''
 
 
 def workload_of(path: Path, content: str, name: str = "parts", framework: str = "fake", **more: object) -> Workload:
@@ -184,6 +204,49 @@ def test_what_rounding_does_to_a_step_is_right(seen):
     assert (loss_error, gradient_error) == (0, pytest.approx(0, abs=1e-6))
 
 
+FAR = [[LOSSES], [np.array([1.0, -2.0, *[0.0] * 98])] * 2, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, [WAYS]]
+"""Two gradients of 100 entries, for what happens to one entry."""
+
+
+def moved(by: float) -> list[list[np.ndarray]]:
+    """`FAR` with an entry of the second gradient that is `by` away, in the first step and the repeated one."""
+    gradient = FAR[1][1].copy()
+    gradient[50] += by
+    return [FAR[0], [FAR[1][0], gradient], [FAR[1][0], gradient], FAR[3]]
+
+
+class TestBranchesThatRoundingDecides:
+    """The reference has how far each gradient moves when the weights are nudged: `spread`, by root mean square."""
+
+    def errors(self, by: float, spread: list[float]) -> tuple[float, ...]:
+        return StepGate("m").errors([*FAR, [np.array(spread)]], moved(by), 1e-3)
+
+    def test_a_gradient_as_far_away_as_nudged_ones_is_right(self):
+        """Its root mean square is recorded: 0.1 of an entry over that of 1 and -2."""
+        _, error = self.errors(0.1, spread=[0.0, 0.02])
+        assert error == pytest.approx(0.1 / np.sqrt(5))
+
+    def test_a_gradient_that_moves_less_when_nudged_is_wrong(self):
+        """Three times the spread is allowed, and no more."""
+        with pytest.raises(WrongResultError, match=r"gradient 2 of 2 in the first step: relative error 0.05 \(root"):
+            self.errors(0.1, spread=[0.0, 0.01])
+
+    def test_each_gradient_has_its_own_spread(self):
+        """Gradients behind the branch do not move."""
+        with pytest.raises(WrongResultError, match="gradient 2 of 2"):
+            self.errors(0.1, spread=[0.5, 0.0])
+
+    def test_no_spread_excuses_another_gradient(self):
+        """A step whose gradients say nothing still has a limit."""
+        with pytest.raises(WrongResultError, match="gradient 2 of 2"):
+            self.errors(1.0, spread=[9.0, 9.0])
+
+    def test_what_cannot_be_compared_is_wrong(self):
+        """NaN is, whatever the spread."""
+        with pytest.raises(WrongResultError, match="gradient 2 of 2"):
+            self.errors(float("nan"), spread=[9.0, 9.0])
+
+
 @pytest.mark.parametrize(
     ("seen", "kind", "words"),
     [
@@ -208,6 +271,15 @@ def test_steps_are_checked_and_timed(run_steps):
     assert untuned.output_errors is None
     assert right.output_errors == (0, 0)
     assert [each.shape for each in right.signature.inputs] == [(4, 3), (4, 2)]
+
+
+@pytest.mark.parametrize(("name", "at_least", "at_most"), [("parts", 1e-6, 1e-4), ("kinked", 0.09, 0.11)])
+def test_the_reference_has_how_far_gradients_move(run_steps, tmp_path, name, at_least, at_most):
+    """As little as the weights, for a smooth loss; by the whole jump where a weight is at a branch."""
+    (untuned,) = run_steps(DESCENT + KINKED, name=name)
+    assert isinstance(untuned, Measurement), untuned
+    *_, (spread,) = load_reference(tmp_path / "reference.npz")
+    assert at_least < spread[0] < at_most
 
 
 @pytest.mark.parametrize(
@@ -439,12 +511,42 @@ def test_a_float64_reference_gives_untuned_steps_an_error(run_steps):
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+def test_a_relu_that_flips_is_no_wrong_result(tmp_path):
+    """PyTorch with oneDNN and without: of the activations of 17 ReLUs some are zero but for rounding, and gradients
+    before those differ by more than the tolerance (2 to 16 % with six seeds)."""
+    import torch
+
+    workload = Workload(
+        model="resnet18", reference="autotune.models.torch.training:resnet18", framework="torch", device="cpu",
+        task="train", arguments={"image": 96, "width": 32, "batch": 16}, search_path=str(tmp_path),
+    )  # fmt: skip
+    backend = load_backend("torch")
+
+    def seen(reference_tolerance):
+        backend.prepare("cpu", workload.seed)
+        subject = build_subject(workload, backend)
+        task = Training(workload, subject, backend)
+        step = task.compile(Config({"execution": "eager"}), UndoLog())
+        return task.observe(step, subject.inputs[0].call(step), reference_tolerance=reference_tolerance)
+
+    reference = seen(1e-3)
+    with torch.backends.mkldnn.flags(enabled=False):
+        other = seen(None)
+    loss_error, gradient_error = StepGate("resnet18").errors(reference, other, 1e-3)
+    assert loss_error < 1e-5
+    assert gradient_error < 0.1
+    assert reference[4][0].max() > 1e-3
+    with pytest.raises(WrongResultError, match="gradient"):
+        StepGate("resnet18").errors(reference, [other[0], [-each for each in other[1]], *other[2:]], 1e-3)
+
+
+@pytest.mark.torch
 def test_an_optimizer_that_has_counted_changes_its_implementation_and_back():
     """In a job that was resumed: fused from now on, from the moments there are, and as it was when undone."""
     import torch
 
     from autotune.backends.torch.training import training_step
-    from autotune.backends.undo import UndoLog
 
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.Adam(model.parameters())

@@ -192,6 +192,7 @@ class TestAnotherMachine:
         ("overrides", "why"),
         [
             ({"processor": "Other CPU"}, r"processor: Other CPU then, .* now"),
+            ({"vector_instructions": "abc"}, r"vector instructions: abc then, .* now"),
             ({"num_cores": 512}, r"usable cores: 512 then, \d+ now"),
             ({"inherited": {"OMP_NUM_THREADS": "77"}}, r"OMP_NUM_THREADS: 77 then, .* now"),
         ],
@@ -211,6 +212,12 @@ class TestAnotherMachine:
         now = then.model_copy(update={"load_1m": 9.0, "python": "3.99", "inherited": {"MALLOC_ARENA_MAX": "1"}})
         assert isinstance(then, Environment)
         assert then.differences(now) == []
+
+    def test_a_record_of_before_instructions_were_recorded_is_of_this_machine(self, quiet_one):
+        """Nothing is known, so nothing differs."""
+        now = quiet_one.environment.model_copy(update={"vector_instructions": "avx2"})
+        before = now.model_copy(update={"vector_instructions": None})
+        assert before.differences(now) == now.differences(before) == []
 
     def test_the_untuned_model_of_a_resumed_study_is_a_sentinel(self, tune, quiet_one):
         """It is measured again to see that nothing changed: its latency is kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -66,6 +66,10 @@ class FakeTraining:
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [each.copy() for each in optimizer.weights]
+
+    def set_weights(self, optimizer: Any, arrays: Iterable[NDArray[Any]]) -> None:
+        for weight, array in zip(optimizer.weights, arrays, strict=True):
+            weight[...] = array
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
         return [each.copy() for each in optimizer.gradients]

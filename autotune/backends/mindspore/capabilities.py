@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,9 @@ class MindSporeTraining:
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [array_of(each).copy() for each in optimizer.parameters]
+
+    def set_weights(self, optimizer: Any, arrays: Iterable[NDArray[Any]]) -> None:
+        training.set_weights(optimizer, arrays)
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
         return training.optimizer_moments(optimizer, array_of)

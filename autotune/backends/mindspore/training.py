@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import mindspore as ms
@@ -104,6 +104,12 @@ def snapshot(model: ms.nn.Cell, optimizer: ms.nn.Optimizer) -> Callable[[], None
             ms.ops.assign(parameter, ms.Tensor(copy))
 
     return put_back
+
+
+def set_weights(optimizer: ms.nn.Optimizer, arrays: Iterable[NDArray[Any]]) -> None:
+    """See `Training.set_weights`."""
+    for parameter, array in zip(optimizer.parameters, arrays, strict=True):
+        ms.ops.assign(parameter, ms.Tensor(array, dtype=parameter.dtype))
 
 
 def optimizer_moments(optimizer: ms.nn.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:

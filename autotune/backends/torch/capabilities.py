@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,9 @@ class TorchTraining:
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [array_of(each).copy() for each in training.trained_parameters(optimizer)]
+
+    def set_weights(self, optimizer: Any, arrays: Iterable[NDArray[Any]]) -> None:
+        training.set_weights(optimizer, arrays)
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
         return training.gradients(optimizer, array_of)

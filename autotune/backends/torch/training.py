@@ -7,7 +7,7 @@ either way, and no faster). The optimizer's step is a graph of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -68,6 +68,13 @@ def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callab
 def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The parameters of all groups, in order."""
     return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def set_weights(optimizer: torch.optim.Optimizer, arrays: Iterable[NDArray[Any]]) -> None:
+    """See `Training.set_weights`."""
+    with torch.no_grad():
+        for parameter, array in zip(trained_parameters(optimizer), arrays, strict=True):
+            parameter.copy_(torch.as_tensor(array))
 
 
 def gradients(optimizer: torch.optim.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:

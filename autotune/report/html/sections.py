@@ -149,7 +149,8 @@ def environment_section(words: str, asked: Sequence[tuple[str, str]], machine: S
 def machine_rows(e: Environment) -> list[tuple[str, str]]:
     """The machine, its software and what was set, each with its name."""
     rows = [
-        ("device", e.device), ("driver", e.driver), ("processor", e.processor), ("usable cores", str(e.num_cores)),
+        ("device", e.device), ("driver", e.driver), ("processor", e.processor),
+        ("vector instructions", e.vector_instructions), ("usable cores", str(e.num_cores)),
         ("memory", num_bytes(e.memory_bytes)), ("frequency governor", e.governor),
         ("load average before", None if e.load_1m is None else f"{e.load_1m:.2f}"), ("system", e.system),
         ("Python", e.python), *sorted(e.packages.items()), *sorted({**e.variables, **e.inherited}.items()),

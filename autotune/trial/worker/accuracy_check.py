@@ -6,7 +6,7 @@ compared and how much it may differ: `OutputGate` for a model's outputs, `traini
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,10 +36,15 @@ class Gate(Protocol):
         """The relative errors to record. Raises WrongResultError beyond the tolerance."""
 
 
+def reference_tolerance(request: TrialRequest, dtypes: Iterable[str]) -> float | None:
+    """The tolerance with which others are held to what this run computes; None for a run that writes no reference."""
+    return request.tolerance_for(dtypes) if request.judged and _is_reference(request) else None
+
+
 def check(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: Gate) -> tuple[float, ...] | None:
     """The relative errors against the reference; None for the run that writes it."""
     reference_file = Path(request.reference)
-    if request.untuned and not reference_file.exists():
+    if _is_reference(request):
         write_reference(request, seen, tolerance, gate)
         return None
     _require_tensors(request, seen)
@@ -114,6 +119,10 @@ class OutputGate:
                     raise WrongResultError(f"output {place + 1} of {len(got)} on {where}: {what}", error)
                 worst[place] = max(worst.get(place, 0.0), error)
         return tuple(worst[place] for place in sorted(worst))
+
+
+def _is_reference(request: TrialRequest) -> bool:
+    return request.untuned and not Path(request.reference).exists()
 
 
 def _require_tensors(request: TrialRequest, seen: list[list[Any]]) -> None:

@@ -34,7 +34,13 @@ class Inference:
             self._backend, self._subject.model, config, functions, changes, shapes=self._subject.shapes
         )
 
-    def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
+    def observe(
+        self,
+        step: Callable[..., Any],
+        first: Any,
+        *,
+        reference_tolerance: float | None = None,  # noqa: ARG002 -- Outputs are held to that tolerance, however it is.
+    ) -> list[list[Any]]:
         """The outputs for each of the subject's inputs."""
         seen = [output_arrays(self._backend, first)]
         return seen + [output_arrays(self._backend, each.call(step)) for each in self._subject.inputs[1:]]

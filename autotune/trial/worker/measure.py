@@ -27,7 +27,7 @@ from autotune.measure.profile import Profile
 from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.worker.accuracy_check import check
+from autotune.trial.worker.accuracy_check import check, reference_tolerance
 from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.spared import Spared
@@ -96,7 +96,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         if replay is not None:
             outputs = inputs[0].call(step)
         second = SecondCall(step, backend, spared.clock) if _is_recorded_later(subject, config, backend) else None
-        seen = task.observe(second or step, outputs)
+        seen = task.observe(second or step, outputs, reference_tolerance=reference_tolerance(request, subject.dtypes))
         second_call_s = None if second is None else second.seconds
         # What is recorded in the second call is held as well; without one the check is no part of the compile.
         compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes(spared.resident_bytes)

@@ -59,7 +59,7 @@ def write(request: TrialRequest, backend: Backend, enter: Callable[[Stage], None
     tolerance = request.tolerance_for(subject.dtypes)
     _refuse_narrowing(request, subject, dtype)
     enter(Stage.CHECK)
-    task, seen = _observed(request, backend, subject, dtype)
+    task, seen = _observed(request, backend, subject, dtype, tolerance)
     with task.recording():
         write_reference(request, seen, tolerance, task.gate)
 
@@ -73,14 +73,14 @@ def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) 
 
 
 def _observed(
-    request: TrialRequest, backend: Backend, subject: Subject, dtype: WideType
+    request: TrialRequest, backend: Backend, subject: Subject, dtype: WideType, tolerance: float
 ) -> tuple[TrialTask, list[list[Any]]]:
     try:
         wide = widen_subject(subject, backend, dtype)
         task = task_for(request.workload, wide, backend)
         with task.recording():
             step = task.compile(ConfigParts.of(request.config).settings, UndoLog())
-            return task, task.observe(step, wide.inputs[0].call(step))
+            return task, task.observe(step, wide.inputs[0].call(step), reference_tolerance=tolerance)
     except Exception as error:
         # Out of memory too: the message says that this reference cannot be made, and what to do.
         raise HarnessError(

@@ -9,13 +9,18 @@ What the untuned step gave for the same is the reference:
   of a gradient, so rounding decides where an entry that is zero but for it moves, and later gradients differ by that;
 * how far each weight moved in all, for the same reason by its norm alone.
 
+Where rounding decides a branch, such as a ReLU of an activation next to zero, right gradients differ by far more than
+the tolerance. How far the untuned step's own gradients move when its weights are nudged is part of the reference, and
+a gradient that is no further away than that is right.
+
 docs/training.md has the figures that the tolerances rest on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -44,6 +49,14 @@ _FLOOR = 1e-2
 """Share of the largest gradient (or movement) of all weights below which one is compared by that share: some gradients
 are zero but for rounding, such as those of an attention's key biases."""
 
+_NUM_NUDGES = 4
+_NUDGE = 1e-2
+"""Weights are nudged by this share of the tolerance: float32 by 1e-5, ten to a hundred times what rounding does."""
+_SPREADS = 3.0
+"""A gradient may be this many times as far away as the farthest of the nudged ones; right ones were 0.2 to 1.6."""
+_MOST_SPREAD = 0.25
+"""Whatever the spread, a gradient that is further away is wrong."""
+
 
 class Training:
     """See `TrialTask`. Keeps a copy of the weights from its making until `observe`."""
@@ -69,8 +82,11 @@ class Training:
             self._subject.model, self._recipe.loss, self._recipe.optimizer, settings, changes
         )
 
-    def observe(self, step: Callable[..., Any], first: Any) -> list[list[Any]]:
-        """Losses; gradients of the first step; those of the first step again; how far each weight moved."""
+    def observe(
+        self, step: Callable[..., Any], first: Any, *, reference_tolerance: float | None = None
+    ) -> list[list[Any]]:
+        """Losses; gradients of the first step; those of the first step again; how far each weight moved; for the
+        reference, how far each gradient moves when the weights are nudged."""
         assert self._rewind is not None
         example, *others = self._subject.inputs[:-1]
         losses = [self._loss(first)]
@@ -83,8 +99,11 @@ class Training:
         losses.append(self._loss(example.call(step)))
         again = self._training.gradients(self._recipe.optimizer)
         self._gate.cause = self._why_unrepeatable(random_state)
+        seen = [[np.array(losses)], gradients, again, [ways]]
+        if reference_tolerance is not None:
+            seen.append([self._spread(step, gradients, _NUDGE * reference_tolerance)])
         self._rewind, self._start = None, []
-        return [[np.array(losses)], gradients, again, [ways]]
+        return seen
 
     def require_sound(self, step: Callable[..., Any]) -> None:
         """Raises WrongResultError where the loss is no number any more after the steps that were timed."""
@@ -102,6 +121,19 @@ class Training:
             shapes = ", ".join(str(each.shape) for each in arrays) or "no tensor"
             raise AutotuneError(f"the loss gave {shapes} and not one number", tip="let it return its mean or its sum")
         return float(arrays[0].reshape(()))
+
+    def _spread(self, step: Callable[..., Any], gradients: list[Array], nudge: float) -> Array:
+        """The largest distance of each gradient of the first step from what it is with nudged weights."""
+        assert self._rewind is not None
+        spread = np.zeros(len(gradients))
+        generator = np.random.default_rng(0)
+        for _ in range(_NUM_NUDGES):
+            self._rewind()
+            self._training.set_weights(self._recipe.optimizer, _nudged(self._start, nudge, generator))
+            self._subject.inputs[0].call(step)
+            nudged = self._training.gradients(self._recipe.optimizer)
+            spread = np.maximum(spread, [gradient.distance for gradient in _compared(gradients, nudged)])
+        return spread
 
     def _ways(self) -> Array:
         """Root mean square of what each weight changed by since the beginning."""
@@ -127,7 +159,7 @@ class StepGate:
 
     def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
         """An untuned step with a loss that is no number, or that gives another result from the same weights."""
-        losses, gradients, again, ways = _unpacked(seen)
+        losses, gradients, again, ways, spread = _unpacked(seen)
         if not np.isfinite(losses).all():
             raise WrongResultError(
                 f"the untuned training step itself gives losses of {_shown(losses)} in its first {NUM_STEPS} steps; "
@@ -139,7 +171,9 @@ class StepGate:
                 f"{self._model}: the untuned training step changes no weight",
                 tip="is the optimizer made with the parameters of this very model?",
             )
-        unlike = max(abs(losses[0] - losses[-1]) / np.abs(losses).max(), _gradient_error(gradients, again)[0])
+        compared = zip(_compared(gradients, again), spread, strict=True)
+        beyond = [each.error for each, most in compared if each.error_within(tolerance, most) is None]
+        unlike = max(abs(losses[0] - losses[-1]) / np.abs(losses).max(), *beyond, 0.0)
         if not unlike <= tolerance:
             raise AutotuneError(
                 f"{self._model}: the untuned training step gives another result when it is repeated from the same "
@@ -149,25 +183,46 @@ class StepGate:
 
     def errors(self, reference: list[list[Any]], seen: list[list[Any]], tolerance: float) -> tuple[float, ...]:
         """Of the loss, and of the gradients. Raises WrongResultError with the step or the weight in question."""
-        losses, gradients, _, ways = _unpacked(reference)
-        got_losses, got_gradients, got_again, got_ways = _unpacked(seen)
+        losses, gradients, _, ways, spread = _unpacked(reference)
+        got_losses, got_gradients, got_again, got_ways, _ = _unpacked(seen)
         loss_error = _require_losses(losses, got_losses, tolerance)
         worst = 0.0
         for when, got in (("in the first step", got_gradients), ("in the first step, repeated", got_again)):
             if len(got) != len(gradients):
                 raise WrongResultError(f"{len(got)} gradients instead of {len(gradients)} {when}", float("inf"))
-            error, place = _gradient_error(gradients, got)
-            if not error <= tolerance:
-                what = f"relative error {error:.3g}, tolerance {tolerance:g}"
-                raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {what}", error)
-            worst = max(worst, error)
+            for place, gradient in enumerate(_compared(gradients, got)):
+                error = gradient.error_within(tolerance, spread[place])
+                if error is None:
+                    what = f"{gradient}, tolerance {tolerance:g}; nudged weights move it by {spread[place]:.3g}"
+                    raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {what}", gradient.error)
+                worst = max(worst, error)
         _require_ways(ways, got_ways)
         return loss_error, worst
 
 
-def _unpacked(seen: list[list[Any]]) -> tuple[Array, list[Array], list[Array], Array]:
-    (losses,), gradients, again, (ways,) = seen
-    return losses, gradients, again, ways
+@dataclass(frozen=True)
+class _Compared:
+    """How far a gradient is from the reference's."""
+
+    error: float
+    """Largest difference over the largest entry; infinity where they cannot be compared."""
+    distance: float
+    """Root mean square of the difference over that of the gradient: a ReLU that flips changes few entries by a lot."""
+
+    def __str__(self) -> str:
+        return f"relative error {self.error:.3g} (root mean square {self.distance:.3g})"
+
+    def error_within(self, tolerance: float, spread: float) -> float | None:
+        """The error to record; None for a wrong gradient."""
+        if self.error <= tolerance:
+            return self.error
+        return self.distance if self.distance <= min(_SPREADS * spread, _MOST_SPREAD) else None
+
+
+def _unpacked(seen: list[list[Any]]) -> tuple[Array, list[Array], list[Array], Array, Array]:
+    """Its parts, as `Training.observe` has them. Without a spread, each gradient's is zero."""
+    (losses,), gradients, again, (ways,), *rest = seen
+    return losses, gradients, again, ways, rest[0][0] if rest else np.zeros(len(gradients))
 
 
 def _require_losses(expected: Array, got: Array, tolerance: float) -> float:
@@ -186,20 +241,25 @@ def _require_losses(expected: Array, got: Array, tolerance: float) -> float:
     return float(max(errors[step] for step in from_the_same))
 
 
-def _gradient_error(expected: list[Array], got: list[Array]) -> tuple[float, int]:
-    """The largest relative error of a gradient, and its place."""
-    floor = _FLOOR * max((float(np.abs(each).max(initial=0.0)) for each in expected), default=0.0)
-    worst, place = 0.0, 0
-    for number, (r, y) in enumerate(zip(expected, got, strict=True)):
-        scale = float(np.abs(r).max(initial=0.0))
-        error = accuracy.output_error(r, y)
-        if np.isfinite(error) and 0 < scale < floor:
-            error *= scale / floor
-        elif np.isfinite(error) and scale == 0 < floor:
-            error /= floor
-        if not error <= worst:
-            worst, place = error, number
-    return worst, place
+def _compared(expected: list[Array], got: list[Array]) -> list[_Compared]:
+    """Each gradient with its reference. One below `_FLOOR` of the largest is compared by that share of the largest."""
+    floor = _FLOOR * max(map(_largest, expected), default=0.0)
+    rms_floor = _FLOOR * max(map(_rms, expected), default=0.0)
+    found = []
+    for r, y in zip(expected, got, strict=True):
+        if accuracy.why_incomparable(r, y) is not None:
+            found.append(_Compared(float("inf"), float("inf")))
+            continue
+        difference = y.astype(np.result_type(y, np.float64)) - r
+        error = _share(_largest(difference), max(_largest(r), floor))
+        found.append(_Compared(error, _share(_rms(difference), max(_rms(r), rms_floor))))
+    return found
+
+
+def _nudged(weights: list[Array], nudge: float, generator: np.random.Generator) -> Iterator[Array]:
+    """Each weight times 1 + `nudge` times a normal number, one weight in memory at a time."""
+    for weight in weights:
+        yield np.asarray(weight * (1 + nudge * generator.standard_normal(weight.shape)), dtype=weight.dtype)
 
 
 def _require_ways(expected: Array, got: Array) -> None:
@@ -213,8 +273,16 @@ def _require_ways(expected: Array, got: Array) -> None:
         )
 
 
-def _rms(change: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(change)))) if change.size else 0.0
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else part
+
+
+def _largest(values: Array) -> float:
+    return float(np.abs(values).max(initial=0.0))
+
+
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(np.abs(values), dtype=np.float64)))) if values.size else 0.0
 
 
 def _shown(losses: Array) -> str:
