@@ -29,6 +29,12 @@ GOAL_RATE_ALIKE = 0.02
 """Where blocks are alike in time, which nothing can wholly make up for."""
 ALIKE_SD = 0.03
 """Scatter between processes in these studies."""
+OTHER_NOISES = (
+    Noise(process_sd=0.03, has_two_modes=True),
+    Noise(process_sd=0.06, has_two_modes=True),
+    Noise(process_sd=0.03, untuned_factor=3.0),
+)
+"""Which a rule that takes scatter for normal, and alike for all, may get wrong."""
 SIMULATED = "simulated"
 NOT_COMPARED = "not compared"
 """Also where there is a verdict: `keep_untuned` may follow from configs being one program, without a measurement."""
@@ -37,10 +43,11 @@ ABOUT = (
     "Studies whose configs all do the same work; a verdict `faster` is false. Simulated studies run the real "
     f"tuner, study and statistics on drawn measurements of {NUM_VARIANTS + 1} configs: each process has a bias "
     "for life, calls scatter by 2 %, one in twenty is delayed by 10 to 50 %, and the machine drifts by 0.5 % a "
-    "trial. Where successive blocks are correlated, a contestant's bias in a block resembles the one it had in "
-    "the block before (AR(1)), and up to 2 false winners in 100 studies meet the goal. The real ones compile "
-    "one model under names that give the very same code; a study that found this out has compared nothing. Few "
-    "studies can show a mistake, but not a rate as low as the goal: the bound says what they do show."
+    "trial. In two modes a process is slow or fast by that scatter, as often the one as the other. Where successive "
+    "blocks are correlated, a contestant's bias in a block resembles the one it had in the block before (AR(1)), "
+    "and up to 2 false winners in 100 studies meet the goal. The real ones compile one model under names that give "
+    "the very same code; a study that found this out has compared nothing. Few studies can show a mistake, but not "
+    "a rate as low as the goal: the bound says what they do show."
 )
 
 
@@ -128,6 +135,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
         reals = [(1, TORCH), (1, MINDSPORE)]
     else:
         noises = [(given.simulated, Noise(process_sd=sd)) for sd in given.process_sd]
+        noises += [(given.simulated, each) for each in OTHER_NOISES]
         noises += [(given.alike, alike(each)) for each in given.correlation]
         reals = [(given.torch, TORCH), (given.mindspore, MINDSPORE)]
     simulated = [Case(name_of(noise), number, noise=noise) for number, noise in noises if number]
@@ -148,6 +156,10 @@ def alike(correlation: float) -> Noise:
 def name_of(noise: Noise) -> str:
     """Of the studies under it."""
     name = f"{SIMULATED}, processes scatter by {percent(noise.process_sd)}"
+    if noise.has_two_modes:
+        name += " in two modes"
+    if noise.untuned_factor != 1:
+        name += f", those of the untuned model {noise.untuned_factor:g} times as much"
     if noise.block_correlation:
         name += f", correlation {noise.block_correlation} between successive blocks"
     return name

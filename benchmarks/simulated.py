@@ -48,6 +48,10 @@ class Noise:
 
     process_sd: float = 0.015
     """Of the bias that a process keeps for life (lognormal)."""
+    has_two_modes: bool = False
+    """A process is fast or slow by `process_sd`, as often the one as the other."""
+    untuned_factor: float = 1.0
+    """The biases of the untuned model's processes are so many times as large."""
     block_correlation: float = 0.0
     """Of the biases of a contestant's processes from one block to the next (AR(1)); `process_sd` stays what it is."""
     call_sd: float = 0.02
@@ -65,25 +69,27 @@ class Machine:
     """Where simulated processes run: one clock rate for all, that wanders."""
 
     def __init__(self, noise: Noise, seed: int) -> None:
-        self._noise = noise
+        self.noise = noise
         self._generator = np.random.default_rng(seed)
         self._log_drift = 0.0
 
     def pass_time(self, trials: float) -> None:
         """Let the machine drift for so many trials' time."""
-        self._log_drift += self._generator.normal(0.0, self._noise.drift_sd * math.sqrt(trials))
+        self._log_drift += self._generator.normal(0.0, self.noise.drift_sd * math.sqrt(trials))
 
     def draw_bias(self, before: float | None = None) -> float:
         """The log bias of a new process; `before` is that of the same contestant's process in the block before."""
-        new = float(self._generator.normal(0.0, self._noise.process_sd))
+        new = float(self._generator.normal(0.0, self.noise.process_sd))
+        if self.noise.has_two_modes:
+            new = math.copysign(self.noise.process_sd, new)
         if before is None:
             return new
-        correlation = self._noise.block_correlation
+        correlation = self.noise.block_correlation
         return correlation * before + math.sqrt(1 - correlation**2) * new
 
     def call(self, latency_s: float, log_bias: float, num_calls: int) -> list[float]:
         """Seconds that so many calls of a process take just now."""
-        noise, generator = self._noise, self._generator
+        noise, generator = self.noise, self._generator
         logs = self._log_drift + log_bias + generator.normal(0.0, noise.call_sd, num_calls)
         is_spiked = generator.random(num_calls) < noise.spike_share
         delays = np.where(is_spiked, generator.uniform(noise.spike_low, noise.spike_high, num_calls), 0.0)
@@ -147,6 +153,7 @@ class SimulatedTrials:
 
     def _start(self, request: TrialRequest, log_bias: float) -> SimulatedProcess:
         self._machine.pass_time(_START_SHARE)
+        log_bias *= self._machine.noise.untuned_factor if request.untuned else 1.0
         return SimulatedProcess(
             machine=self._machine,
             latency_s=self._truth.latency_s[request.config],
