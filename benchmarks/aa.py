@@ -120,6 +120,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--correlation", type=float, nargs="+", default=[0.5, 0.8],
         help="between the biases of successive blocks, in further simulated studies (default: 0.5 0.8)",
     )  # fmt: skip
+    parser.add_argument("--others", type=int, default=100, help="studies for each other noise (default: %(default)s)")
     parser.add_argument("--alike", type=int, default=50, help="studies for each correlation (default: %(default)s)")
     parser.add_argument("--torch", type=int, default=10, help="studies of a PyTorch model (default: %(default)s)")
     parser.add_argument("--mindspore", type=int, default=5, help="studies of a MindSpore model (default: %(default)s)")
@@ -135,7 +136,7 @@ def cases(given: argparse.Namespace) -> list[Case]:
         reals = [(1, TORCH), (1, MINDSPORE)]
     else:
         noises = [(given.simulated, Noise(process_sd=sd)) for sd in given.process_sd]
-        noises += [(given.simulated, each) for each in OTHER_NOISES]
+        noises += [(given.others, each) for each in OTHER_NOISES]
         noises += [(given.alike, alike(each)) for each in given.correlation]
         reals = [(given.torch, TORCH), (given.mindspore, MINDSPORE)]
     simulated = [Case(name_of(noise), number, noise=noise) for number, noise in noises if number]

@@ -50,7 +50,7 @@ def test_only_blocks_of_one_contest_are_alike(tmp_path):
     noise = Noise(process_sd=0.03, call_sd=0, spike_share=0, drift_sd=0, block_correlation=1.0)
     config = space_of_variants(1).untuned()
     trials = SimulatedTrials(Machine(noise, seed=1), Truth({config: UNTUNED_S}))
-    request = SimpleNamespace(config=config)
+    request = SimpleNamespace(config=config, untuned=False)
 
     def bias(place):
         return trials.hold(TrialFolder(tmp_path / place), request).log_bias
@@ -60,6 +60,17 @@ def test_only_blocks_of_one_contest_are_alike(tmp_path):
     others = [bias(place) for place in ("confirm/block-01/untuned", "noise-floor/block-01/trial-0001")]
     searched = [trials.run(TrialFolder(tmp_path / "trial-0001"), request).samples.latency_s[0] for _ in range(2)]
     assert len({kept[0], *others, *searched}) == 5
+
+
+def test_processes_have_two_modes_and_the_untuned_model_more_scatter_where_that_is_asked_for(tmp_path):
+    """Each bias is the scatter up or down; that of the untuned model so many times as much."""
+    noise = Noise(process_sd=0.03, has_two_modes=True, untuned_factor=3.0)
+    config = space_of_variants(1).untuned()
+    trials = SimulatedTrials(Machine(noise, seed=1), Truth({config: UNTUNED_S}))
+    for is_untuned, size in ((False, 0.03), (True, 0.09)):
+        request = SimpleNamespace(config=config, untuned=is_untuned)
+        biases = [trials.hold(TrialFolder(tmp_path / f"{n}"), request).log_bias for n in range(20)]
+        assert sorted({round(each, 6) for each in biases}) == [-size, size]
 
 
 def test_calls_scatter_and_are_delayed_as_stated():
@@ -163,7 +174,7 @@ def test_simulated_studies_may_have_blocks_alike_in_time():
 def test_rows_of_real_models_may_stay(tmp_path, monkeypatch):
     """Only the simulated studies are made again: the rows of real models say when they were measured, at any repeat."""
     given = aa.BENCHMARK.parser().parse_args(
-        ["--keep-real", "--simulated", "1", "--alike", "0", "--process-sd", "0.03"]
+        ["--keep-real", "--simulated", "1", "--others", "0", "--alike", "0", "--process-sd", "0.03"]
     )
     docs = tmp_path / "benchmarks.md"
     for module, name, place in ((aa, "RESULTS", tmp_path), (frame, "RESULTS", tmp_path), (frame, "DOCS", docs)):
