@@ -101,17 +101,20 @@ def _device_differences(then: Environment, here: Environment) -> list[str | None
         return [
             *found,
             _difference("a", then.processor, here.processor),
-            _difference("vector instructions", then.vector_instructions, here.vector_instructions)
-            if then.vector_instructions and here.vector_instructions
-            else None,
+            _known_difference("vector instructions", then.vector_instructions, here.vector_instructions),
             _difference("cores:", then.num_cores, here.num_cores),
         ]
-    found.append(_difference("the driver", then.driver, here.driver) if then.driver and here.driver else None)
+    found.append(_known_difference("the driver", then.driver, here.driver))
     return [*found, *(_difference(name, then.packages.get(name), here.packages.get(name)) for name in _COMPILERS)]
 
 
 def _difference(what: str, then: object, here: object) -> str | None:
     return None if then == here else f"{what} {then}, here {here}"
+
+
+def _known_difference(what: str, then: str | None, here: str | None) -> str | None:
+    """None as well where one of them is not known: an older record, or a system that does not say."""
+    return _difference(what, then, here) if then and here else None
 
 
 def _text_of(specs: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +57,7 @@ class FakeTraining:
         return step
 
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
-        copies = [each.copy() for each in optimizer.weights]
-
-        def restore() -> None:
-            for weight, copy in zip(optimizer.weights, copies, strict=True):
-                weight[...] = copy
-
-        return restore
+        return partial(self.set_weights, optimizer, self.weights(optimizer))
 
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [each.copy() for each in optimizer.weights]
