@@ -24,6 +24,11 @@ ERROR = 0.02
 """Of the intervals, half of it on either side: a config that is no faster is called so in one study of a hundred."""
 TOO_WIDE = 1.15
 """An interval whose ends differ by more than this factor, and that leaves a gain possible, decides nothing."""
+SMALL_GAIN = 0.05
+"""A config that does not look faster, and for which a gain of this share is ruled out, need not be measured further:
+what more blocks could prove of it is next to nothing (docs/decisions/0044-when-nothing-looks-faster.md)."""
+RULED_OUT_ERROR = 0.05
+"""One look at a config that truly has a gain rules it out so often."""
 NUM_RESAMPLES = 20_000
 BLOCKS_PER_OUTLIER = 6
 """One block in so many is set aside on either side."""
@@ -95,21 +100,46 @@ class Comparison:
     @cached_property
     def speedups(self) -> tuple[Speedup, ...]:
         """Of each config over the base, in the order of the columns. Needs at least two blocks (ValueError)."""
-        values = self._array()
-        logs = np.log(values[:, :1] / values[:, 1:])
-        return _simultaneous(logs, ERROR / self.num_looks)
+        return _simultaneous(self._logs, self._errors, ERROR / self.num_looks)
+
+    @cached_property
+    def upper_limits(self) -> tuple[float, ...]:
+        """The largest speed-up that each config may have: one-sided, at 95 %, for that config and this look alone.
+
+        It says when to stop looking for a gain, and never proves one, so no share of its error is set aside for the
+        other configs and looks.
+        """
+        centres, scales = _centre_and_scale(self._logs)
+        quantiles = np.quantile(self._errors, 1 - 2 * RULED_OUT_ERROR, axis=0)
+        return tuple(np.exp(centres + quantiles * scales).tolist())
+
+    def verdict(self, config: int, margin: float = MARGIN) -> Verdict:
+        """About one config: `verdict_of` its speed-up; but where a gain is ruled out a wide interval is no obstacle."""
+        verdict = verdict_of(self.speedups[config], margin)
+        if verdict is Verdict.UNDECIDED and self.rules_out(config):
+            return Verdict.TIE if self.upper_limits[config] >= 1 else Verdict.KEEP_UNTUNED
+        return verdict
+
+    def rules_out(self, config: int) -> bool:
+        """The config does not look faster than the base, and a gain of `SMALL_GAIN` is ruled out."""
+        return self.speedups[config].median <= 1 + MARGIN and self.upper_limits[config] <= 1 + SMALL_GAIN
+
+    def is_clear(self, margin: float = MARGIN) -> bool:
+        """More blocks would not change the verdict: one is proven faster, or none even looks it and none may be."""
+        if any(verdict_of(each, margin) is Verdict.FASTER for each in self.speedups):
+            return True
+        return all(_cannot_win(each, margin) or self.rules_out(config) for config, each in enumerate(self.speedups))
 
     def between(self, config: int, other: int) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with an interval of its own."""
         values = self._array()
         logs = np.log(values[:, [other]] / values[:, [config]])
-        return _simultaneous(logs, ERROR / self.num_looks)[0]
+        return _simultaneous(logs, _studentised_errors(logs), ERROR / self.num_looks)[0]
 
     @cached_property
     def correlation(self) -> float:
         """Expected correlation of log ratios from one block to the next; few blocks leave it near the prior's 0.1."""
-        values = self._array()
-        weights = _weights_of_correlations(np.log(values[:, :1] / values[:, 1:]))
+        weights = _weights_of_correlations(self._logs)
         return float(weights @ list(CORRELATIONS))
 
     def has_rival(self, answer: int) -> bool:
@@ -118,16 +148,26 @@ class Comparison:
         rivals = (rival for rival, speedup in enumerate(self.speedups) if speedup.median > least)
         return any(self.between(rival + 1, answer + 1).high > 1 + AS_GOOD for rival in rivals)
 
+    @cached_property
+    def _logs(self) -> NDArray[np.float64]:
+        """Log speed-ups: one row a block, one column a config."""
+        values = self._array()
+        return np.asarray(np.log(values[:, :1] / values[:, 1:]))
+
+    @cached_property
+    def _errors(self) -> NDArray[np.float64]:
+        return _studentised_errors(self._logs)
+
     def _array(self) -> NDArray[np.float64]:
         if len(self.values) < 2:
             raise ValueError(f"an interval over blocks needs at least 2 of them, got {len(self.values)}")
         return np.asarray(self.values, dtype=float)
 
 
-def _simultaneous(logs: NDArray[np.float64], error: float) -> tuple[Speedup, ...]:
+def _simultaneous(logs: NDArray[np.float64], errors: NDArray[np.float64], error: float) -> tuple[Speedup, ...]:
     """Intervals of the columns' centres that hold together with 1 - `error`."""
     centres, scales = _centre_and_scale(logs)
-    half = _quantile_of_largest_t(logs, error) * scales
+    half = float(np.quantile(errors.max(axis=-1), 1 - error)) * scales
     lows, highs = np.exp(centres - half), np.exp(centres + half)
     # The middle block speaks for the point, but never from outside of the interval.
     medians = np.clip(np.exp(np.median(logs, axis=0)), lows, highs)
@@ -148,11 +188,12 @@ def _centre_and_scale(logs: NDArray[np.float64]) -> tuple[NDArray[np.float64], N
     return kept.mean(axis=-2), np.sqrt(variance / num_blocks) / (1 - 2 * num_aside / num_blocks)
 
 
-def _quantile_of_largest_t(logs: NDArray[np.float64], error: float) -> float:
+def _studentised_errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """|centre / scale| of each column in so many drawn sets of blocks whose true centres are 0."""
     draws = np.random.default_rng(0).standard_normal((NUM_RESAMPLES, *logs.shape))
     _make_alike(draws, _weights_of_correlations(logs))
     centres, scales = _centre_and_scale(draws @ _root(logs))
-    return float(np.quantile((np.abs(centres) / scales).max(axis=-1), 1 - error))
+    return np.asarray(np.abs(centres) / scales)
 
 
 def _make_alike(draws: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
@@ -212,16 +253,9 @@ def verdict_of(speedup: Speedup, margin: float = MARGIN) -> Verdict:
     return Verdict.TIE
 
 
-def is_clear(speedups: Sequence[Speedup], margin: float) -> bool:
-    """More blocks would not change the verdict: one is proven faster, or none even looks it on a quiet machine."""
-    verdicts = [verdict_of(each, margin) for each in speedups]
-    if Verdict.FASTER in verdicts:
-        return True
-    return all(each.high <= 1 + margin or _looks_no_faster(each, margin) for each in speedups)
-
-
-def _looks_no_faster(speedup: Speedup, margin: float) -> bool:
-    return speedup.median <= 1 + margin and speedup.high <= TOO_WIDE * speedup.low
+def _cannot_win(speedup: Speedup, margin: float) -> bool:
+    """The interval leaves no gain, or does not look like one and is narrow."""
+    return speedup.high <= 1 + margin or (speedup.median <= 1 + margin and speedup.high <= TOO_WIDE * speedup.low)
 
 
 def margin_above(noise_floor: float, num_blocks: int) -> float:

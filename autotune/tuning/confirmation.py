@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from autotune.measure.measurement import Reason
 from autotune.measure.objective import Objective
-from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, is_clear, margin_above, verdict_of
+from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, margin_above, verdict_of
 from autotune.study.equivalence import program_of, simplicity
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
 from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, BlockedRun
@@ -172,7 +172,7 @@ class _Contestants:
 
     def _is_decided(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
         margin = self._margin(comparison)
-        if not is_clear(comparison.speedups, margin):
+        if not comparison.is_clear(margin):
             return False
         winner = self._winner(comparison, chosen)
         is_proven = verdict_of(comparison.speedups[winner], margin) is Verdict.FASTER
@@ -224,13 +224,16 @@ class _Contestants:
         margin = self._margin(comparison)
         must_win = not self.untuned.violations
         winner = self._winner(comparison, chosen)
-        verdict = verdict_of(comparison.speedups[winner], margin)
+        verdict = comparison.verdict(winner, margin)
         was_lost = blocked.base.name in blocked.failures
         if verdict in (Verdict.TIE, Verdict.UNDECIDED) and comparison.correlation > ALIKE:
             self.notes.append(
                 f"successive blocks are alike (correlation {comparison.correlation:.1f}) and prove less for it: "
                 "something on this machine changes from minute to minute"
             )
+        if verdict is not verdict_of(comparison.speedups[winner], margin):
+            most = f"{comparison.upper_limits[winner]:.2f}x at most (95 % sure)"
+            self.notes.append(f"trial {chosen[winner].number} does not look faster, and is {most}")
         self.notes += filter(None, [clocks_note(blocked.blocks)])
         warm = [] if self.session.objective.compiles_cold else blocked.blocks[1:]
         return self._confirmation(

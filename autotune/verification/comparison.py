@@ -12,7 +12,7 @@ from autotune.errors import HarnessError
 from autotune.measure.accuracy import ReferencePrecision
 from autotune.measure.measurement import Failure, Measurement, Signature
 from autotune.measure.objective import LATENCY, Objective
-from autotune.measure.statistics import MARGIN, Comparison, Speedup, Verdict, is_clear, verdict_of
+from autotune.measure.statistics import Comparison, Speedup, Verdict, verdict_of
 from autotune.planning.manifest import stream_calls
 from autotune.planning.models import make_workload
 from autotune.planning.targets import choose_target
@@ -153,7 +153,11 @@ class ComparisonResult:
     @property
     def verdict(self) -> Verdict | None:
         """About the second; `keep_untuned` stands for: slower than the first."""
-        return None if self.speedup is None else verdict_of(self.speedup)
+        if self.comparison is None or self.speedup is None:
+            return None
+        verdict = verdict_of(self.speedup)
+        is_tie = verdict is Verdict.UNDECIDED and all(each.rules_out(0) for each in _both_ways(self.comparison))
+        return Verdict.TIE if is_tie else verdict
 
     @property
     def values(self) -> tuple[float, float]:
@@ -236,7 +240,10 @@ def _request(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialReq
 
 def _is_clear(comparison: Comparison) -> bool:
     """One of the two is proven faster, or neither even looks it."""
-    speedup = comparison.speedups[0]
-    inverse = Speedup(median=1 / speedup.median, low=1 / speedup.high, high=1 / speedup.low)
-    either_wins = any(verdict_of(each) is Verdict.FASTER for each in (speedup, inverse))
-    return either_wins or (is_clear([speedup], MARGIN) and is_clear([inverse], MARGIN))
+    both = _both_ways(comparison)
+    return any(verdict_of(each.speedups[0]) is Verdict.FASTER for each in both) or all(each.is_clear() for each in both)
+
+
+def _both_ways(comparison: Comparison) -> tuple[Comparison, Comparison]:
+    """Of the second over the first, and of the first over the second."""
+    return comparison, Comparison(tuple(row[::-1] for row in comparison.values), comparison.num_looks)

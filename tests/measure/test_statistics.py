@@ -16,12 +16,13 @@ from autotune.measure.statistics import (
     AS_GOOD,
     ERROR,
     MARGIN,
+    RULED_OUT_ERROR,
+    SMALL_GAIN,
     TOO_WIDE,
     Comparison,
     Speedup,
     Verdict,
     break_even_calls,
-    is_clear,
     margin_above,
     spread_of_pairs,
     verdict_of,
@@ -75,11 +76,11 @@ def conclude(latencies: NDArray[np.float64], margin_at: dict[int, float]) -> tup
     """Verdict and number of blocks as a confirmation finds them: looks until it is clear, then the best is picked."""
     for num_blocks in LOOKS:
         found = comparison(latencies[:num_blocks], num_looks=len(LOOKS))
-        if is_clear(found.speedups, margin_at[num_blocks]):
+        if found.is_clear(margin_at[num_blocks]):
             break
     margin = margin_at[num_blocks]
     winner = winner_of(found, margin, [(0, 0.0)] * len(found.speedups))
-    return verdict_of(found.speedups[winner], margin), num_blocks
+    return found.verdict(winner, margin), num_blocks
 
 
 def studies(
@@ -415,6 +416,29 @@ class TestBetween:
         assert_same((compared.between(1, 0),), compared.speedups)
 
 
+class TestUpperLimits:
+    """The largest speed-up that a config may have."""
+
+    @pytest.mark.parametrize("num_blocks", [4, 8])
+    def test_it_is_too_low_in_one_look_of_twenty(self, fewer_resamples: None, num_blocks: int) -> None:
+        """For each config by itself, whichever is faster."""
+        generator = np.random.default_rng(num_blocks)
+        num_below = np.zeros(2)
+        for _ in range(300):
+            compared = comparison(draw(generator, [1.0, 1.1, 0.9], num_blocks=num_blocks, process_sd=0.02))
+            num_below += np.array(compared.upper_limits) < [1.1, 0.9]
+        assert (num_below <= at_most(RULED_OUT_ERROR, 300)).all()
+        assert (num_below > 0).all()
+
+    def test_it_is_within_the_interval(self) -> None:
+        """That holds for all configs and looks at once, and has to be wider; three looks do not move the limit."""
+        latencies = draw(np.random.default_rng(3), [1.0, 1.1, 0.9], num_blocks=8, process_sd=0.02)
+        once, thrice = comparison(latencies), comparison(latencies, num_looks=3)
+        assert once.upper_limits == thrice.upper_limits
+        for found, limit in zip(once.speedups, once.upper_limits, strict=True):
+            assert found.median < limit < found.high
+
+
 class TestErrorRates:
     """What whole confirmations conclude: three looks, the best of the configs picked after looking."""
 
@@ -454,6 +478,19 @@ class TestErrorRates:
         found = Counter(v for v, _ in studies([1, 1 / 1.1], num_studies=150, process_sd=0.02))
         assert found[Verdict.FASTER] == 0
         assert found[Verdict.KEEP_UNTUNED] > 0.8 * 150
+
+    def test_where_nothing_is_faster_few_blocks_say_so(self, fewer_resamples: None) -> None:
+        """Equal configs at 3 % scatter are a tie in 19 of 20 studies, half of them after eight blocks at most."""
+        found = studies([1, 1], num_studies=100, process_sd=0.03)
+        assert sum(verdict is Verdict.TIE for verdict, _ in found) >= 95
+        assert sum(num_blocks <= 8 for _, num_blocks in found) > 0.5 * 100
+
+    def test_a_gain_of_five_percent_is_seldom_given_up(self, fewer_resamples: None) -> None:
+        """At 3 % scatter one in three is proven within 16 blocks; 15 of 16 of the others are still measured then."""
+        found = studies([1, 1 + SMALL_GAIN], num_studies=150, process_sd=0.03)
+        unproven = [num_blocks for verdict, num_blocks in found if verdict is not Verdict.FASTER]
+        assert len(unproven) < 0.75 * 150
+        assert sum(num_blocks == 16 for num_blocks in unproven) >= 15 / 16 * len(unproven)
 
     def test_a_hopeless_machine_is_undecided(self, fewer_resamples: None) -> None:
         """Where processes scatter by 30 %, equal configs are hardly ever `faster`: the machine is named instead."""
@@ -512,7 +549,34 @@ def test_when_more_blocks_would_not_change_the_verdict(
     ends: list[tuple[float, float]], expected: bool, why: str
 ) -> None:
     """It is clear when one is proven faster, or when none can win or even looks it on a quiet machine."""
-    assert is_clear([interval(low, high) for low, high in ends], MARGIN) is expected
+    assert judged([interval(low, high) for low, high in ends]).is_clear(MARGIN) is expected
+
+
+LIMITED = [
+    ([(0.8, 1.2)], [1.05], True, Verdict.TIE, "wide, does not look faster, and 5 % are ruled out"),
+    ([(0.8, 1.2)], [1.051], False, Verdict.UNDECIDED, "5 % are possible"),
+    ([(0.83, 1.2)], [1.04], False, Verdict.UNDECIDED, "looks faster"),
+    ([(0.83, 1.19)], [1.04], True, Verdict.TIE, "looks faster by no more than the margin"),
+    ([(0.8, 1.2), (0.7, 1.0)], [1.04, 1.06], True, Verdict.TIE, "the other one cannot win"),
+    ([(0.8, 1.2), (0.7, 1.2)], [1.04, 1.06], False, Verdict.TIE, "5 % are possible for the other one"),
+    ([(0.8, 0.9)], [0.85], True, Verdict.KEEP_UNTUNED, "slower"),
+    ([(0.8, 1.1)], [0.99], True, Verdict.KEEP_UNTUNED, "wide, and any gain is ruled out"),
+]
+
+
+@pytest.mark.parametrize(
+    ("ends", "limits", "is_clear", "verdict", "why"), LIMITED, ids=[why for *_, why in LIMITED]
+)  # fmt: skip
+def test_a_gain_that_is_ruled_out_needs_no_more_blocks(
+    ends: list[tuple[float, float]], limits: list[float], is_clear: bool, verdict: Verdict, why: str
+) -> None:
+    """A wide interval is a tie, and clear, where no config looks faster and none may be by 5 %.
+
+    Where it may not be faster at all the untuned model is kept.
+    """
+    compared = judged([interval(low, high) for low, high in ends], limits)
+    assert compared.is_clear(MARGIN) is is_clear
+    assert compared.verdict(0, MARGIN) is verdict
 
 
 @pytest.mark.parametrize(
@@ -554,6 +618,13 @@ def test_break_even(compile_s: float, untuned_s: float, tuned_s: float, expected
 
 def interval(low: float, high: float) -> Speedup:
     return Speedup(median=(low + high) / 2, low=low, high=high)
+
+
+def judged(speedups: Sequence[Speedup], limits: Sequence[float] | None = None) -> Comparison:
+    """A comparison that gave these intervals, with their ends as limits if none are given."""
+    compared = Comparison(())
+    vars(compared).update(speedups=speedups, upper_limits=limits or [each.high for each in speedups])
+    return compared
 
 
 def assert_same(found: Sequence[Speedup], expected: Sequence[Speedup], rel: float = 1e-9) -> None:

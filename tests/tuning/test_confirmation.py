@@ -11,7 +11,7 @@ from rich.console import Console
 
 from autotune.config import Config
 from autotune.measure.measurement import Failure
-from autotune.measure.statistics import MARGIN, Comparison, Verdict
+from autotune.measure.statistics import MARGIN, Comparison, Verdict, verdict_of
 from autotune.report.summary import summary
 from autotune.results.export import tuned_config
 from autotune.results.result import result_of
@@ -254,6 +254,30 @@ class TestConfirmation:
         default = next(each.number for each in study.records() if each.config == DEFAULT)
         assert len(confirmation.blocks) > 4
         assert len(confirmation.pairs_of(default)) == len(confirmation.blocks)
+
+    @pytest.mark.parametrize(
+        ("scatter", "verdict", "num_blocks", "at_most"),
+        [
+            ([10.4, 9.8, 10.6, 9.9], Verdict.TIE, 4, "1.04x"),
+            ([10.9, 9.6, 10.7, 9.7] * 2, Verdict.TIE, 8, "1.04x"),
+            ([12.2, 10.9, 12.7, 11.1], Verdict.KEEP_UNTUNED, 4, "0.95x"),
+        ],
+        ids=["tie after four blocks", "tie after eight", "slower"],
+    )
+    def test_blocks_in_which_nothing_looks_faster_are_few(self, study, tune, scatter, verdict, num_blocks, at_most):
+        """The interval is too wide to tell a small gain, but a gain worth further blocks is ruled out, as a note says.
+
+        The verdict stands: run again, nothing is measured.
+        """
+        latencies, blocks = {UNTUNED: 10, DEFAULT: 9.8, compiled("b"): 20}, dict(enumerate(scatter, start=1))
+        confirmation = tune(latencies, {DEFAULT: blocks.get}, trials=3)
+        assert verdict_of(confirmation.speedup) is Verdict.UNDECIDED
+        assert (confirmation.verdict, tune.blocks) == (verdict, num_blocks)
+        number = next(each.number for each in study.records() if each.config == DEFAULT)
+        assert confirmation.note == f"trial {number} does not look faster, and is {at_most} at most (95 % sure)"
+        assert tuned_config(study).is_untuned
+        assert tune({}, trials=3) == confirmation
+        assert tune.blocks == 0
 
     def test_the_noise_floor_raises_the_margin(self, study, tune):
         """A gain of 4 % on a machine that shows 10 % between two processes of one config is a tie."""

@@ -65,6 +65,10 @@ def failure(reason="wrong_result", **more):
 
 
 WILD = [3, 14, 5, 22] * 4
+EQUAL = [7.7, 8.3, 7.75, 8.25] * 4
+"""As fast as 8 ms, in processes that scatter by 4 %."""
+SLOWER = [7.9, 9.1] * 8
+"""A loss that the noise hides: one that is no faster need not be as fast."""
 JUDGEMENTS = [
     (8, 2, "holds", 0, "faster"),
     (8, 8, "regressed", 1, "worse than it was"),
@@ -213,6 +217,8 @@ class TestCompare:
             (2, 8, Verdict.KEEP_UNTUNED, "slower", 4),
             (8, 8, Verdict.TIE, "tie", 4),
             (8, lambda block: WILD[block - 1], Verdict.UNDECIDED, "undecided", 16),
+            (8, lambda block: SLOWER[block - 1], Verdict.UNDECIDED, "undecided", 16),
+            (8, lambda block: EQUAL[block - 1], Verdict.TIE, "tie", 8),
         ],
     )
     def test_the_verdict_is_about_the_second(
