@@ -271,7 +271,8 @@ def _noise(answer: StudyResult) -> list[str]:
             + (which or "the confirmation compares side by side and is not affected")
         )
     if answer.speedup is not None and answer.speedup.high > TOO_WIDE * answer.speedup.low:
-        lines.append("wide        processes of one config differ here: stop other programs, if any, and `resume`")
+        again = ", and `resume`" if answer.verdict is Verdict.UNDECIDED else ""
+        lines.append(f"wide        processes of one config differ here; stop other programs, if any{again}")
     return lines
 
 

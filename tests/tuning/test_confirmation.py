@@ -276,6 +276,7 @@ class TestConfirmation:
         number = next(each.number for each in study.records() if each.config == DEFAULT)
         assert confirmation.note == f"trial {number} does not look faster, and is {at_most} at most (95 % sure)"
         assert tuned_config(study).is_untuned
+        assert "stop other programs, if any searched" in shown(study)
         assert tune({}, trials=3) == confirmation
         assert tune.blocks == 0
 
@@ -299,6 +300,7 @@ class TestConfirmation:
         confirmation = tune(latencies, dict.fromkeys((compiled("b"), DEFAULT), wild.get))
         assert confirmation.verdict is Verdict.UNDECIDED
         assert tune.blocks == 16
+        assert "stop other programs, if any, and `resume`" in shown(study)
         assert result_of(study).best.config == UNTUNED
         assert tuned_config(study).is_untuned
         again = tune(latencies)
