@@ -28,7 +28,7 @@ SMALL_GAIN = 0.05
 """A config that does not look faster, and for which a gain of this share is ruled out, need not be measured further:
 what more blocks could prove of it is next to nothing (docs/decisions/0044-when-nothing-looks-faster.md)."""
 RULED_OUT_ERROR = 0.05
-"""One look at a config that truly has a gain rules it out so often."""
+"""One look rules out a gain that a config truly has so often at most."""
 NUM_RESAMPLES = 20_000
 BLOCKS_PER_OUTLIER = 6
 """One block in so many is set aside on either side."""

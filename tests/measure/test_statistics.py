@@ -564,9 +564,7 @@ LIMITED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("ends", "limits", "is_clear", "verdict", "why"), LIMITED, ids=[why for *_, why in LIMITED]
-)  # fmt: skip
+@pytest.mark.parametrize(("ends", "limits", "is_clear", "verdict", "why"), LIMITED, ids=[why for *_, why in LIMITED])
 def test_a_gain_that_is_ruled_out_needs_no_more_blocks(
     ends: list[tuple[float, float]], limits: list[float], is_clear: bool, verdict: Verdict, why: str
 ) -> None:
