@@ -130,6 +130,11 @@ class Comparison:
             return True
         return all(_cannot_win(each, margin) or self.rules_out(config) for config, each in enumerate(self.speedups))
 
+    @cached_property
+    def inverse(self) -> Comparison:
+        """Of two: the base over the config."""
+        return Comparison(tuple(row[::-1] for row in self.values), self.num_looks)
+
     def between(self, config: int, other: int) -> Speedup:
         """How many times as fast as `other` is `config` (both columns), with an interval of its own."""
         values = self._array()

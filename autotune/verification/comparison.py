@@ -156,7 +156,8 @@ class ComparisonResult:
         if self.comparison is None or self.speedup is None:
             return None
         verdict = verdict_of(self.speedup)
-        is_tie = verdict is Verdict.UNDECIDED and all(each.rules_out(0) for each in _both_ways(self.comparison))
+        both = self.comparison, self.comparison.inverse
+        is_tie = verdict is Verdict.UNDECIDED and all(each.rules_out(0) for each in both)
         return Verdict.TIE if is_tie else verdict
 
     @property
@@ -240,10 +241,5 @@ def _request(pair: PairedRun, budget: Budget, side: Side, name: str) -> TrialReq
 
 def _is_clear(comparison: Comparison) -> bool:
     """One of the two is proven faster, or neither even looks it."""
-    both = _both_ways(comparison)
+    both = comparison, comparison.inverse
     return any(verdict_of(each.speedups[0]) is Verdict.FASTER for each in both) or all(each.is_clear() for each in both)
-
-
-def _both_ways(comparison: Comparison) -> tuple[Comparison, Comparison]:
-    """Of the second over the first, and of the first over the second."""
-    return comparison, Comparison(tuple(row[::-1] for row in comparison.values), comparison.num_looks)
