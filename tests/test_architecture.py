@@ -70,7 +70,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 }
 """Foreign library -> the files, or folders, that may import it."""
 
-MOST_LINES = 350
+MOST_LINES = 600
 MOST_ROWS = 14
 MOST_FLOORS = 12
 MOST_PACKAGES = 18

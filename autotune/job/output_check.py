@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.backends.call_state import CallState
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
-from autotune.job.call_state import CallState
 from autotune.job.interruption import raise_interruption
 from autotune.measure.accuracy import relative_error
 

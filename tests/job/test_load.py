@@ -19,12 +19,12 @@ import yaml
 
 import autotune
 from autotune import environment
+from autotune.backends.call_state import CallState, UncomparableError
 from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.fake.behaviours import FakeOutOfMemoryError
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InputError
-from autotune.job.call_state import CallState, UncomparableError
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import NUM_TIMED
 from autotune.job.output_check import OutputCheck
