@@ -8,7 +8,6 @@ is, so that a job with other arguments gets what it would have got without a str
 
 from __future__ import annotations
 
-import copy
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -21,12 +20,13 @@ from typing import Any
 from autotune.apply.buckets import best_buckets, next_bucket, size_at
 from autotune.apply.config_parts import SHAPES
 from autotune.backends.capabilities import ShapeStrategies, VaryingAxis, require
-from autotune.backends.outputs import flatten, has_fields, with_fields
+from autotune.backends.outputs import flatten
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
+from autotune.nesting import with_leaves
 from autotune.workload.arguments import Arguments
 from autotune.workload.shapes import Shapes
 
@@ -327,22 +327,11 @@ def _changed(backend: Backend, outputs: Any, change: Callable[[int, Any], Any]) 
     """Outputs of the same form; each tensor is what `change` makes of it and of its number among `_tensors`."""
     number = -1
 
-    def rebuilt(value: Any) -> Any:
+    def changed(leaf: Any) -> Any:
         nonlocal number
-        if isinstance(value, dict):
-            # A copy, not a new dict: libraries have classes of their own that are dicts.
-            made = copy.copy(value)
-            for key, each in value.items():
-                made[key] = rebuilt(each)
-            return made
-        if isinstance(value, (tuple, list)):
-            parts = [rebuilt(each) for each in value]
-            return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
-        if has_fields(value):
-            return with_fields(value, rebuilt)
-        if not _is_numbered(backend, value):
-            return value
+        if not _is_numbered(backend, leaf):
+            return leaf
         number += 1
-        return value if isinstance(value, (bool, int, float)) else change(number, value)
+        return leaf if isinstance(leaf, (bool, int, float)) else change(number, leaf)
 
-    return rebuilt(outputs)
+    return with_leaves(outputs, changed)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.backends.outputs import has_fields
 from autotune.backends.protocol import Backend
+from autotune.nesting import has_fields
 
 MAX_VALUES = 200_000
 """Values that are looked at, in containers and objects: some tenths of a second."""

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.protocol import Backend
+from autotune.nesting import leaves
 
 
 def flatten(outputs: Any) -> list[Any]:
-    """The leaves of nested tuples, lists, mappings and dataclasses, in order: how outputs of two runs are paired."""
-    if isinstance(outputs, dict):
-        return [leaf for value in outputs.values() for leaf in flatten(value)]
-    if isinstance(outputs, (tuple, list)):
-        return [leaf for value in outputs for leaf in flatten(value)]
-    if has_fields(outputs):
-        return [leaf for field in fields(outputs) for leaf in flatten(getattr(outputs, field.name))]
-    return [outputs]
-
-
-def has_fields(value: Any) -> bool:
-    """It is an instance of a dataclass."""
-    return is_dataclass(value) and not isinstance(value, type)
-
-
-def with_fields(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of a dataclass's instance; each field is what `change` makes of it. Its `__init__` is not called."""
-    made = copy.copy(value)
-    for field in fields(value):
-        object.__setattr__(made, field.name, change(getattr(value, field.name)))
-    return made
+    """The leaves of nested tuples, lists, mappings and dataclasses, in order."""
+    return [leaf for _, leaf in leaves(outputs)]
 
 
 def output_arrays(backend: Backend, outputs: Any) -> list[NDArray[Any]]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.nesting import leaves, with_leaves
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -34,14 +36,20 @@ class Arguments:
         return Arguments((*self.positional, *more.positional), keyword or None)
 
     def leaves(self) -> list[Any]:
-        """The argument values, positional first, keywords in their order."""
-        return [*self.positional, *(self.keyword or {}).values()]
+        """What is in the arguments, positional ones first: tensors and other values, also within containers."""
+        return [leaf for _, leaf in self.named_leaves()]
 
-    def with_leaves(self, leaves: list[Any]) -> Arguments:
+    def named_leaves(self) -> list[tuple[str, Any]]:
+        """The leaves with what a message calls them: `argument 1['boxes']`, `mask`."""
+        named = [(f"argument {place}", each) for place, each in enumerate(self.positional, start=1)]
+        named += (self.keyword or {}).items()
+        return [found for name, each in named for found in leaves(each, name)]
+
+    def with_leaves(self, values: list[Any]) -> Arguments:
         """The same call with other values, in the order of `leaves()`."""
-        num_positional = len(self.positional)
-        keyword = self.keyword and dict(zip(self.keyword, leaves[num_positional:], strict=True))
-        return Arguments(tuple(leaves[:num_positional]), keyword)
+        left = iter(values)
+        positional, keyword = with_leaves((self.positional, dict(self.keyword or {})), lambda _: next(left))
+        return Arguments(positional, keyword or None)
 
 
 def _is_whole_call(inputs: Any) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autotune.backends.fake.backend import FakeBackend
-from autotune.backends.outputs import flatten, has_fields, output_arrays, with_fields
+from autotune.backends.outputs import flatten, output_arrays
+from autotune.nesting import has_fields, with_leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,6 @@ def test_a_dataclass_is_put_together_again():
     """A frozen one with slots too, and fields that its `__init__` does not take."""
     scores = Scores(1, 2)
     object.__setattr__(scores, "note", "n")
-    made = with_fields(scores, lambda each: each * 2)
+    made = with_leaves(scores, lambda each: each * 2)
     assert (made.logits, made.hidden, made.note) == (2, 4, "nn")
     assert (scores.logits, scores.note) == (1, "n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autotune.backends.outputs import has_fields
+from autotune.nesting import has_fields
 
 DEEPEST = 6
 """Objects within each other that are looked into, such as the layers of a cache of keys and values."""
