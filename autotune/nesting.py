@@ -72,7 +72,8 @@ def _filled(container: Any, values: list[Any]) -> Any:
         made[:] = values
         return made
     if isinstance(container, (deque, Set)):
-        return type(container)(values)
+        kind: Any = type(container)
+        return kind(values)
     made = copy.copy(container)
     for field, each in zip(fields(container), values, strict=True):
         object.__setattr__(made, field.name, each)
@@ -86,7 +87,7 @@ def _filled_mapping(container: Mapping[Any, Any], values: dict[Any, Any]) -> Any
             made[key] = each
     except TypeError:
         return values  # One that cannot be written to, such as a `MappingProxyType`.
-    if has_fields(container):  # A `ModelOutput` holds its values twice.
-        for name in values.keys() & {each.name for each in fields(container)}:
+    if has_fields(made):  # A `ModelOutput` holds its values twice.
+        for name in values.keys() & {each.name for each in fields(made)}:
             object.__setattr__(made, name, values[name])
     return made

@@ -1,16 +1,18 @@
 """`CallState`: what a call of a model can change, at one moment: its inputs, and what the model holds.
 
 Tensors are compared by their content or by the framework's count of writes (`Backend.content`), numbers and texts by
-value, containers and objects by what is in them, anything else by `==`. Not seen: what C++ objects hold, and
-globals that the methods of a model use.
+value, containers and objects by what is in them (attributes of an object's class too), anything else by `==`. Not seen:
+what C++ objects hold, and globals that the methods of a model use.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import replace
 from functools import partial
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
@@ -18,12 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.backends.outputs import part_of
 from autotune.backends.protocol import Backend
-from autotune.nesting import has_fields
+from autotune.measure.parts import Part
+from autotune.nesting import Parts, has_fields
 
 MAX_VALUES = 200_000
 """Values that are looked at, in containers and objects: some tenths of a second."""
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_REGISTER = re.compile(r"\._(?:modules|parameters|buffers|cells|params)\['([^']*)'\]")
+_GONE = object()
 
 
 class UncomparableError(Exception):
@@ -34,61 +40,101 @@ class CallState:
     """Equal if nothing was changed in between. Raises UncomparableError, and what a framework raises for a tensor that
     it cannot read."""
 
-    def __init__(self, backend: Backend, root: Any) -> None:
+    def __init__(self, backend: Backend, roots: Mapping[str, Any]) -> None:
+        """`roots`: what is looked at, by the name that messages give it."""
+        self._backend = backend
         self._seen: dict[int, Any] = {}
         """By their ids, which no other object gets for as long as these are held."""
-        self._marks = list(self._marks_of(backend, root))
+        self._values: dict[str, Any] = {}
+        self._marks = dict(self._marks_of([*roots.items()]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CallState) and self._marks == other._marks
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _marks_of(self, backend: Backend, root: Any) -> Iterator[object]:
-        places: dict[int, int] = {}
-        values = [root]
+    def changed_since(self, before: CallState) -> list[Part]:
+        """What is other than it was: tensors, numbers and texts, each with what it is now.
+
+        A container that has grown, and an object that is another one, show in what they hold. A number with a fraction
+        has no value here, since it may be a time: that it changed is what can be compared.
+        """
+        names = dict.fromkeys([*self._marks, *before._marks])
+        changed = [name for name in names if self._mark(name) != before._mark(name)]
+        found = [(name, part_of(self._backend, name, self._values.get(name, _GONE))) for name in changed]
+        gone = Part("", "gone", np.asarray(""), is_tensor=False)
+        parts = [replace(part or gone, name=_shown(name)) for name, part in found if part or name not in self._marks]
+        return [replace(each, array=gone.array) if each.form == "float" else each for each in parts]
+
+    def _mark(self, name: str) -> object:
+        return self._marks.get(name, _GONE)
+
+    def _marks_of(self, values: Parts) -> Iterator[tuple[str, object]]:
+        places: dict[int, str] = {}
         while values:
-            value = values.pop()
+            name, value = values.pop()
             if type(value) in _PLAIN:
-                yield type(value), value
+                self._values[name] = value
+                yield name, (type(value), value)
                 continue
             if id(value) in places:
-                yield places[id(value)]
+                yield name, places[id(value)]
                 continue
-            places[id(value)] = len(places)
+            places[id(value)] = name
             self._seen[id(value)] = value
             if len(places) > MAX_VALUES:
                 raise UncomparableError(f"they hold more than {MAX_VALUES} values")
-            content = _array_content(value) if isinstance(value, np.ndarray) else backend.content(value)
-            parts = _parts(backend, value) if content is None else None
+            content = _array_content(value) if isinstance(value, np.ndarray) else self._backend.content(value)
+            parts = _parts(self._backend, value) if content is None else None
             if parts is None:
-                yield value if content is None else content
+                self._values[name] = value
+                yield name, value if content is None else content
             else:
-                yield type(value), len(parts)
-                values += parts
+                yield name, (type(value), len(parts))
+                values += [(name + end, each) for end, each in parts]
 
 
-def _parts(backend: Backend, value: Any) -> list[Any] | None:
+def _shown(name: str) -> str:
+    """`model._modules['norm']._buffers['mean']` as an author would write it."""
+    return _REGISTER.sub(r".\1", name)
+
+
+def _parts(backend: Backend, value: Any) -> Parts | None:
     """What is in a container or an object; None for one that is compared as it is."""
     if hasattr(type(value), "__next__"):
         raise UncomparableError("one of them is an iterator, which a call reads on")
     for kinds, parts_of in _CONTAINERS:
         if isinstance(value, kinds):
             return parts_of(value)
-    if isinstance(value, type) or type(value).__module__.partition(".")[0] in sys.stdlib_module_names:
+    if isinstance(value, type) or _is_pythons(type(value)):
         return None
     held = backend.attributes(value)
     if held is None and has_fields(value):
         held = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
-    return None if held is None else _entries(held)
+    return None if held is None else _named(held)
 
 
-def _entries(held: Mapping[Any, Any]) -> list[Any]:
-    return [*held, *held.values()]
+def _is_pythons(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
-def _closure(function: FunctionType) -> list[Any]:
-    return [each.cell_contents for each in function.__closure__ or () if _is_filled(each)]
+def _named(held: Mapping[str, Any]) -> Parts:
+    return [(f".{name}", each) for name, each in held.items()]
+
+
+def _entries(held: Mapping[Any, Any]) -> Parts:
+    return [
+        (f"[{key!r}]" if type(key) in _PLAIN else f"[{type(key).__name__} {place}]", each)
+        for place, (key, each) in enumerate(held.items())
+    ]
+
+
+def _items(values: Any) -> Parts:
+    return [(f"[{place}]", each) for place, each in enumerate(values)]
+
+
+def _closure(function: FunctionType) -> Parts:
+    return _items(each.cell_contents for each in function.__closure__ or () if _is_filled(each))
 
 
 def _array_content(array: NDArray[Any]) -> object:
@@ -102,11 +148,11 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-_CONTAINERS: tuple[tuple[tuple[type, ...], Callable[[Any], list[Any]]], ...] = (
+_CONTAINERS: tuple[tuple[tuple[type, ...], Callable[[Any], Parts]], ...] = (
     ((Mapping,), _entries),
-    ((tuple, list, deque, Set), list),
+    ((tuple, list, deque, Set), _items),
     ((FunctionType,), _closure),
-    ((MethodType,), lambda method: [method.__func__, method.__self__]),
-    ((partial,), lambda call: [call.func, call.args, call.keywords]),
-    ((SimpleNamespace,), lambda value: _entries(vars(value))),
+    ((MethodType,), lambda method: [(".__func__", method.__func__), (".__self__", method.__self__)]),
+    ((partial,), lambda call: [(".func", call.func), (".args", call.args), (".keywords", call.keywords)]),
+    ((SimpleNamespace,), lambda value: _named(vars(value))),
 )

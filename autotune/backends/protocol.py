@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import sys
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -170,12 +173,30 @@ class Backend(Protocol):
         return None if array is None else (array.shape, str(array.dtype), zlib.crc32(array.tobytes()))
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
-        """What a call of the model may change in an object: its attributes, without what the framework notes there for
-        itself. None for an object that has none."""
-        return getattr(value, "__dict__", None)
+        """What a call of the model may change in an object: its attributes and those of its class, without what the
+        framework notes there for itself. None for an object that has none."""
+        held = getattr(value, "__dict__", None)
+        return None if held is None else {**attributes_in_classes(type(value)), **held}
 
     def spec(self, value: Any) -> TensorSpec | None:
         """Shape and type of a tensor, None for what is no tensor."""
+
+    def form(self, value: Any) -> str:
+        """What must be equal in two tensors beside their elements: the type of these, and the layout in memory."""
+        spec = self.spec(value)
+        return "" if spec is None else spec.dtype
+
+    def storage(self, value: Any) -> Hashable | None:
+        """Equal for tensors that share memory; None where that cannot be told."""
+        return None
+
+    def opened(self, value: Any) -> Sequence[Any] | None:
+        """The tensors of which one consists that is no array, such as a nested one; None for any other value."""
+        return None
+
+    def is_model(self, value: Any) -> bool:
+        """It is a module of the framework, which holds weights and code."""
+        return False
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         """Names and shapes of the model's parameters and buffers, in a stable order."""
@@ -185,6 +206,13 @@ class Backend(Protocol):
 
         What is neither, and what holds no floats, comes back as it is.
         """
+
+    def nudge(self, value: Any, share: float) -> Any:
+        """A model, changed in place, or a tensor with each floating element times 1 + `share` times a normal number.
+
+        What is neither, and what holds no floats, comes back as it is.
+        """
+        return value
 
     def active_dropout(self, model: Any) -> list[str]:
         """The model's dropout layers that drop when it is called, e.g. `Dropout 'blocks.0.drop' (p=0.1)`."""
@@ -254,6 +282,22 @@ def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+def attributes_in_classes(kind: type) -> dict[str, Any]:
+    """Attributes of a class and its bases in which the calls of an object may keep something, such as a list."""
+    return {name: getattr(kind, name, None) for name in _names_in_classes(kind)}
+
+
+@cache
+def _names_in_classes(kind: type) -> tuple[str, ...]:
+    return tuple(
+        name
+        for base in reversed(kind.__mro__)
+        if base.__module__.partition(".")[0] not in sys.stdlib_module_names
+        for name, each in vars(base).items()
+        if name[:2] != "__" and isinstance(each, (bool, int, float, str, list, dict, set, deque))
+    )
 
 
 def python_random_state() -> bytes:

@@ -1,5 +1,7 @@
 """`OutputCheck`: whether a tuned call gave what the untuned model gives. It is asked at a job's first calls.
 
+Outputs are compared as in a trial (`measure.parts`), except that nothing is known here of what rounding does to them.
+
 The comparison makes the call a second time, untuned. That is right only where the first one changed nothing: a model
 that writes to its inputs, as to a cache of keys and values, or to its own buffers or attributes would start from what
 the tuned call left behind. Such a call is not made again, and what the tuned one returned stands
@@ -13,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.backends.call_state import CallState
-from autotune.backends.outputs import output_arrays
+from autotune.backends.outputs import Observed, observed
 from autotune.backends.protocol import Backend
 from autotune.errors import quoted
 from autotune.job.interruption import raise_interruption
-from autotune.measure.accuracy import relative_error
+from autotune.measure.parts import AuthorsWord, DisagreementError, Terms, errors
+from autotune.workload.arguments import Arguments
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class OutputCheck:
-    """For the calls of one model. `tolerance`: largest relative error of the outputs."""
+    """For the calls of one model. `tolerance`: largest relative error of the outputs; `authors`: how the model's author
+    has its outputs compared."""
 
     backend: Backend
     model: Any
     tolerance: float
+    authors: AuthorsWord | None = None
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallCheck:
         """Before the tuned call."""
@@ -50,7 +55,8 @@ class CallCheck:
 
     def __init__(self, check: OutputCheck, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._check = check
-        self._roots = (check.model, args, kwargs)
+        self._arguments = Arguments(args, kwargs)
+        self._roots = {"model": check.model, "positional": args, "keyword": kwargs}
         self._before: CallState | None = None
         self._problem: str | None = None
         try:
@@ -64,7 +70,7 @@ class CallCheck:
         backend = self._check.backend
         try:
             problem = self._problem or self._why_not_repeatable()
-            outputs = [] if problem else output_arrays(backend, result)
+            outputs = Observed() if problem else self._observed(result)
             random_state = backend.random_state()
         except Exception as error:
             problem = _incomparable(error)
@@ -79,20 +85,31 @@ class CallCheck:
         try:
             if backend.random_state() != random_state:
                 return Finding(result, unchecked="the model draws random numbers")
-            wrong = self._what_is_wrong(relative_error(output_arrays(backend, expected), outputs))
+            wrong = self._what_is_wrong(self._observed(expected), outputs)
         except Exception as error:
             return Finding(result, unchecked=_incomparable(error))
-        return Finding(result) if wrong is None else Finding(expected, wrong=wrong)
+        if wrong is not None:
+            return Finding(expected, wrong=wrong)
+        unchecked = f"{', '.join(outputs.not_compared)} cannot be compared" if outputs.not_compared else None
+        return Finding(result, unchecked=unchecked)
 
     def _why_not_repeatable(self) -> str | None:
         return None if self._state() == self._before else "a call changes the model's inputs or its state"
 
-    def _what_is_wrong(self, error: float) -> str | None:
-        if not error <= self._check.tolerance:
-            return f"relative error {error:.3g}, tolerance {self._check.tolerance:g}"
+    def _what_is_wrong(self, expected: Observed, outputs: Observed) -> str | None:
+        terms = Terms(self._check.tolerance, authors=self._check.authors)
+        try:
+            errors(expected.parts, outputs.parts, terms)
+        except DisagreementError as error:
+            return str(error)
         if self._state() != self._before:
             return "the untuned model changes its inputs or its state, and the tuned call did not"
         return None
+
+    def _observed(self, result: Any) -> Observed:
+        backend = self._check.backend
+        storages = {backend.storage(leaf): name for name, leaf in self._arguments.named_leaves()}
+        return observed(backend, result, views={each: name for each, name in storages.items() if each is not None})
 
     def _state(self) -> CallState:
         return CallState(self._check.backend, self._roots)

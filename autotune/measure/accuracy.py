@@ -1,4 +1,4 @@
-"""Accuracy of outputs: inputs for the check, the error against the reference, and the tolerance. NumPy only."""
+"""What outputs are checked with: further inputs, the tolerance and the file of the reference. NumPy only."""
 
 from __future__ import annotations
 
@@ -45,64 +45,6 @@ def _derived(array: Array, generator: np.random.Generator) -> Array:
     shuffled = generator.permutation(array.reshape(-1)).reshape(array.shape)
     signed = np.issubdtype(array.dtype, np.floating) and array.size and array.min() < 0 < array.max()
     return -shuffled if signed else shuffled
-
-
-def relative_error(reference: Sequence[Array], outputs: Sequence[Array]) -> float:
-    """Largest over all outputs of max|y - r| / max|r|; infinity where outputs cannot be compared.
-
-    That is: a different number of outputs, a different shape, any NaN, a misplaced infinity, a different integer.
-
-    The error is relative to the output's largest magnitude, so that an element near zero does not count as completely
-    wrong, and a maximum, so that one wrong row in a large output is not averaged out.
-    """
-    if len(reference) != len(outputs):
-        return float("inf")
-    return max((output_error(r, y) for r, y in zip(reference, outputs, strict=True)), default=0.0)
-
-
-def output_error(reference: Array, output: Array) -> float:
-    """max|y - r| / max|r| of one output; infinity where `why_incomparable` gives a reason."""
-    if why_incomparable(reference, output) is not None:
-        return float("inf")
-    if _is_discrete(reference, output):
-        return 0.0
-    wide = np.complex128 if np.iscomplexobj(reference) or np.iscomplexobj(output) else np.float64
-    r, y = np.asarray(reference, dtype=wide), np.asarray(output, dtype=wide)
-    finite = np.isfinite(r)
-    if not finite.any():
-        return 0.0
-    scale = np.abs(r[finite]).max()
-    worst = float(np.abs(y[finite] - r[finite]).max())
-    return worst / float(scale) if scale > 0 else worst
-
-
-def why_incomparable(reference: Array, output: Array) -> str | None:
-    """Why the distance of `output` from `reference` is no number, in a few words; None if it is one."""
-    if reference.shape != output.shape:
-        return f"shape {output.shape} instead of {reference.shape}"
-    if _is_discrete(reference, output):
-        num_different = int(np.count_nonzero(reference != output))
-        return f"{num_different} of {reference.size} integers differ" if num_different else None
-    return _misplaced(reference, output)
-
-
-def _misplaced(reference: Array, output: Array) -> str | None:
-    """What is wrong with NaN, which is never accepted, and infinities, which must be where the reference has them."""
-    if np.isnan(output).any():
-        return f"{int(np.count_nonzero(np.isnan(output)))} of {output.size} elements are NaN"
-    if np.isnan(reference).any():
-        return "NaN in the reference"
-    infinite = np.isinf(reference)
-    if np.isinf(output[~infinite]).any():
-        return "infinity where the reference is finite"
-    if not np.array_equal(reference[infinite], output[infinite]):
-        return "another value where the reference is infinite"
-    return None
-
-
-def _is_discrete(reference: Array, output: Array) -> bool:
-    """Classes, tokens or masks, for which only equal values are right."""
-    return not (np.issubdtype(reference.dtype, np.inexact) or np.issubdtype(output.dtype, np.inexact))
 
 
 def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> None:

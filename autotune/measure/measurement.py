@@ -212,6 +212,8 @@ class Measurement(Record):
     """Largest over all checked inputs and outputs of max|y - reference| / max|reference|; None for the reference."""
     output_errors: tuple[float, ...] | None = None
     """The same for each output tensor, in order; None for the reference, and in records of older releases."""
+    not_compared: tuple[str, ...] = ()
+    """What calls give or leave behind and no check looks into: names of outputs with their classes, in words."""
     diagnosis: Diagnosis
     signature: Signature
     environment: Environment

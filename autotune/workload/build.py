@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from autotune.errors import InputError
+from autotune.measure.parts import AuthorsWord
 from autotune.workload.arguments import Arguments
 from autotune.workload.tiers import TierSpecs, parse_tier_specs
 from autotune.workload.workload import Workload, split_reference
@@ -58,6 +59,8 @@ class Built:
     """The first value of each is the model as it is (see `variants`)."""
     tiers: TierSpecs = field(default_factory=dict)
     """Quality levels that run faster (see `tiers`)."""
+    compare: AuthorsWord | None = None
+    """How its outputs are compared; None: within the study's tolerance."""
     recipe: TrainingRecipe | None = None
     """Given if and only if the task is training."""
     padding: Mapping[str, float] = field(default_factory=dict)
@@ -89,7 +92,7 @@ def build(workload: Workload) -> Built:
 
 _POSITIONS = ("model", "inputs", "more_inputs")
 """The parts of a tuple, in order."""
-_KEYS = (*_POSITIONS, "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
+_KEYS = (*_POSITIONS, "compare", "regions", "variants", "padding", "tiers", "targets", "loss", "optimizer")
 _FOR_TRAINING = (
     'return {"model": ..., "inputs": ..., "targets": ..., "loss": ..., "optimizer": ...} (see docs/training.md)'
 )
@@ -174,6 +177,13 @@ def _padding(value: object, workload: Workload) -> Mapping[str, float]:
     return value
 
 
+def _compare(value: object, workload: Workload) -> AuthorsWord:
+    try:
+        return AuthorsWord.of(value)
+    except InputError as error:
+        raise InputError(f"{workload.model}: {error}", tip=error.tip) from None
+
+
 _VARIANTS = "{NAME: {'plain': None, 'other': FUNCTION}}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READ: dict[str, Callable[[object, Workload], Any]] = {
@@ -182,6 +192,7 @@ _READ: dict[str, Callable[[object, Workload], Any]] = {
     "variants": _variants,
     "tiers": _tiers,
     "padding": _padding,
+    "compare": _compare,
 }
 """Key -> the function that reads its value for `Built`, or raises InputError."""
 

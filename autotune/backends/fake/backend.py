@@ -136,6 +136,10 @@ class FakeBackend(Backend):
         is_float = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating)
         return value.astype(dtype) if is_float else value
 
+    def nudge(self, value: Any, share: float) -> Any:
+        is_float = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating)
+        return (value * (1 + share * np.random.standard_normal(value.shape))).astype(value.dtype) if is_float else value
+
     def active_dropout(self, model: Any) -> list[str]:
         return [f"Dropout 'drop' (p={p:g})" for p in [getattr(model, "dropout", 0)] if p]
 

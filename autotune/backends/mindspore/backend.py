@@ -38,7 +38,7 @@ from autotune.backends.mindspore.per_shape import versions
 from autotune.backends.mindspore.profile import profile
 from autotune.backends.mindspore.state import attributes_of
 from autotune.backends.mindspore.tensors import array_of
-from autotune.backends.protocol import Backend, DeviceReport, python_random_state
+from autotune.backends.protocol import Backend, DeviceReport, attributes_in_classes, python_random_state
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.environment import package_version
@@ -65,6 +65,9 @@ _DROPOUTS = tuple(
     for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "DropoutExt", "Dropout2dExt")
     if (found := first(f"mindspore.nn:{name}")) is not None
 )
+
+_OF_CELLS = frozenset(attributes_in_classes(ms.nn.Cell))
+"""What MindSpore keeps in its own class, such as the number of Cells."""
 
 _INSTALL = "https://www.mindspore.cn/install/en"
 
@@ -145,10 +148,16 @@ class MindSporeBackend(Backend):
         return ms.Tensor(np.ascontiguousarray(array), dtype=original.dtype)
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
-        return attributes_of(value) if isinstance(value, ms.nn.Cell) else super().attributes(value)
+        if not isinstance(value, ms.nn.Cell):
+            return super().attributes(value)
+        in_classes = attributes_in_classes(type(value)).items()
+        return {**{name: each for name, each in in_classes if name not in _OF_CELLS}, **attributes_of(value)}
 
     def spec(self, value: Any) -> TensorSpec | None:
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype)) if isinstance(value, ms.Tensor) else None
+
+    def is_model(self, value: Any) -> bool:
+        return isinstance(value, ms.nn.Cell)
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         return [(name, spec) for name, tensor in _tensors_of(model) if (spec := self.spec(tensor)) is not None]
@@ -162,6 +171,17 @@ class MindSporeBackend(Backend):
                     tensor.set_dtype(wide)
             return value
         return value.astype(wide) if isinstance(value, ms.Tensor) and value.is_floating_point() else value
+
+    def nudge(self, value: Any, share: float) -> Any:
+        if isinstance(value, ms.nn.Cell):
+            for _, tensor in _tensors_of(value):
+                if tensor.is_floating_point():
+                    tensor.set_data(self.nudge(ms.Tensor(tensor), share))
+            return value
+        if not isinstance(value, ms.Tensor) or not value.is_floating_point():
+            return value
+        array = array_of(value)
+        return self.like(array * (1 + share * np.random.standard_normal(array.shape).astype(array.dtype)), value)
 
     def active_dropout(self, model: Any) -> list[str]:
         named = ((name, each, _dropped_share(each)) for name, each in model.cells_and_names())

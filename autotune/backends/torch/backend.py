@@ -178,14 +178,31 @@ class TorchBackend(Backend):
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
         """Of a plain function, what it takes from around it as well."""
-        if isinstance(value, FunctionModel):
-            return {**vars(value), **value.surroundings()}
-        return super().attributes(value)
+        held = super().attributes(value)
+        if not isinstance(value, torch.nn.Module) or held is None:
+            return held
+        around = value.surroundings() if isinstance(value, FunctionModel) else {}
+        return {name: each for name, each in held.items() if name != _COMPILED} | around
 
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):
             return None
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
+
+    def form(self, value: Any) -> str:
+        layout = "" if value.layout is torch.strided else f" {str(value.layout).removeprefix('torch.')}"
+        return f"{super().form(value)}{layout}{' requires_grad' if value.requires_grad else ''}"
+
+    def storage(self, value: Any) -> Hashable | None:
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+            return None
+        return value.untyped_storage().data_ptr() or None
+
+    def opened(self, value: Any) -> Sequence[Any] | None:
+        return value.unbind() if isinstance(value, torch.Tensor) and value.is_nested else None
+
+    def is_model(self, value: Any) -> bool:
+        return isinstance(value, torch.nn.Module)
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         named = [*model.named_parameters(), *model.named_buffers()]
@@ -196,6 +213,18 @@ class TorchBackend(Backend):
         if isinstance(value, torch.nn.Module) or (isinstance(value, torch.Tensor) and value.is_floating_point()):
             return value.double() if dtype == "float64" else value.float()
         return value
+
+    def nudge(self, value: Any, share: float) -> Any:
+        if isinstance(value, torch.nn.Module):
+            with torch.no_grad():
+                for each in (*value.parameters(), *value.buffers()):
+                    if each.is_floating_point() and not each.is_inference():
+                        each.copy_(self.nudge(each.detach(), share))
+            return value
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.layout is not torch.strided:
+            return value
+        normal = torch.randn(value.shape, dtype=torch.float32, device=value.device)
+        return value * normal.mul_(share).add_(1).to(value.dtype)
 
     def active_dropout(self, model: Any) -> list[str]:
         named = ((name, each, _dropped_share(each)) for name, each in model.named_modules())
@@ -251,6 +280,10 @@ class TorchBackend(Backend):
 
     def _module(self) -> Any:
         return torch.get_device_module(self._device)
+
+
+_COMPILED = "_compiled_call_impl"
+"""Where PyTorch keeps what `module.compile()` made."""
 
 
 def _dropped_share(module: torch.nn.Module) -> float:

@@ -1,20 +1,25 @@
 """The accuracy check of a trial, in the child: does a config compute what the untuned model computes?
 
 The first untuned run of a study writes the reference; every other run is compared with it. A `Gate` decides what is
-compared and how much it may differ: `OutputGate` for a model's outputs, `training.StepGate` for training steps.
+compared and how much it may differ: `OutputGate` for a model's outputs and what its calls leave behind,
+`training.StepGate` for training steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from autotune.backends.outputs import Observed
 from autotune.errors import AutotuneError, HarnessError
-from autotune.measure import accuracy
+from autotune.measure import accuracy, parts
+from autotune.measure.agreement import Array
+from autotune.measure.parts import AuthorsWord, DisagreementError, Part, Terms
 from autotune.trial.request import TrialRequest
 
 
@@ -27,33 +32,52 @@ class WrongResultError(Exception):
 
 
 class Gate(Protocol):
-    """What two runs must agree in. `seen` and `reference` are lists of lists of arrays of one run each."""
+    """What two runs must agree in. `seen` is what one run gave; a reference is that of the run that writes it."""
 
-    def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
+    def refuse_unusable(self, seen: Any, tolerance: float) -> None:
         """Raises AutotuneError or WrongResultError if the untuned model's run cannot be the reference."""
 
-    def errors(self, reference: list[list[Any]], seen: list[list[Any]], tolerance: float) -> tuple[float, ...]:
+    def errors(self, reference: Any, seen: Any, tolerance: float) -> tuple[float, ...]:
         """The relative errors to record. Raises WrongResultError beyond the tolerance."""
+
+    def packed(self, seen: Any) -> list[list[Array]]:
+        """`seen` as arrays, for the file."""
+
+    def unpacked(self, stored: list[list[Array]]) -> Any:
+        """What `packed` was made of."""
+
+    def uncompared(self, seen: Any) -> tuple[str, ...]:
+        """What the run gave or left behind and cannot be compared, in words."""
+
+    def with_forms(self, reference: Any, seen: Any) -> Any:
+        """A wide reference, with what the model's own precision has that it lacks; None if it lacks nothing."""
 
 
 def reference_tolerance(request: TrialRequest, dtypes: Iterable[str]) -> float | None:
     """The tolerance with which others are held to what this run computes; None for a run that writes no reference."""
-    return request.tolerance_for(dtypes) if request.judged and _is_reference(request) else None
+    return request.tolerance_for(dtypes) if request.judged and is_reference(request) else None
 
 
-def check(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: Gate) -> tuple[float, ...] | None:
-    """The relative errors against the reference; None for the run that writes it."""
-    reference_file = Path(request.reference)
-    if _is_reference(request):
+@dataclass(frozen=True)
+class Checked:
+    """What the check of a run came to."""
+
+    errors: tuple[float, ...] | None = None
+    """The relative errors against the reference; None for the run that writes it, and for one that is not judged."""
+    not_compared: tuple[str, ...] = ()
+    """What the run gave or left behind that cannot be compared, in words."""
+
+
+def check(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> Checked:
+    """Compare a run with the reference; the first untuned run writes it. Raises WrongResultError."""
+    if not request.judged:
+        return Checked()
+    if is_reference(request):
         write_reference(request, seen, tolerance, gate)
-        return None
-    _require_tensors(request, seen)
+        return Checked(not_compared=gate.uncompared(seen))
+    reference = read_reference(request, gate)
     try:
-        reference = accuracy.load_reference(reference_file)
-    except (OSError, ValueError, KeyError) as error:
-        raise HarnessError(f"the reference outputs cannot be read: {reference_file}: {error}") from None
-    try:
-        return gate.errors(reference, seen, tolerance)
+        errors = gate.errors(reference, seen, tolerance)
     except WrongResultError as error:
         if not request.untuned or request.reference_precision == "model":
             raise
@@ -62,35 +86,83 @@ def check(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: 
             "allow more with --tolerance, or take --reference model",
             error.relative_error,
         ) from None
+    if request.untuned and (whole := gate.with_forms(reference, seen)) is not None:
+        save(request, whole, gate)
+    return Checked(errors, gate.uncompared(seen))
 
 
-def write_reference(request: TrialRequest, seen: list[list[Any]], tolerance: float, gate: Gate) -> None:
-    """Save the outputs of the untuned model, unless they cannot be the reference."""
-    _require_tensors(request, seen)
+def write_reference(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> None:
+    """Save what the untuned model gave, unless it cannot be the reference."""
     gate.refuse_unusable(seen, tolerance)
-    accuracy.save_reference(Path(request.reference), seen)
+    save(request, seen, gate)
+
+
+def save(request: TrialRequest, reference: Any, gate: Gate) -> None:
+    """Write the reference, also in place of one that lacks something."""
+    accuracy.save_reference(Path(request.reference), gate.packed(reference))
+
+
+def read_reference(request: TrialRequest, gate: Gate) -> Any:
+    """The study's reference. Raises HarnessError if it cannot be read."""
+    try:
+        return gate.unpacked(accuracy.load_reference(Path(request.reference)))
+    except (OSError, ValueError, KeyError) as error:
+        raise HarnessError(f"the reference outputs cannot be read: {request.reference}: {error}") from None
+
+
+def is_reference(request: TrialRequest) -> bool:
+    """This run writes the reference."""
+    return request.untuned and not Path(request.reference).exists()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the calls of one run gave and left behind."""
+
+    calls: list[Observed]
+    """Of each of the subject's inputs. The last inputs are the first ones again: a capture that is right at first may
+    be stale later."""
+    left: list[Part]
+    """What was other after the calls than before: inputs written to, buffers, attributes."""
+    not_compared: list[str] = field(default_factory=list)
+    """State that cannot be looked into, in words."""
+    ignored: frozenset[str] = frozenset()
+    """In a reference: names of numbers and texts of Python that no two calls share, such as a time."""
+    has_forms: bool = True
+    """The forms of the parts are the model's own. Not those of a wide reference."""
+    spreads: list[list[Array | None]] = field(default_factory=list)
+    """In a reference: for each call, what nudges move each part by (see `agreement.spread_of`). Empty: not known."""
 
 
 @dataclass(frozen=True)
 class OutputGate:
-    """The outputs of a model. `seen` is a list of output arrays for each input.
+    """The outputs of a model and what its calls leave behind.
 
-    The last inputs are the first ones again: a capture that is right at first may be stale later. `why_unrepeatable`
-    gives the cause if the untuned model itself is not repeatable.
+    `why_unrepeatable` gives the cause if the untuned model itself is not repeatable; `authors` is what the model's
+    author says of how its outputs are compared.
     """
 
     model: str
     why_unrepeatable: Callable[[], str | None]
+    authors: AuthorsWord | None = None
 
-    def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
-        """An untuned model that gives NaN, or different outputs for the same input, cannot be the reference."""
-        for place, output in enumerate(seen[0], start=1):
-            if np.isnan(output).any():
+    def refuse_unusable(self, seen: Seen, tolerance: float) -> None:
+        """An untuned model without outputs to compare, whose outputs are NaN throughout, or that gives different ones
+        for the same input, cannot be the reference."""
+        first = seen.calls[0]
+        tensors = [each for each in first.parts if each.is_tensor]
+        if not tensors:
+            found = f" ({'; '.join(first.not_compared)})" if first.not_compared else ""
+            raise AutotuneError(
+                f"{self.model}: the model's output holds no tensor to compare{found}",
+                tip="let it return tensors, or objects whose attributes are tensors",
+            )
+        for part in tensors:
+            if part.array.dtype.kind in "fc" and part.array.size and np.isnan(part.array).all():
                 raise WrongResultError(
-                    f"the untuned model itself gives NaN on its example inputs (output {place} of {len(seen[0])})",
-                    float("nan"),
+                    f"the untuned model itself gives NaN on its example inputs ({part.name})", float("nan")
                 )
-        if accuracy.relative_error(seen[0], seen[-1]) > tolerance:
+        if self._why_unlike(seen, tolerance) is not None:
             why = self.why_unrepeatable()
             raise AutotuneError(
                 f"{self.model}: the untuned model gives another output when called again with the same input"
@@ -98,33 +170,104 @@ class OutputGate:
                 tip=None if why else "does it sample with a generator of its own, or keep state from call to call?",
             )
 
-    def errors(self, reference: list[list[Any]], seen: list[list[Any]], tolerance: float) -> tuple[float, ...]:
+    def errors(self, reference: Seen, seen: Seen, tolerance: float) -> tuple[float, ...]:
         """Largest relative error of each output over all inputs."""
-        if len(seen) != len(reference):
-            given, wanted = len(seen) - 1, len(reference) - 1
+        if len(seen.calls) != len(reference.calls):
+            given, wanted = len(seen.calls) - 1, len(reference.calls) - 1
             raise WrongResultError(
                 f"{given} sets of inputs instead of {wanted}: the outputs cannot be paired", float("inf")
             )
-        worst: dict[int, float] = {}
-        for number, (expected, got) in enumerate(zip(reference, seen, strict=True), start=1):
-            if any(np.isnan(each).any() for each in expected):
-                continue  # A derived input outside the model's domain: the reference is NaN.
-            where = f"input {number} of {len(seen)}"
-            if len(got) != len(expected):
-                raise WrongResultError(f"{len(got)} outputs instead of {len(expected)} on {where}", float("inf"))
-            for place, (r, y) in enumerate(zip(expected, got, strict=True)):
-                error = accuracy.output_error(r, y)
-                if not error <= tolerance:
-                    what = accuracy.why_incomparable(r, y) or f"relative error {error:.3g}, tolerance {tolerance:g}"
-                    raise WrongResultError(f"output {place + 1} of {len(got)} on {where}: {what}", error)
-                worst[place] = max(worst.get(place, 0.0), error)
-        return tuple(worst[place] for place in sorted(worst))
+        terms = Terms(tolerance, reference.has_forms and seen.has_forms, reference.ignored, self.authors)
+        worst: dict[str, float] = {}
+        for number, (expected, got) in enumerate(zip(reference.calls, seen.calls, strict=True)):
+            if _is_outside(expected.parts, reference.calls[0].parts):
+                continue
+            spreads = reference.spreads[number] if number < len(reference.spreads) else None
+            try:
+                found = parts.errors(expected.parts, got.parts, terms, spreads)
+            except DisagreementError as error:
+                where = f"on input {number + 1} of {len(seen.calls)}"
+                raise WrongResultError(f"{where}, {error}", error.relative_error) from None
+            for name, largest in found.items():
+                worst[name] = max(worst.get(name, 0.0), largest)
+        try:
+            parts.require_same_changes(reference.left, seen.left, replace(terms, authors=None))
+        except DisagreementError as error:
+            raise WrongResultError(str(error), error.relative_error) from None
+        return tuple(worst.values())
+
+    def packed(self, seen: Seen) -> list[list[Array]]:
+        """A heading, then the arrays of each call, of what is left, and of the spreads, call by call."""
+        lists = [*(call.parts for call in seen.calls), seen.left]
+        heading = {
+            "parts": [[(part.name, part.form, part.is_tensor) for part in each] for each in lists],
+            "ignored": sorted(seen.ignored | _unlike(seen)),
+            "has_forms": seen.has_forms,
+        }
+        arrays = [[part.array for part in each] for each in lists]
+        spreads = [[np.zeros(0) if each is None else each for each in call] for call in seen.spreads]
+        return [[np.asarray(json.dumps(heading))], *arrays, *spreads]
+
+    def unpacked(self, stored: list[list[Array]]) -> Seen:
+        heading = json.loads(str(stored[0][0]))
+        named = heading["parts"]
+        arrays, spreads = stored[1 : 1 + len(named)], stored[1 + len(named) :]
+        lists = [
+            [Part(name, form, array, is_tensor) for (name, form, is_tensor), array in zip(held, found, strict=True)]
+            for held, found in zip(named, arrays, strict=True)
+        ]
+        return Seen(
+            calls=[Observed(each) for each in lists[:-1]],
+            left=lists[-1],
+            ignored=frozenset(heading["ignored"]),
+            has_forms=heading["has_forms"],
+            spreads=[[each if each.size else None for each in call] for call in spreads],
+        )
+
+    def uncompared(self, seen: Seen) -> tuple[str, ...]:
+        names = [*(name for call in seen.calls for name in call.not_compared), *seen.not_compared]
+        return tuple(
+            dict.fromkeys([*names, *(f"{name} (another value in each call)" for name in sorted(_unlike(seen)))])
+        )
+
+    def with_forms(self, reference: Seen, seen: Seen) -> Seen | None:
+        return None if reference.has_forms else _with_forms_of(reference, seen)
+
+    def _why_unlike(self, seen: Seen, tolerance: float) -> str | None:
+        """How the tensors of two calls with the same inputs differ."""
+        first, again = ([part for part in call.parts if part.is_tensor] for call in (seen.calls[0], seen.calls[-1]))
+        try:
+            parts.errors(first, again, Terms(tolerance, authors=self.authors))
+        except DisagreementError as error:
+            return str(error)
+        return None
 
 
-def _is_reference(request: TrialRequest) -> bool:
-    return request.untuned and not Path(request.reference).exists()
+def _with_forms_of(reference: Seen, seen: Seen) -> Seen:
+    """A wide reference with the forms of the model's own run."""
+    forms = {part.name: part.form for each in (*(call.parts for call in seen.calls), seen.left) for part in each}
+
+    def own(held: Sequence[Part]) -> list[Part]:
+        return [replace(part, form=forms.get(part.name, part.form)) for part in held]
+
+    calls = [Observed(own(call.parts)) for call in reference.calls]
+    return replace(reference, calls=calls, left=own(reference.left), has_forms=True)
 
 
-def _require_tensors(request: TrialRequest, seen: list[list[Any]]) -> None:
-    if not seen[0]:
-        raise AutotuneError(f"{request.workload.model}: the model's output holds no tensor to compare")
+def _is_outside(expected: Sequence[Part], example: Sequence[Part]) -> bool:
+    """The untuned model gives NaN for these inputs, and none for the example: they are outside of its domain."""
+    return _num_nan(expected) > 0 and _num_nan(example) == 0
+
+
+def _num_nan(found: Sequence[Part]) -> int:
+    return sum(int(np.isnan(part.array).sum()) for part in found if part.array.dtype.kind in "fc")
+
+
+def _unlike(seen: Seen) -> frozenset[str]:
+    """Names of the numbers and texts of Python that two calls with the same inputs do not share."""
+    other = {part.name: part.array for part in seen.calls[-1].parts}
+    return frozenset(
+        part.name
+        for part in seen.calls[0].parts
+        if not part.is_tensor and not np.array_equal(part.array, other.get(part.name, np.zeros(0)))
+    )

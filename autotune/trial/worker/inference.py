@@ -1,29 +1,44 @@
-"""`Inference`: a trial of the task `infer`. The model is called, and its outputs are compared."""
+"""`Inference`: a trial of the task `infer`. The model is called; what its calls give and leave behind is compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from autotune.apply.compile_model import compile_under, declared_functions
-from autotune.backends.outputs import output_arrays
+from autotune.backends.call_state import CallState
+from autotune.backends.outputs import Observed, observed
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.trial.worker.accuracy_check import Gate, OutputGate
+from autotune.errors import quoted
+from autotune.measure.agreement import Array, spread_of
+from autotune.measure.parts import Part
+from autotune.trial.worker.accuracy_check import Gate, OutputGate, Seen
 from autotune.trial.worker.subject import Subject, why_unrepeatable
+from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
+
+NUM_NUDGES = 2
+NUDGE = 0.1
+"""Weights and inputs are nudged by this share of the tolerance: float32 by 1e-4 and bfloat16 by 3e-3, about as much as
+fused code differs in the one and as rounding does in the other."""
+LONGEST_NUDGING_S = 5.0
+"""No nudge is begun after so long. What is not nudged is compared by a coarser floor (`agreement.UNKNOWN_FLOOR`)."""
 
 
 class Inference:
-    """See `TrialTask`."""
+    """See `TrialTask`. Its calls begin with the first after its making."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         self._subject = subject
         self._backend = backend
-        self.gate: Gate = OutputGate(workload.model, partial(why_unrepeatable, subject, backend))
+        self.gate: Gate = OutputGate(workload.model, partial(why_unrepeatable, subject, backend), subject.authors)
+        self._before = self._state()
 
     def recording(self) -> AbstractContextManager[Any]:
         return self._backend.inference()
@@ -40,10 +55,66 @@ class Inference:
         first: Any,
         *,
         reference_tolerance: float | None = None,  # noqa: ARG002 -- Outputs are held to that tolerance, however it is.
-    ) -> list[list[Any]]:
-        """The outputs for each of the subject's inputs."""
-        seen = [output_arrays(self._backend, first)]
-        return seen + [output_arrays(self._backend, each.call(step)) for each in self._subject.inputs[1:]]
+    ) -> Seen:
+        """What the call gives for each of the subject's inputs, and what all calls leave behind."""
+        example, *others = self._subject.inputs
+        calls = [self._observed(first, example)]
+        calls += (self._observed(each.call(step), each) for each in others)
+        left, not_compared = self._left()
+        return Seen(calls, left, not_compared, has_forms=not self._subject.is_wide)
 
     def require_sound(self, step: Callable[..., Any]) -> None:
         """An output does not depend on the calls before."""
+
+    def completed(self, reference: Seen, step: Callable[..., Any], tolerance: float) -> Seen | None:
+        nudged: list[list[Observed]] = [[] for _ in reference.calls]
+        try:
+            for number, call in self._nudged_calls(step, NUDGE * tolerance):
+                nudged[number].append(call)
+        except Exception:
+            pass
+        nudged[-1] = nudged[0]
+        spreads = [
+            [spread_of(part.array, _same_part(part, others)) for part in call.parts]
+            for call, others in zip(reference.calls, nudged, strict=True)
+        ]
+        return replace(reference, spreads=spreads)
+
+    def _nudged_calls(self, step: Callable[..., Any], share: float) -> Iterator[tuple[int, Observed]]:
+        start = time.monotonic()
+        for _ in range(NUM_NUDGES):
+            self._backend.nudge(self._subject.model, share)
+            for number, inputs in enumerate(self._subject.inputs[:-1]):
+                if time.monotonic() - start > LONGEST_NUDGING_S:
+                    return
+                nudged = inputs.with_leaves([self._backend.nudge(leaf, share) for leaf in inputs.leaves()])
+                yield number, self._observed(nudged.call(step), nudged)
+
+    def _observed(self, returned: Any, inputs: Arguments) -> Observed:
+        """Under traffic a strategy may pad or split a call, whose inputs are then copies."""
+        of_inputs = [] if self._subject.stream is not None else inputs.named_leaves()
+        storages = ((self._backend.storage(leaf), name) for name, leaf in of_inputs)
+        views = {storage: name for storage, name in storages if storage is not None}
+        return observed(self._backend, returned, views=views, reads=True)
+
+    def _left(self) -> tuple[list[Part], list[str]]:
+        """What the calls have changed, and why that is not known."""
+        after = self._state()
+        if isinstance(self._before, CallState) and isinstance(after, CallState):
+            return after.changed_since(self._before), []
+        return [], [after if isinstance(after, str) else str(self._before)]
+
+    def _state(self) -> CallState | str:
+        """Of the model and its inputs; a sentence where it cannot be looked into."""
+        roots: dict[str, Any] = {"model": self._subject.model}
+        for number, inputs in enumerate(self._subject.inputs[:-1], start=1):
+            roots |= {f"{name} of input {number}": leaf for name, leaf in inputs.named_leaves()}
+        try:
+            return CallState(self._backend, roots)
+        except Exception as error:
+            return f"the state of the model and its inputs ({quoted(error)})"
+
+
+def _same_part(part: Part, calls: list[Observed]) -> Iterator[Array]:
+    for call in calls:
+        yield from (other.array for other in call.parts if other.name == part.name)

@@ -30,6 +30,7 @@ from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import check, reference_tolerance
 from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.memory import PeakMemory
+from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.spared import Spared
 from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject, build_subject
@@ -96,11 +97,13 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         if replay is not None:
             outputs = inputs[0].call(step)
         second = SecondCall(step, backend, spared.clock) if _is_recorded_later(subject, config, backend) else None
-        seen = task.observe(second or step, outputs, reference_tolerance=reference_tolerance(request, subject.dtypes))
+        seen = task.observe(
+            second or step, outputs, reference_tolerance=(held_to := reference_tolerance(request, subject.dtypes))
+        )
         second_call_s = None if second is None else second.seconds
         # What is recorded in the second call is held as well; without one the check is no part of the compile.
         compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes(spared.resident_bytes)
-        errors = check(request, seen, request.tolerance_for(subject.dtypes), task.gate) if request.judged else None
+        checked = check(request, seen, request.tolerance_for(subject.dtypes), task.gate)
         del outputs, seen
 
         program = compile_model.program(backend, model, request.config)
@@ -114,8 +117,8 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         device.release()
         task.require_sound(step)
         diagnosis = backend.diagnose(model, config)
-        if request.profile_in is not None:
-            _profile(one_call(step, inputs[0], backend), TrialFolder(Path(request.profile_in)), backend)
+        _profile(request, one_call(step, inputs[0], backend), backend)
+        complete_reference(request, task, step, held_to)
 
     own_compile_s = _compile_s((first_call_s, second_call_s), replay, samples)
     cold = request.compiled_before
@@ -125,8 +128,9 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         compile_s=own_compile_s if cold is None else cold.compile_s,
         peak_memory_bytes=peak_bytes,
         compile_peak_memory_bytes=compile_peak_bytes if cold is None else cold.peak_memory_bytes,
-        relative_error=None if errors is None else max(errors),
-        output_errors=errors,
+        relative_error=None if checked.errors is None else max(checked.errors),
+        output_errors=checked.errors,
+        not_compared=checked.not_compared,
         diagnosis=diagnosis,
         signature=subject.signature,
         environment=here,
@@ -193,8 +197,11 @@ def _compile_s(cold_s: tuple[float | None, ...], replay: Replay | None, samples:
     return max(sum(replay.cold_s) - len(replay.stream) * float(np.mean(samples.latency_s)), 0.0)
 
 
-def _profile(call: Callable[[], None], folder: TrialFolder, backend: Backend) -> None:
-    """Profile after all timing, since a profiler slows the model down."""
+def _profile(request: TrialRequest, call: Callable[[], None], backend: Backend) -> None:
+    """Profile if the request says where to, after all timing, since a profiler slows the model down."""
+    if request.profile_in is None:
+        return
+    folder = TrialFolder(Path(request.profile_in))
     folder.path.mkdir(parents=True, exist_ok=True)
     if backend.profile is None:
         profile = Profile.of({}, PROFILED_CALLS, "this framework's backend has no profiler")

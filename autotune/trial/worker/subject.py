@@ -14,6 +14,7 @@ from autotune.errors import AutotuneError
 from autotune.measure import accuracy
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
+from autotune.measure.parts import AuthorsWord
 from autotune.trial.worker.traffic_inputs import Stream, find_shapes
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import TrainingRecipe, Variants, build
@@ -38,6 +39,10 @@ class Subject:
     """Digest of each leaf of the example inputs before any call; None for a leaf that is no tensor."""
     variants: Variants
     """Other implementations of parts of the model, as its author declared them."""
+    authors: AuthorsWord | None = None
+    """What the model's author says of how its outputs are compared."""
+    is_wide: bool = False
+    """Model and inputs have other types than their author gave them (`widen_subject`)."""
     recipe: TrainingRecipe | None = None
     """How the model is trained; None for inference."""
     shapes: Shapes | None = None
@@ -81,6 +86,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
         example_sha256=_digests(backend, given[0]),
         variants=built.variants,
+        authors=built.compare,
         recipe=built.recipe,
         shapes=shapes,
         stream=stream,
@@ -94,6 +100,7 @@ def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subjec
         subject,
         model=backend.widen(subject.model, dtype),
         inputs=[*inputs, inputs[0]],
+        is_wide=True,
         example_sha256=_digests(backend, inputs[0]),
     )
 

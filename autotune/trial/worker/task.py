@@ -28,16 +28,18 @@ class TrialTask(Protocol):
     def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
         """The function that is called with each of the subject's inputs, and timed."""
 
-    def observe(
-        self, step: Callable[..., Any], first: Any, *, reference_tolerance: float | None = None
-    ) -> list[list[Any]]:
-        """The arrays that the gate compares. `first` is the output for the first inputs; this makes the other calls.
+    def observe(self, step: Callable[..., Any], first: Any, *, reference_tolerance: float | None = None) -> Any:
+        """What the gate compares. `first` is the output for the first inputs; this makes the other calls.
 
         With a `reference_tolerance` they are to be the reference, to which others are held with that tolerance.
         """
 
     def require_sound(self, step: Callable[..., Any]) -> None:
         """Raises WrongResultError if the timed calls have corrupted the model."""
+
+    def completed(self, reference: Any, step: Callable[..., Any], tolerance: float) -> Any:
+        """The reference with what rounding may do to it, at the very end: the model's weights are others afterwards.
+        None if there is nothing to add."""
 
 
 def task_for(workload: Workload, subject: Subject, backend: Backend) -> TrialTask:

@@ -33,8 +33,7 @@ from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError
-from autotune.measure import accuracy
-from autotune.measure.accuracy import Array
+from autotune.measure.agreement import Array, why_incomparable
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
 from autotune.trial.worker.subject import Subject, describe_dropouts
 from autotune.workload.workload import Workload
@@ -114,6 +113,9 @@ class Training:
                 "the loss something that keeps it away from its limit (label smoothing)",
                 float("nan"),
             )
+
+    def completed(self, reference: list[list[Any]], step: Callable[..., Any], tolerance: float) -> None:
+        """The spread of the gradients is in it."""
 
     def _loss(self, returned: Any) -> float:
         arrays = output_arrays(self._backend, returned)
@@ -199,6 +201,18 @@ class StepGate:
         _require_ways(ways, got_ways)
         return loss_error, worst
 
+    def packed(self, seen: list[list[Any]]) -> list[list[Array]]:
+        return seen
+
+    def unpacked(self, stored: list[list[Array]]) -> list[list[Any]]:
+        return stored
+
+    def uncompared(self, seen: list[list[Any]]) -> tuple[str, ...]:  # noqa: ARG002 -- Losses and gradients are numbers.
+        return ()
+
+    def with_forms(self, reference: list[list[Any]], seen: list[list[Any]]) -> None:
+        """Nothing is lacking."""
+
 
 @dataclass(frozen=True)
 class _Compared:
@@ -247,7 +261,7 @@ def _compared(expected: list[Array], got: list[Array]) -> list[_Compared]:
     rms_floor = _FLOOR * max(map(_rms, expected), default=0.0)
     found = []
     for r, y in zip(expected, got, strict=True):
-        if accuracy.why_incomparable(r, y) is not None:
+        if why_incomparable(r, y) is not None:
             found.append(_Compared(float("inf"), float("inf")))
             continue
         difference = y.astype(np.result_type(y, np.float64)) - r
