@@ -32,6 +32,7 @@ from autotune.job.stats import CallTimes, StatsRecorder, register, weakly
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import structure_sha256
+from autotune.measure.parts import AuthorsWord, Compare
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.arguments import Arguments
@@ -47,7 +48,7 @@ class Policy:
     """How a job wants its tuned model. See `Loaded.apply`."""
 
     on_mismatch: OnMismatch = "retune-hint"
-    check: bool = False
+    check: bool | Compare = False
     margin: float | None = MARGIN
     monitor: bool = False
     variants: Variants = field(default_factory=dict)
@@ -63,6 +64,8 @@ class Policy:
             raise InputError(
                 f"on_mismatch={self.on_mismatch!r}: unknown", tip=f"choose one of: {', '.join(get_args(OnMismatch))}"
             )
+        if not isinstance(self.check, bool):
+            AuthorsWord.of(self.check)
         if not isinstance(self.adaptive, (AdaptivePolicy, bool, type(None))):
             raise InputError(
                 f"adaptive={self.adaptive!r}: is neither a truth value nor an AdaptivePolicy",
@@ -260,7 +263,12 @@ class Application:
         is_measured = self._is_measured(tuned)
         # Under traffic the recorded latency is that of a mixture of shapes, and the first calls are another one.
         is_comparable = fits and is_measured and self._policy.margin is not None and tuned.shapes is None
-        check = OutputCheck(backend, self._model, _tolerance(tuned, backend, self._model))
+        if self._policy.check is True and tuned.workload.signature.compare == "function":
+            what = "the study compared outputs by a function of the model's author, which a file does not hold"
+            self._recorder.note("mismatch", f"{self._loaded.path}: {what}; give it as apply(model, check=FUNCTION)")
+        check = OutputCheck(
+            backend, self._model, _tolerance(tuned, backend, self._model), _authors(tuned, self._policy)
+        )
         return GuardTerms(
             misfit=partial(self._misfit, tuned, backend) if is_measured else lambda _: None,
             apply_to_misfits=self._policy.on_mismatch == "apply",
@@ -339,6 +347,14 @@ def _expected(tuned: TunedConfig) -> Expected:
     # Some of what caches spare is made once as well, such as precompiled headers (up to 80 %, measured): half of it is
     # taken for the shape's own.
     return Expected(compile_s=cold_s, ratio=ratio, fixed_s=(cold_s + warm_s) / 2)
+
+
+def _authors(tuned: TunedConfig, policy: Policy) -> AuthorsWord | None:
+    """How the model's author has its outputs compared: as the job says, else as the file does."""
+    if not isinstance(policy.check, bool):
+        return AuthorsWord.of(policy.check)
+    recorded = tuned.workload.signature.compare
+    return AuthorsWord.of(recorded) if isinstance(recorded, dict) else None
 
 
 def _tolerance(tuned: TunedConfig, backend: Backend, model: Any) -> float:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from autotune.errors import InputError
 from autotune.job.apply import MARGIN, Application, LoadedFile, OnMismatch, Policy
+from autotune.measure.parts import Compare
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.tuned_config import load_tuned
 from autotune.workload.build import TrainingRecipe, Variants
@@ -31,7 +32,7 @@ class Loaded(LoadedFile):
         model: Any,
         *,
         on_mismatch: OnMismatch = "retune-hint",
-        check: bool = False,
+        check: bool | Compare = False,
         margin: float | None = MARGIN,
         monitor: bool = False,
         variants: Variants | None = None,
@@ -50,7 +51,8 @@ class Loaded(LoadedFile):
         measurement, or the file cannot be read. `retune-hint`: stay untuned, with a warning that says how to tune here;
         `untuned`: the same without the advice; `apply`: compile anyway, with a warning; `raise`: MismatchError,
         or the error itself, here or at a call. `check`: compare the first outputs with the untuned model's, which is
-        called for it. `margin`: if the first calls take longer than so many times the recorded latency, and longer
+        called for it, as in the study; a function or tolerances by output's name say how (see `compare` in
+        docs/models.md). `margin`: if the first calls take longer than so many times the recorded latency, and longer
         than the untuned model, the untuned model stays; None: do not look. `monitor`: count and time the calls, for
         `autotune.stats(model)`. `variants`: functions of the variants that the config asks for, as the model's author
         declared them, {NAME: {VALUE: FUNCTION}}: a file's word is not enough to call one. `adaptive`: each shape is

@@ -9,7 +9,9 @@ small value is the sum of large ones. So a slice may differ by the largest of
 * `SPREADS` times as much as the untuned model itself moves it when its weights and inputs are nudged (`spread_of`),
   where that is known: what rounding can do there, measured;
 * a floor, by the largest value of the whole array, that shrinks with the number of elements of a slice: of one element
-  near zero nobody can tell its scale, of hundreds one can.
+  near zero nobody can tell its scale, and two nudges of it may both be small by chance; of eight elements one can tell.
+
+Where no spread is known, as in a job, the terms are coarser: several tolerances, and a floor for slices of any size.
 
 docs/decisions/0045-what-right-means.md has the figures behind the constants.
 """
@@ -27,10 +29,13 @@ Array = NDArray[Any]
 
 SPREADS = 3.0
 """A slice may differ by this many times what nudges move it by."""
-FLOOR = 0.1
-"""Share of the largest value by which a slice of one element is compared at least; of n elements, an n-th of it."""
-UNKNOWN_FLOOR = 0.02
-"""The least floor where no spread is known."""
+FLOOR = 0.3
+"""Share of the largest value by which a slice of one element is compared at least; of n elements, by 1 / n³ of it."""
+UNKNOWN_TOLERANCES = 5.0
+"""Where no spread is known, a slice may differ by so many tolerances by its own largest value,"""
+UNKNOWN_FLOOR, MOST_UNKNOWN_FLOOR = 4.0, 0.02
+"""and is compared by this times the tolerance, as a share of the largest value, at least: for a tolerance of 1e-3 by
+4e-6 of that value, thirty units of float32's rounding; in lower precision by no more than the second number."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +141,12 @@ def _wrong_slice(difference: Array, magnitude: Array, tolerance: float, spread: 
     first = 0
     for (axis, off), (_, scale) in zip(_slices(difference), _slices(magnitude), strict=True):
         last = first + len(off)
-        floor = FLOOR * len(off) / difference.size
-        allowed = tolerance * np.maximum(scale, whole * (floor if spread is not None else max(floor, UNKNOWN_FLOOR)))
+        floor = FLOOR * (len(off) / difference.size) ** 3 * whole
         if spread is not None:
-            allowed = np.maximum(allowed, SPREADS * spread[first:last])
+            allowed = np.maximum(tolerance * np.maximum(scale, floor), SPREADS * spread[first:last])
+        else:
+            least = max(floor, min(UNKNOWN_FLOOR * tolerance, MOST_UNKNOWN_FLOOR) * whole)
+            allowed = tolerance * np.maximum(UNKNOWN_TOLERANCES * scale, least)
         worst = int(np.argmax(off - allowed))
         if off[worst] > allowed[worst]:
             where = f"element {worst}" if difference.ndim == 1 else f"slice {worst} of axis {axis}"

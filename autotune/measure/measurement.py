@@ -66,6 +66,9 @@ class Signature(Record):
     structure_sha256: str
     inputs: tuple[TensorSpec, ...]
     items_per_call: int
+    compare: dict[str, float | None] | Literal["function"] | None = None
+    """How the model's author has its outputs compared: the tolerance of some by name, None for one that is not
+    compared; a function, which no file holds; None: all within the study's tolerance."""
 
 
 class Axis(Record):

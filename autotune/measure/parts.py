@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -106,6 +106,10 @@ Function = Callable[[dict[str, Array], dict[str, Array]], object]
 says what is wrong, or an error, which is held to the tolerance."""
 
 
+Compare = Function | Mapping[str, Any]
+"""What an author gives: see `AuthorsWord.of`."""
+
+
 @dataclass(frozen=True)
 class AuthorsWord:
     """What the author of a model said of how its outputs are compared."""
@@ -161,10 +165,10 @@ class AuthorsWord:
         found.append(_compare_only(rest, part.array, output, tolerance))
         return max(found, key=lambda each: (each.wrong is not None, each.error))
 
-    def described(self) -> dict[str, float | None] | None:
-        """The rules as data, for files; None where they are a function or a mask, which no file holds."""
+    def described(self) -> dict[str, float | None] | Literal["function"]:
+        """The rules as data. A function stays a word, and so do masks, since no file holds them."""
         if self.function is not None or any(rule.mask is not None for rule in self.rules):
-            return None
+            return "function"
         return {rule.written: rule.tolerance for rule in self.rules}
 
     def _rules_for(self, name: str) -> Iterator[Rule]:

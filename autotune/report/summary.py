@@ -164,8 +164,14 @@ def headline(answer: StudyResult) -> str:
     if answer.verdict is Verdict.FEASIBLE:
         return feasible(answer)
     if answer.verdict is Verdict.FASTER and answer.speedup is not None:
-        return faster(answer.objective, answer.speedup)
+        return faster(answer.objective, answer.speedup) + _uncompared(answer)
     return _why_untuned(answer)
+
+
+def _uncompared(answer: StudyResult) -> str:
+    """How much of what the winner gives nobody has looked into."""
+    number = 0 if answer.best is None else len(answer.best.measurement.not_compared)
+    return f", {number} output{'' if number == 1 else 's'} not compared" if number else ""
 
 
 def _why_untuned(answer: StudyResult) -> str:
@@ -298,6 +304,10 @@ def _obstacles(answer: StudyResult) -> list[str]:
     lines = []
     for each in findings_of_best(answer)[:MAX_BREAKS_SHOWN]:
         lines.append(f"{KINDS[each.kind]:<11} {one_line(each)}")
+    if answer.best is not None:
+        lines += [
+            f"unchecked   {each}: what is in it was not compared" for each in answer.best.measurement.not_compared
+        ]
     lines += [f"failed      {line}" for line in failure_lines(answer)]
     lines += rules_summary(answer)
     if answer.confirmation is not None and answer.confirmation.note:

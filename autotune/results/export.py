@@ -140,6 +140,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             noise_floor=answer.noise_floor and answer.noise_floor.spread,
             compile_warm_s=confirmation.compile_warm_s if is_answer else None,
             break_even_calls=break_even_of(manifest.objective, confirmation, answer.untuned, record),
+            not_compared=measured.not_compared,
         ),
         shapes=_shapes(manifest, measured),
     )

@@ -93,6 +93,8 @@ class Evidence(Record):
     """Share by which two processes of the untuned model differed on that machine."""
     compile_warm_s: float | None
     break_even_calls: int | None
+    not_compared: tuple[str, ...] = ()
+    """What the model's calls give or leave behind and no check has looked into, in words."""
 
 
 class TunedConfig(Record):

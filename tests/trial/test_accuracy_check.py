@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from autotune.backends.outputs import Observed
 from autotune.errors import AutotuneError
-from autotune.measure.accuracy import load_reference, save_reference
+from autotune.measure.accuracy import load_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.parts import Part
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.repeat_command import repeat_command
 from autotune.trial.runner.runner import Runner
-from autotune.trial.worker.accuracy_check import OutputGate, WrongResultError, check
+from autotune.trial.worker.accuracy_check import OutputGate, Seen, WrongResultError, check, save
 
 NAN, INF = float("nan"), float("inf")
 RIGHT = [np.array([1.0, 4.0]), np.array([3, 5]), np.array([1.0, INF])]
 
 
+def seen_of(*calls, left=()):
+    """What a run has seen whose calls returned these arrays, in a tuple."""
+    return Seen([Observed([part(f"output[{n}]", each) for n, each in enumerate(call)]) for call in calls], list(left))
+
+
+def part(name, value, *, is_tensor=True):
+    array = np.asarray(value)
+    return Part(name, str(array.dtype), array, is_tensor)
+
+
 @pytest.fixture
 def checked(make_request):
-    """Errors of these outputs, one list for each input, against a recorded reference of the same form."""
+    """The outcome of the check of one run against the reference of another, both through the file."""
 
     def run(reference, seen, **overrides):
         request = make_request({}, **overrides)
-        save_reference(request_path(request), reference)
-        return check(request, seen, 0.01, OutputGate("m", lambda: None))
+        gate = OutputGate("m", lambda: None)
+        save(request, reference, gate)
+        return check(request, seen, 0.01, gate).errors
 
     return run
 
@@ -38,48 +52,81 @@ def request_path(request):
 
 def test_every_output_has_its_own_error(checked):
     """The largest over all inputs for each output, in the order of the outputs."""
-    off_first = [np.array([1.004, 4.0]), *RIGHT[1:]]
+    off_first = [np.array([1.0, 4.004]), *RIGHT[1:]]
     off_last = [*RIGHT[:2], np.array([1.002, INF])]
-    errors = checked([RIGHT, RIGHT, RIGHT], [RIGHT, off_first, off_last])
+    errors = checked(seen_of(RIGHT, RIGHT, RIGHT), seen_of(RIGHT, off_first, off_last))
     assert errors == pytest.approx((0.001, 0.0, 0.002))
 
 
 WRONG = [
-    (0, np.array([1.0, 3.8]), "output 1 of 3 on input 2 of 3: relative error 0.05, tolerance 0.01"),
-    (0, np.array([1.0, NAN]), "output 1 of 3 on input 2 of 3: 1 of 2 elements are NaN"),
-    (0, np.array([1.0, INF]), "output 1 of 3 on input 2 of 3: infinity where the reference is finite"),
-    (0, np.array([[1.0, 4.0]]), "output 1 of 3 on input 2 of 3: shape (1, 2) instead of (2,)"),
-    (1, np.array([3, 6]), "output 2 of 3 on input 2 of 3: 1 of 2 integers differ"),
-    (2, np.array([1.0, -INF]), "output 3 of 3 on input 2 of 3: another value where the reference is infinite"),
+    (0, np.array([1.0, 3.8]), "output[0]: relative error 0.05, tolerance 0.01"),
+    (0, np.array([1.0, NAN]), "output[0]: 1 of 2 elements are NaN"),
+    (0, np.array([1.0, INF]), "output[0]: infinity where the reference is finite"),
+    (0, np.array([[1.0, 4.0]]), "output[0]: shape (1, 2) instead of (2,)"),
+    (0, np.array([1.0, 4.0], np.float32), "output[0]: float32 instead of float64"),
+    (1, np.array([3, 6]), "output[1]: 1 of 2 integers differ"),
+    (2, np.array([1.0, -INF]), "output[2]: another value where the reference is infinite"),
 ]
 
 
 @pytest.mark.parametrize(("place", "output", "words"), WRONG, ids=[words for *_, words in WRONG])
 def test_a_wrong_result_names_the_output_the_input_and_the_kind(checked, place, output, words):
-    """A number where there is one; else NaN, infinity, shape or integers by name."""
-    seen = [*RIGHT[:place], output, *RIGHT[place + 1 :]]
+    """A number where there is one; else NaN, infinity, shape, type or integers by name."""
+    wrong = [*RIGHT[:place], output, *RIGHT[place + 1 :]]
     with pytest.raises(WrongResultError) as caught:
-        checked([RIGHT, RIGHT, RIGHT], [RIGHT, seen, RIGHT])
-    assert str(caught.value) == words
+        checked(seen_of(RIGHT, RIGHT, RIGHT), seen_of(RIGHT, wrong, RIGHT))
+    assert str(caught.value) == f"on input 2 of 3, {words}"
 
 
-def test_a_lost_output_is_counted(checked):
-    """Another number of outputs is wrong, and both numbers are said."""
-    with pytest.raises(WrongResultError, match="2 outputs instead of 3 on input 1 of 2"):
-        checked([RIGHT, RIGHT], [RIGHT[:2], RIGHT])
+def test_a_lost_output_is_named(checked):
+    """One that is missing, and one that the untuned model does not give."""
+    with pytest.raises(WrongResultError, match=r"on input 1 of 2, output\[2\]: it is missing"):
+        checked(seen_of(RIGHT, RIGHT), seen_of(RIGHT[:2], RIGHT))
+    with pytest.raises(WrongResultError, match=r"on input 2 of 2, output\[2\] is there, and the untuned model gives"):
+        checked(seen_of(RIGHT[:2], RIGHT[:2]), seen_of(RIGHT[:2], RIGHT))
+
+
+def test_what_is_left_behind_counts(checked):
+    """A run that loses what the untuned calls wrote is wrong, however right its outputs are."""
+    written = part("argument 1 of input 1", [1.0, 2.0])
+    assert checked(seen_of(RIGHT, RIGHT, left=[written]), seen_of(RIGHT, RIGHT, left=[written])) == (0, 0, 0)
+    with pytest.raises(WrongResultError, match="the untuned model changes argument 1 of input 1, and the config"):
+        checked(seen_of(RIGHT, RIGHT, left=[written]), seen_of(RIGHT, RIGHT))
 
 
 def test_a_derived_input_outside_the_domain_is_not_compared(checked):
     """Where the untuned model itself gives NaN there is no answer to compare with; the other inputs count."""
     nowhere = [np.array([NAN, 1.0]), *RIGHT[1:]]
-    assert checked([RIGHT, nowhere, RIGHT], [RIGHT, nowhere, RIGHT]) == (0, 0, 0)
+    elsewhere = [np.array([1.0, NAN]), *RIGHT[1:]]
+    assert checked(seen_of(RIGHT, nowhere, RIGHT), seen_of(RIGHT, elsewhere, RIGHT)) == (0, 0, 0)
+
+
+def test_rows_of_nan_are_an_answer(checked):
+    """A model whose mask hides a row as a whole gives NaN there for its own example."""
+    masked = [np.array([NAN, 1.0]), *RIGHT[1:]]
+    assert checked(seen_of(masked, masked), seen_of(masked, masked)) == (0, 0, 0)
+    with pytest.raises(WrongResultError, match="1 of 2 elements are numbers where the reference is NaN"):
+        checked(seen_of(masked, masked), seen_of(RIGHT, masked))
+
+
+def test_a_number_that_no_two_calls_share_is_not_compared(make_request):
+    """A time among the outputs is named, and the tensors beside it are compared."""
+    gate, request = OutputGate("m", lambda: None), make_request()
+
+    def run(*seconds):
+        tensor = part("output[0]", [1.0])
+        return Seen([Observed([tensor, part("output[1]", each, is_tensor=False)]) for each in seconds], [])
+
+    outcome = check(request, run(0.5, 0.7), 0.01, gate)
+    assert outcome.not_compared == ("output[1] (another value in each call)",)
+    assert check(request, run(0.1, 0.2), 0.01, gate).errors == (0,)
 
 
 def test_an_untuned_model_that_gives_nan_names_its_output(make_request):
-    """No reference is written from NaN, and the output that holds it is named."""
+    """No reference is written from an output that is NaN throughout, and it is named."""
     request = make_request()
-    with pytest.raises(WrongResultError, match=r"untuned model itself gives NaN .*\(output 2 of 2\)"):
-        check(request, [[np.ones(2), np.array([NAN])]] * 2, 0.01, OutputGate("m", lambda: None))
+    with pytest.raises(WrongResultError, match=r"untuned model itself gives NaN .*\(output\[1\]\)"):
+        check(request, seen_of(*[[np.ones(2), np.array([NAN])]] * 2), 0.01, OutputGate("m", lambda: None))
     assert not request_path(request).exists()
 
 
@@ -88,10 +135,30 @@ def test_an_unrepeatable_model_is_refused_with_its_cause(make_request, why):
     """The cause where one is found, else a question; no reference is written."""
     request = make_request()
     with pytest.raises(AutotuneError, match="gives another output when called again with the same input") as caught:
-        check(request, [[np.ones(2)], [np.zeros(2)]], 0.01, OutputGate("m", lambda: why))
+        check(request, seen_of([np.ones(2)], [np.zeros(2)]), 0.01, OutputGate("m", lambda: why))
     assert str(caught.value).endswith(why or "the same input")
     assert (caught.value.tip is None) is (why is not None)
     assert not request_path(request).exists()
+
+
+def test_the_reference_survives_the_file():
+    """Parts with their names and forms, what is left behind, and the spreads."""
+    gate = OutputGate("m", lambda: None)
+    texts = part("output['label']", "ok", is_tensor=False)
+    seen = replace(
+        seen_of([np.ones((2, 3))], left=[part("model.count", 3, is_tensor=False)]),
+        spreads=[[np.array([0.5, 0.25])]],
+        has_forms=False,
+    )
+    seen.calls[0].parts.append(texts)
+    seen.spreads[0].append(None)
+    found = gate.unpacked(gate.packed(seen))
+    assert [each.name for each in found.calls[0].parts] == ["output[0]", "output['label']"]
+    assert (str(found.calls[0].parts[1].array), found.calls[0].parts[1].form) == ("ok", texts.form)
+    assert [(each.name, each.array.item()) for each in found.left] == [("model.count", 3)]
+    assert found.spreads[0][0].tolist() == [0.5, 0.25]
+    assert found.spreads[0][1] is None
+    assert not found.has_forms
 
 
 @pytest.fixture
@@ -167,7 +234,7 @@ def test_an_output_that_the_next_call_overwrites_is_kept(run_untuned, tmp_path):
     """A model may return the same buffer from every call: what each input gave is compared all the same."""
     content = "def model(x):\n    buffer[:] = x\n    return buffer\nbuffer = np.zeros(9)\n"
     run_untuned(content + "def tiny():\n    return model, np.arange(9.0)\n")
-    example, other, _ = load_reference(tmp_path / "reference.npz")
+    _, example, other, *_ = load_reference(tmp_path / "reference.npz")
     assert example[0].tolist() == list(range(9))
     assert other[0].tolist() != example[0].tolist()
 
@@ -190,7 +257,7 @@ def test_a_wider_reference_measures_the_untuned_models_own_error(run_untuned, tm
         assert isinstance(outcome, Measurement), outcome
         assert 1e-9 < outcome.relative_error < 1e-5
         assert outcome.output_errors == (outcome.relative_error, 0)
-    assert [array.dtype for array in load_reference(tmp_path / "reference.npz")[0]] == [np.float64, np.int64]
+    assert [array.dtype for array in load_reference(tmp_path / "reference.npz")[1]] == [np.float64, np.int64]
 
 
 def test_without_the_flag_the_reference_is_the_model_as_it_is(run_untuned, tmp_path):
@@ -198,7 +265,7 @@ def test_without_the_flag_the_reference_is_the_model_as_it_is(run_untuned, tmp_p
     first, again = run_untuned(FLOAT32, runs=2)
     assert (first.relative_error, again.relative_error) == (None, 0)
     assert (first.output_errors, again.output_errors) == (None, (0, 0))
-    assert load_reference(tmp_path / "reference.npz")[0][0].dtype == np.float32
+    assert load_reference(tmp_path / "reference.npz")[1][0].dtype == np.float32
 
 
 def test_a_model_that_does_not_run_so_wide_is_the_harness_fault(run_untuned, tmp_path):
@@ -228,7 +295,10 @@ def test_an_untuned_model_outside_the_tolerance_of_its_wider_reference(run_untun
         reference_precision="float64",
     )
     assert outcome.reason is Reason.WRONG_RESULT
-    assert "the untuned model itself leaves the tolerance of its float64 reference: output 1 of 1" in outcome.error
+    assert (
+        "the untuned model itself leaves the tolerance of its float64 reference: on input 1 of 3, output:"
+        in outcome.error
+    )
     assert "--reference model" in outcome.error
     assert outcome.relative_error == 1
 

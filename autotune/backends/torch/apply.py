@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from autotune.backends.torch import float32_precision, npu, regions
 from autotune.backends.torch.attention import kernels_in_order, order_of, require_order
@@ -154,7 +155,8 @@ class ModelWrapper(torch.nn.Module):
 
 
 class Autocast(ModelWrapper):
-    """A model whose calls are under autocast. Outputs stay in the type in which the model gives them.
+    """A model whose calls are under autocast. Outputs of the narrow type come back in the type of the model's weights,
+    as without autocast: a caller saves them, sends them or puts them beside others.
 
     It is compiled together with the model: entering autocast then costs nothing at a call (0.19 ms in place of 0.21 for
     a small MLP).
@@ -164,10 +166,15 @@ class Autocast(ModelWrapper):
         super().__init__(model)
         self._autocast = autocast
         self._device_type = device_of(model).type
+        self._own = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(self._device_type, dtype=self._autocast):
-            return self.model(*args, **kwargs)
+            outputs = self.model(*args, **kwargs)
+        return tree_map_only(torch.Tensor, self._in_own_type, outputs)
+
+    def _in_own_type(self, output: torch.Tensor) -> torch.Tensor:
+        return output.to(self._own) if output.dtype is self._autocast else output
 
 
 class Attention(ModelWrapper):

@@ -182,7 +182,7 @@ class TorchBackend(Backend):
         if not isinstance(value, torch.nn.Module) or held is None:
             return held
         around = value.surroundings() if isinstance(value, FunctionModel) else {}
-        return {name: each for name, each in held.items() if name != _COMPILED} | around
+        return {name: each for name, each in held.items() if name not in _OF_COMPILER} | around
 
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):
@@ -282,8 +282,8 @@ class TorchBackend(Backend):
         return torch.get_device_module(self._device)
 
 
-_COMPILED = "_compiled_call_impl"
-"""Where PyTorch keeps what `module.compile()` made."""
+_OF_COMPILER = frozenset({"_compiled_call_impl", "_is_torch_compile"})
+"""What `torch.compile` notes in a module."""
 
 
 def _dropped_share(module: torch.nn.Module) -> float:

@@ -82,7 +82,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
     return Subject(
         model=model,
         inputs=[*given, given[0]],
-        signature=_signature(model, parameters, specs),
+        signature=_signature(model, parameters, specs, built.compare),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
         example_sha256=_digests(backend, given[0]),
         variants=built.variants,
@@ -157,11 +157,17 @@ def _derived(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     )
 
 
-def _signature(model: Any, parameters: list[tuple[str, TensorSpec]], inputs: tuple[TensorSpec, ...]) -> Signature:
+def _signature(
+    model: Any,
+    parameters: list[tuple[str, TensorSpec]],
+    inputs: tuple[TensorSpec, ...],
+    authors: AuthorsWord | None,
+) -> Signature:
     return Signature(
         model_class=f"{type(model).__module__}.{type(model).__qualname__}",
         num_parameters=sum(int(np.prod(spec.shape)) for _, spec in parameters),
         structure_sha256=structure_sha256(parameters),
         inputs=inputs,
         items_per_call=inputs[0].shape[0] if inputs[0].shape else 1,
+        compare=None if authors is None else authors.described(),
     )

@@ -1,0 +1,243 @@
+"""Is one array what another says? Errors that must be seen, and differences that must not matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune.measure.accuracy import default_tolerance
+from autotune.measure.agreement import compare, spread_of, why_incomparable
+
+Array = NDArray[Any]
+NAN, INF = float("nan"), float("inf")
+
+
+def of(*values: float) -> Array:
+    return np.array(values, dtype=float)
+
+
+def error(reference: Array, output: Array, tolerance: float = 10.0) -> float:
+    return compare(reference, output, tolerance).error
+
+
+@pytest.mark.parametrize(
+    ("reference", "output", "expected"),
+    [
+        (of(1, -4), of(1, -4), 0.0),
+        (of(1, -4), of(1.2, -4), 0.05),
+        (of(1, -4.0), of(1, 4.0), 2.0),
+        (of(1e-9, 1), of(2e-9, 1), 1e-9),
+        (of(100, 200), of(101, 198), 0.01),
+        (of(0.25), of(0.5), 1.0),
+        (of(0, 0), of(0, 0.5), 0.5),
+        (of(), of(), 0.0),
+        (np.array(2.0), np.array(3.0), 0.5),
+    ],
+)
+def test_error_is_relative_to_the_largest_magnitude(reference: Array, output: Array, expected: float) -> None:
+    """The error is max|y - r| / max|r|: a wrong sign counts, an element near zero does not count as all wrong."""
+    assert error(reference, output) == pytest.approx(expected)
+
+
+def test_one_wrong_element_in_a_large_output_is_seen() -> None:
+    """One element of a million that is off does not drown in a mean."""
+    reference = np.random.default_rng(0).normal(size=(1000, 1000))
+    output = reference.copy()
+    output[123, 456] += 0.1
+    assert error(reference, output) == pytest.approx(0.1 / np.abs(reference).max())
+    assert error(reference, output) > default_tolerance(["float32"])
+
+
+def test_rounding_of_float32_passes() -> None:
+    """Summing in another order stays far below the default tolerance: only real differences are refused."""
+    values = np.random.default_rng(0).normal(size=(256, 4096)).astype(np.float32)
+    weights = np.random.default_rng(1).normal(size=(4096, 8)).astype(np.float32)
+    order = np.random.default_rng(2).permutation(4096)
+    assert error(values @ weights, values[:, order] @ weights[order]) < default_tolerance(["float32"]) / 10
+
+
+@pytest.mark.parametrize(
+    ("reference", "output", "is_right"),
+    [
+        (of(1, 2), of(1, NAN), False),
+        (of(1, NAN), of(1, NAN), True),
+        (of(1, NAN), of(1.5, NAN), False),
+        (of(1, NAN), of(1, 2), False),
+        (of(NAN, NAN), of(NAN, NAN), True),
+        (of(1, INF), of(1, NAN), False),
+        (of(NAN, 1), of(1, NAN), False),
+    ],
+)
+def test_nan_stands_where_the_reference_has_it(reference: Array, output: Array, is_right: bool) -> None:
+    """Rows that a mask hides are NaN in both, and the rest is compared; NaN elsewhere, or a lost one, is wrong."""
+    assert (compare(reference, output, 0.1).wrong is None) is is_right
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (of(1, INF, -INF, 2), 0.0),
+        (of(1.5, INF, -INF, 2), 0.25),
+        (of(1, -INF, -INF, 2), INF),
+        (of(1, 1e308, -INF, 2), INF),
+        (of(INF, INF, -INF, 2), INF),
+        (of(INF, 1, -INF, 2), INF),
+    ],
+)
+def test_infinities_must_stand_where_the_reference_has_them(output: Array, expected: float) -> None:
+    """A mask's infinities in the same places are right, and the rest is compared; moved, new or lost ones are wrong."""
+    assert error(of(1, INF, -INF, 2), output) == pytest.approx(expected)
+
+
+def test_an_output_of_infinities_only_can_be_right() -> None:
+    """Where the reference has no finite element, equal infinities are no error."""
+    assert error(of(INF, -INF), of(INF, -INF)) == 0
+    assert error(of(INF, -INF), of(-INF, INF)) == INF
+
+
+@pytest.mark.parametrize(
+    ("reference", "output"),
+    [
+        (np.ones((2, 3)), np.ones((3, 2))),
+        (np.ones(4), np.ones((1, 4))),
+        (np.ones((2, 1)), np.ones((2, 3))),
+        (np.ones(1), np.array(1.0)),
+        (np.ones(0), np.ones(1)),
+        (np.ones((0, 2)), np.ones((2, 0))),
+    ],
+    ids=str,
+)
+def test_another_shape_is_an_infinite_error(reference: Array, output: Array) -> None:
+    """Shapes are compared exactly; nothing is broadcast until it fits."""
+    assert error(reference, output) == INF
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.bool_])
+def test_a_differing_integer_is_another_answer(kind: type) -> None:
+    """Classes, tokens and masks are equal or wrong: 30001 is not nearly the token 30000."""
+    assert error(np.array([1, 0, 1], kind), np.array([1, 0, 1], kind)) == 0
+    assert error(np.array([1, 0, 1], kind), np.array([1, 1, 1], kind)) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("reference", "output", "words"),
+    [
+        (np.ones((2, 3)), np.ones((3, 2)), "shape (3, 2) instead of (2, 3)"),
+        (np.array([1, 2, 3]), np.array([1, 5, 6]), "2 of 3 integers differ"),
+        (np.array("cat"), np.array("dog"), "dog instead of cat"),
+        (of(1, 2, 3), of(NAN, 2, NAN), "2 of 3 elements are NaN"),
+        (of(NAN, 2, 3), of(NAN, NAN, 3), "1 of 3 elements are NaN beside those of the reference"),
+        (of(NAN, 2), of(1, 2), "1 of 2 elements are numbers where the reference is NaN"),
+        (of(1, INF), of(INF, INF), "infinity where the reference is finite"),
+        (of(1, INF), of(1, -INF), "another value where the reference is infinite"),
+        (of(1, INF), of(1, 7), "another value where the reference is infinite"),
+        (of(1, INF), of(2, INF), None),
+        (np.array([1, 2]), np.array([1, 2]), None),
+        (np.zeros((0, 3)), np.zeros((0, 3)), None),
+    ],
+)
+def test_what_no_number_can_tell_is_named(reference: Array, output: Array, words: str | None) -> None:
+    """An infinite error has a reason in words (shape, integers, NaN, infinity); a finite one has none."""
+    assert why_incomparable(reference, output) == words
+    assert (error(reference, output) == INF) is (words is not None)
+
+
+def test_half_floats_are_compared_in_full_precision() -> None:
+    """No comparison overflows in the output's own narrow type."""
+    assert error(np.array([60000], np.float16), np.array([-60000], np.float16)) == pytest.approx(2, rel=1e-3)
+
+
+def test_an_imaginary_part_counts() -> None:
+    """A complex output (an FFT's) that is wrong in its imaginary part only is wrong."""
+    assert error(np.array([3 + 4j]), np.array([3 - 4j])) == pytest.approx(8 / 5)
+
+
+RANDOM = np.random.default_rng(0)
+BOXES_AND_SCORES = np.concatenate([640 * RANDOM.random((2, 4, 100)), 0.2 * RANDOM.random((2, 80, 100))], axis=1)
+"""Boxes in pixels and class scores in one tensor, as detectors return them."""
+MEAN_AND_VARIANCE = np.stack([RANDOM.normal(50, 10, 8), 1e-3 * RANDOM.random(8)], axis=-1)
+LOG_PROBABILITIES_AND_INDICES = np.stack([-5 * RANDOM.random(16), RANDOM.integers(0, 30_000, 16)], axis=-1)
+
+
+def changed(array: Array, where: Any, value: Any) -> Array:
+    made = array.copy()
+    made[where] = value(made[where]) if callable(value) else value
+    return made
+
+
+HIDDEN = {
+    "all scores are zero": (BOXES_AND_SCORES, (slice(None), slice(4, None)), 0),
+    "one class is never seen": (BOXES_AND_SCORES, (slice(None), 17), 0),
+    "a constant is added to one class": (BOXES_AND_SCORES, (slice(None), 17), lambda each: each + 0.05),
+    "two classes are swapped": (BOXES_AND_SCORES, (slice(None), [17, 18]), lambda each: each[:, ::-1]),
+    "the variance is a tenth too large": (MEAN_AND_VARIANCE, (slice(None), 1), lambda each: 1.1 * each),
+    "log-probabilities are 1 % off": (LOG_PROBABILITIES_AND_INDICES, (slice(None), 0), lambda each: 1.01 * each),
+    "a small last image is lost": (np.stack([RANDOM.normal(size=(3, 5)), 1e-4 * RANDOM.normal(size=(3, 5))]), 1, 0),
+}
+
+
+def spread_by(share: float, reference: Array) -> Array | None:
+    """The spread of two nudges that move each element by this share."""
+    moved = [reference * (1 + share * RANDOM.normal(size=reference.shape)) for _ in range(2)]
+    return spread_of(reference, [each.astype(reference.dtype) for each in moved])
+
+
+@pytest.mark.parametrize("case", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_small_is_compared_beside_what_is_large(case: tuple[Array, Any, Any], dtype: type) -> None:
+    """By one scale for the whole array each of these is within the tolerance; by its own slice's it is wrong."""
+    array, where, value = case
+    reference = array.astype(dtype)
+    found = compare(reference, changed(reference, where, value), 1e-3, spread_by(1e-4, reference))
+    assert found.wrong is not None
+    assert "is off by" in found.wrong
+    assert found.error < 1e-3
+    assert compare(reference, reference, 1e-3, spread_by(1e-4, reference)).wrong is None
+
+
+@pytest.mark.parametrize("case", HIDDEN.values(), ids=HIDDEN)
+def test_what_is_lost_shows_without_a_spread(case: tuple[Array, Any, Any]) -> None:
+    """A job knows nothing of nudges. There a slice shows that is zero in place of what it was."""
+    array, where, _ = case
+    reference = array.astype(np.float32)
+    assert compare(reference, changed(reference, where, 0), 1e-3).wrong is not None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_scores_beside_boxes_in_half_precision(dtype: type) -> None:
+    """With the spread known, scores that are lost show in float16 too, and rounding does not count as wrong."""
+    reference = BOXES_AND_SCORES.astype(dtype)
+    tolerance = default_tolerance([np.dtype(dtype).name])
+    spread = spread_by(0.1 * tolerance, reference)
+    rounded = (reference.astype(np.float64) * (1 + 0.2 * tolerance * RANDOM.uniform(-1, 1, reference.shape))).astype(
+        dtype
+    )
+    assert compare(reference, rounded, tolerance, spread).wrong is None
+    assert compare(reference, changed(reference, (slice(None), slice(4, None)), 0), tolerance, spread).wrong is not None
+
+
+def test_a_slice_that_cancels_may_be_as_far_off_as_nudges_move_it() -> None:
+    """A difference of large numbers is rounded by their scale; what nudges do to it says so, whatever its own scale."""
+    large = RANDOM.normal(size=(64, 8))
+    reference = np.concatenate([large, 1e-6 * RANDOM.normal(size=(64, 8))], axis=1)
+    rounded = reference + np.concatenate([np.zeros((64, 8)), 3e-5 * RANDOM.normal(size=(64, 8))], axis=1)
+    moved = [reference + 1e-4 * RANDOM.normal(size=reference.shape) for _ in range(2)]
+    assert compare(reference, rounded, 1e-3).wrong is not None
+    assert compare(reference, rounded, 1e-3, spread_of(reference, moved)).wrong is None
+
+
+def test_an_element_near_zero_is_no_slice_of_its_own_scale() -> None:
+    """Logits of one image: each is a slice of one element, whose scale nobody knows."""
+    reference = np.linspace(-5, 5, 1001)[None]
+    assert compare(reference, reference + 1e-4, 1e-3).wrong is None
+
+
+def test_without_a_number_that_moves_there_is_no_spread() -> None:
+    """Nudges that change shapes, integers or nothing tell nothing."""
+    assert spread_of(np.ones(3), [np.ones(4)]) is None
+    assert spread_of(np.arange(3), [np.arange(3) + 1]) is None
+    assert spread_of(np.ones(3), [np.ones(3)]) is None
+    assert spread_of(np.ones(3), []) is None

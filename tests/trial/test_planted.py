@@ -1,0 +1,46 @@
+"""No wrong variant of a model passes the check of a trial, and no right one is refused."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from autotune.backends.registry import load_backend
+from autotune.workload.workload import Workload
+from tests.conftest import REPOSITORY
+from tests.trial.planted import Judge, right_variants, wrong_variants
+
+FRAMEWORKS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("torch", "mindspore")]
+NUMBERS = [14, pytest.param(210, marks=pytest.mark.slow)]
+
+
+@pytest.fixture
+def judge(framework):
+    importlib.import_module(framework)
+    workload = Workload(
+        model="everything",
+        reference=f"{Path(__file__).with_name(f'planted_{framework}.py')}:build",
+        framework=framework,
+        device="cpu",
+        search_path=str(REPOSITORY),
+    )
+    return Judge(load_backend(framework), workload)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("num", NUMBERS)
+def test_no_wrong_variant_passes(judge, num):
+    """A slice zeroed, scaled or stale, channels swapped, another type, NaN, a lost output, an input not written, a
+    buffer or attribute not moved, a number baked in."""
+    passed = [variant.name for variant in wrong_variants(num) if judge.verdict(variant) is None]
+    assert passed == []
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("num", NUMBERS)
+def test_no_right_variant_is_refused(judge, num):
+    """Rounding in any of the outputs, at the scale of its channel."""
+    refused = [(variant.name, why) for variant in right_variants(num) if (why := judge.verdict(variant)) is not None]
+    assert refused == []
