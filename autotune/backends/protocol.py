@@ -120,6 +120,10 @@ class Backend(Protocol):
     def place(self, value: Any) -> Any:
         """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
 
+    def materialise(self, model: Any, call: Callable[[], object]) -> None:
+        """Make the parameters that a model gets in its first call, where it is of that kind, by one untuned `call`."""
+        return
+
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         """The model under `config`, ready to be called like the model itself; lazily compiled is fine.
 

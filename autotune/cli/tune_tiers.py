@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,9 +42,10 @@ def tune_tiers(
     from autotune.trial.runner.deadline import Deadline
 
     limit_s = deadline_s(deadline)
-    manifests = {name: make_manifest(each) for name, each in tier_requests(request).items()}
-    folder = folder_of(studies_dir, manifests)
     time = Deadline.after(budget.wall_s, begun)
+    limits = partial(time.cap, budget.limits)
+    manifests = {name: make_manifest(each, limits) for name, each in tier_requests(request, limits).items()}
+    folder = folder_of(studies_dir, manifests)
     stop_on_sigterm()
     tiers, left_out = [], {}
     for number, (name, manifest) in enumerate(manifests.items()):

@@ -43,6 +43,7 @@ from autotune.backends.torch.instruments import (
     others_on_gpu,
 )
 from autotune.backends.torch.knobs import process_knobs, settings_of
+from autotune.backends.torch.lazy import materialise
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
@@ -138,6 +139,9 @@ class TorchBackend(Backend):
 
     def place(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
+
+    def materialise(self, model: Any, call: Callable[[], object]) -> None:
+        materialise(model, call)
 
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes)
