@@ -41,7 +41,7 @@ from autotune.measure.device_state import Instruments
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.sampling import Clock
-from autotune.workload.workload import Device
+from autotune.workload.workload import Device, Task
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,10 @@ class Backend(Protocol):
 
     def classify(self, error: BaseException) -> Reason | None:
         """The reason behind an exception where its type tells (out of memory, invalid), else None."""
+        return None
+
+    def hint(self, error: BaseException, task: Task) -> str | None:
+        """What to do about an exception that a trial of the task raised, where the framework does not say it."""
         return None
 
 

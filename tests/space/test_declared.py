@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import yaml
 import autotune
 from autotune import models
 from autotune.apply.config_parts import ConfigParts
-from autotune.errors import InputError, MissingVariantError
+from autotune.errors import HarnessError, InputError, MissingVariantError
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import make_workload
 from autotune.planning.request import TuneRequest
@@ -206,7 +208,9 @@ class TestAsked:
 
     def test_a_model_that_cannot_be_built_is_an_error(self, net):
         """Nobody searches without what its author declared; the sentence says why, and the log has the whole story."""
-        with pytest.raises(HarnessError, match=r"net\.py:broken could not be built: RuntimeError: no weights here") as refused:
+        with pytest.raises(
+            HarnessError, match=r"net\.py:broken could not be built: RuntimeError: no weights here"
+        ) as refused:
             make_manifest(wish("net.py:broken"))
         log = Path(refused.value.tip.rpartition("full log: ")[2])
         assert "in broken" in log.read_text()

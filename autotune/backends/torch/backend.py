@@ -35,6 +35,7 @@ from autotune.backends.torch.capabilities import (
 from autotune.backends.torch.cuda_graphs import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
+from autotune.backends.torch.hints import hint
 from autotune.backends.torch.instruments import (
     CudaInstruments,
     cuda_uuid,
@@ -51,12 +52,12 @@ from autotune.backends.torch.tensors import array_of, writes_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
 from autotune.config import Config, Scalar
-from autotune.errors import MissingDeviceError
+from autotune.errors import InputError, MissingDeviceError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.workload.workload import Device
+from autotune.workload.workload import Device, Task
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
 _INSTALL = "https://pytorch.org/get-started/locally/"
@@ -189,6 +190,12 @@ class TorchBackend(Backend):
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):
             return None
+        if value.is_nested:
+            raise InputError(
+                "a nested tensor among the inputs has rows of different lengths and no shape, by which it could be "
+                "described and compared",
+                tip="give the model padded rows, e.g. torch.nested.to_padded_tensor(nested, 0.0)",
+            )
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
@@ -228,6 +235,9 @@ class TorchBackend(Backend):
         if any(isinstance(e, RuntimeError) and "DefaultCPUAllocator: can't allocate" in str(e) for e in chain):
             return Reason.OUT_OF_MEMORY
         return None
+
+    def hint(self, error: BaseException, task: Task) -> str | None:
+        return hint(_causes(error), task)
 
     def calls_until_compiled(self, model: Any, config: Config) -> int:
         """A CUDA graph is recorded by the second call: the first one is eager, and warms the memory pool up.

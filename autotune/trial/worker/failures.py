@@ -28,7 +28,7 @@ def failure_of(
     return Failure(
         reason=_reason(error, stage, request, backend),
         stage=stage,
-        error=message_of(error),
+        error=_with_hint(error, request, backend),
         evidence=evidence,
         relative_error=_finite(getattr(error, "relative_error", None)),
     )
@@ -48,6 +48,12 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
     if isinstance(error, MemoryError):
         return Reason.OUT_OF_MEMORY
     return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR
+
+
+def _with_hint(error: BaseException, request: TrialRequest, backend: Backend | None) -> str:
+    is_ours = backend is None or isinstance(error, AutotuneError)
+    hint = None if is_ours else backend.hint(error, request.workload.task)
+    return message_of(error) + (f" ({hint})" if hint else "")
 
 
 def message_of(error: BaseException) -> str:
