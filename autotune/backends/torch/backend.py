@@ -48,11 +48,11 @@ from autotune.backends.torch.lazy import materialise
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
-from autotune.backends.torch.tensors import array_of, writes_of
+from autotune.backends.torch.tensors import array_of, require_shape, writes_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
 from autotune.config import Config, Scalar
-from autotune.errors import InputError, MissingDeviceError
+from autotune.errors import MissingDeviceError
 from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
@@ -190,12 +190,7 @@ class TorchBackend(Backend):
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):
             return None
-        if value.is_nested:
-            raise InputError(
-                "a nested tensor among the inputs has rows of different lengths and no shape, by which it could be "
-                "described and compared",
-                tip="give the model padded rows, e.g. torch.nested.to_padded_tensor(nested, 0.0)",
-            )
+        require_shape(value)
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
