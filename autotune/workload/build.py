@@ -68,7 +68,7 @@ class Built:
     @property
     def called(self) -> Callable[..., Any]:
         """What takes the inputs: the model, or for training its loss."""
-        return self.model if self.recipe is None else partial(self.recipe.loss, self.model)  # type: ignore[no-any-return]
+        return self.model if self.recipe is None else partial(self.recipe.loss, self.model)
 
 
 def build(workload: Workload) -> Built:

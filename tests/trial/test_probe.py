@@ -115,6 +115,7 @@ def what_is_left(home):
     return pid if psutil.pid_exists(pid) and psutil.Process(pid).name() == "sleep" else None
 
 
+@pytest.mark.fast_cases("leaves_a_service", "leaves_a_thread")
 @pytest.mark.parametrize("function", ["leaves", "leaves_a_service", "leaves_a_grandchild", "leaves_a_thread"])
 def test_nothing_that_the_file_leaves_is_waited_for(home, ask, function):
     """What was declared is had, the process is ended, and nothing stays on disk."""

@@ -51,8 +51,10 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
 
 
 def _with_hint(error: BaseException, request: TrialRequest, backend: Backend | None) -> str:
-    is_ours = backend is None or isinstance(error, AutotuneError)
-    hint = None if is_ours else backend.hint(error, request.workload.task)
+    """Sentences of this package's own say what to do; others may need it."""
+    if backend is None or isinstance(error, AutotuneError):
+        return message_of(error)
+    hint = backend.hint(error, request.workload.task)
     return message_of(error) + (f" ({hint})" if hint else "")
 
 
