@@ -12,9 +12,9 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from autotune.space.declared import Declaration
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner.deadline import LimitsNow
+from autotune.trial.runner.exit_status import STOPPED
 from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.failures import message_of
 from autotune.trial.worker.main import leave
@@ -95,30 +96,42 @@ def require_options(
 
 def _ask(framework: str, variables: Mapping[str, str], limits: Limits, *question: str) -> Any:
     """The child's answer. Raises InputError for what it finds wrong, and NoAnswerError, whose log stays."""
+    with _own_folder() as folder:
+        write_whole(folder.path / _QUESTION, json.dumps(question))
+        how_it_ended = _run_child(framework, variables, limits, folder)
+        answer = _read_answer(folder)
+        if "problem" in answer:
+            what, tip = answer["problem"]
+            raise InputError(what, tip=tip)
+        if "said" not in answer:
+            raise NoAnswerError(answer.get("failed", how_it_ended), folder.stderr)
+        return answer["said"]
+
+
+@contextmanager
+def _own_folder() -> Iterator[TrialFolder]:
+    """A temporary folder, which stays where there was no answer."""
     folder = TrialFolder(Path(tempfile.mkdtemp(prefix="autotune-probe-")))
-    write_whole(folder.path / _QUESTION, json.dumps(question))
-    how_it_ended = _run_child(framework, variables, limits, folder)
-    answer = _read_answer(folder)
-    if "said" not in answer and "problem" not in answer:
-        raise NoAnswerError(answer.get("failed", how_it_ended), folder.stderr)
-    shutil.rmtree(folder.path, ignore_errors=True)
-    if "problem" in answer:
-        what, tip = answer["problem"]
-        raise InputError(what, tip=tip)
-    return answer["said"]
+    stays = False
+    try:
+        yield folder
+    except NoAnswerError:
+        stays = True
+        raise
+    finally:
+        if not stays:
+            shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:
     """Let this file answer the question in the folder. Returns how it ended, for one that leaves no answer."""
     folder.temporary.mkdir(mode=0o700)
     own = {"TMPDIR": str(folder.temporary), **variables}
-    begun = time.monotonic()
     with Runner(framework, own, preload=False, log=folder.path / "supervisor.log") as runner:
         ended = runner.run_program(folder, "trial.runner.probe", limits)
-    allowed_s = min(limits.build, limits.total)
-    if time.monotonic() - begun >= allowed_s:
-        return f"stopped after the {allowed_s:.3g} s that it may take"
     assert isinstance(ended, Failure), "it is no trial"
+    if ended.error.startswith(STOPPED):
+        return f"stopped after the {min(limits.build, limits.total):.3g} s that it may take"
     return ended.error
 
 
