@@ -49,7 +49,7 @@ def require_baseline(study: Study) -> None:
 _REMEDIES = {
     Reason.OUT_OF_MEMORY: "give it smaller inputs or a machine with more memory",
     Reason.TIMEOUT: "give it more time with --compile-timeout or --trial-timeout",
-    Reason.CRASH: "find out with the log where it crashes",
+    Reason.CRASH: "find the cause of the crash in the log",
 }
 
 

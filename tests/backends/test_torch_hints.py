@@ -56,8 +56,8 @@ def failing_step(loss, optimizer=torch.optim.SGD):
 def told(make_request, workload):
     """The sentence of a trial of the task in which this was raised."""
 
-    def told(error, task):
-        request = make_request(None, workload=workload.model_copy(update={"task": task}))
+    def told(error, task, config=None):
+        request = make_request(config, workload=workload.model_copy(update={"task": task}))
         return failure_of(error, Stage.COMPILE, request, TorchBackend(), "log").error
 
     return told
@@ -123,6 +123,13 @@ def test_other_errors_are_left_as_they_are(told, error):
     """No hint for what is not known, nor for a sentence of this tool's own."""
     assert "torch.no_grad" not in told(error, "infer")
     assert "training step" not in told(error, "infer")
+
+
+def test_a_config_that_fails_is_no_mistake_of_the_users(told):
+    """The untuned model has run: what a compiler says of closures or gradients is about its own code."""
+    for task in ("infer", "train"):
+        error = RuntimeError("a closure that does not require grad")
+        assert told(error, task, {"execution": "compile"}) == "RuntimeError: a closure that does not require grad"
 
 
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])

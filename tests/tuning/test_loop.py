@@ -121,7 +121,7 @@ def test_the_untuned_model_must_work(make_study, model_file):
     [
         (Reason.OUT_OF_MEMORY, "give it smaller inputs"),
         (Reason.TIMEOUT, "give it more time with --compile-timeout or --trial-timeout"),
-        (Reason.CRASH, "find out with the log"),
+        (Reason.CRASH, "find the cause of the crash"),
         (Reason.RUN_ERROR, "mend that"),
         (Reason.HARNESS, "mend that"),
     ],

@@ -36,7 +36,7 @@ def require_shape(value: torch.Tensor) -> None:
     if is_lazy(value):
         raise InputError(
             "a parameter has no shape before the model's first call (a lazy module, such as torch.nn.LazyLinear)",
-            tip="call the model once before apply()",
+            tip="call the model once before apply(), or in the function that builds it",
         )
     if value.is_nested:
         raise InputError(

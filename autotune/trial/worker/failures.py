@@ -51,8 +51,8 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
 
 
 def _with_hint(error: BaseException, request: TrialRequest, backend: Backend | None) -> str:
-    """Sentences of this package's own say what to do; others may need it."""
-    if backend is None or isinstance(error, AutotuneError):
+    """Sentences of this package's own say what to do, and where a config fails, there is nothing to do."""
+    if backend is None or isinstance(error, AutotuneError) or not request.untuned:
         return message_of(error)
     hint = backend.hint(error, request.workload.task)
     return message_of(error) + (f" ({hint})" if hint else "")
