@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +44,7 @@ from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.runner import probe, supervisor_process
 from autotune.trial.runner.blocks import BlockPlan
 from autotune.trial.runner.runner import Runner
+from autotune.trial.worker.main import leave
 from autotune.workload.workload import Workload
 from tests.fork_supervisor import ForkServer
 
@@ -77,6 +77,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from autotune.trial.runner.runner import Runner
+from autotune.trial.worker.main import leave
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 home = Path(sys.argv[1])
@@ -371,32 +372,36 @@ def make_study(tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callab
     return make
 
 
-def _ask_in_a_fork(framework: str, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As `probe._ask`, in a fork of this process, which has imported what the probe would import first."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", dir=folder) as said:
-        child = os.fork()
-        if child == 0:
-            try:
-                os.chdir(folder)
-                os.environ.update(variables)
-                os.dup2(said.fileno(), 1)
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-                sys.stdout = os.fdopen(1, "w")
-                probe.main(*arguments)
-                sys.stdout.flush()
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        said.seek(0)
-        return subprocess.CompletedProcess(arguments, 0, said.read(), "")
+def _run_in_a_fork(variables: Mapping[str, str], folder: TrialFolder) -> str:
+    """As `probe._run_child`, in a fork of this process, which has imported what the child would import first."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.environ.update(variables)
+            for number, log in ((1, folder.stdout), (2, folder.stderr)):
+                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), number)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+            probe.main(folder)
+        finally:
+            leave(0)
+    os.waitpid(child, 0)
+    return "it left no answer"
 
 
 def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command line in this process, in a folder, and return what it printed. Trials are processes."""
-    ask = probe._ask
+    run_child = probe._run_child
+
+    def run_probe(framework: str, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:
+        return (
+            _run_in_a_fork(variables, folder)
+            if framework == "fake"
+            else run_child(framework, variables, limits, folder)
+        )
+
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "_ask", lambda name, *more: (_ask_in_a_fork if name == "fake" else ask)(name, *more))
+        patch.setattr(probe, "_run_child", run_probe)
         patch.chdir(folder)
         result = CliRunner().invoke(
             app, arguments, env={"PYTHONPATH": os.environ.get(_PACKAGES, ""), "COLUMNS": "200"}, prog_name="cli.py"

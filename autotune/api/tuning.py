@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ def tune(
     limits = _limits(
         parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
     )
+    deadline = Deadline.after(limits.wall_s, begun)
     names = (prior,) if isinstance(prior, str) else prior
     sources = [read_prior(text, folder, url) for text in dict.fromkeys(names)]
     request = make_request(
@@ -144,8 +146,9 @@ def tune(
     )
     with _audience(callbacks, progress=progress) as tell:
         with named_model(build, inputs, request, folder, tell) as named:
-            opened = open_or_create(folder, make_manifest(named), url)
-        return _run(opened, limits, begun, sources, tell, profile=profile, on=on)
+            manifest = make_manifest(named, partial(deadline.cap, limits.limits))
+            opened = open_or_create(folder, manifest, url)
+        return _run(opened, limits, deadline, sources, tell, profile=profile, on=on)
 
 
 @in_python_words
@@ -172,7 +175,7 @@ def resume(
     opened, before = reopen(Path(studies_dir), study, chosen_storage(storage))
     limits = _limits(parse_budget(budget, before), trials, early_stop=early_stop, jobs=jobs)
     with _audience(callbacks, progress=progress) as tell:
-        return _run(opened, limits, begun, (), tell, on=on)
+        return _run(opened, limits, Deadline.after(limits.wall_s, begun), (), tell, on=on)
 
 
 @in_python_words
@@ -230,16 +233,16 @@ def _display() -> LiveDisplay:
 def _run(
     study: Study,
     budget: Budget,
-    begun: float,
+    deadline: Deadline,
     sources: Sequence[PriorSource],
     tell: Notify,
     *,
     profile: bool = False,
     on: str | None = None,
 ) -> TuneResult:
-    """Search, confirm and read the result. `begun`: when the time of the budget began."""
+    """Search, confirm and read the result."""
     try:
-        search(study, budget, Deadline.after(budget.wall_s, begun), sources, tell, on=on)
+        search(study, budget, deadline, sources, tell, on=on)
         if profile:
             profile_best(study)
         return TuneResult(study)

@@ -44,7 +44,7 @@ from autotune.measure.device_state import Instruments
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.sampling import Clock
-from autotune.workload.workload import Device
+from autotune.workload.workload import Device, Task
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,10 @@ class Backend(Protocol):
 
     def place(self, value: Any) -> Any:
         """A model, or an argument of a call, on the selected device. What is no tensor comes back as it is."""
+
+    def materialise(self, model: Any, call: Callable[[], object]) -> None:
+        """Make the parameters that a model gets in its first call, where it is of that kind, by one untuned `call`."""
+        return
 
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         """The model under `config`, ready to be called like the model itself; lazily compiled is fine.
@@ -240,6 +244,10 @@ class Backend(Protocol):
 
     def classify(self, error: BaseException) -> Reason | None:
         """The reason behind an exception where its type tells (out of memory, invalid), else None."""
+        return None
+
+    def hint(self, error: BaseException, task: Task) -> str | None:
+        """What to do about an exception that a trial of the task raised, where the framework does not say it."""
         return None
 
 

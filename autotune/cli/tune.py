@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -196,6 +197,7 @@ def tune(
     from autotune.space.schema import PRESETS
     from autotune.study.open import open_or_create
     from autotune.study.shared.url import chosen_storage
+    from autotune.trial.runner.deadline import Deadline
     from autotune.tuning.priors import read_prior
 
     if report is not None:
@@ -241,7 +243,8 @@ def tune(
         return tune_tiers(
             request, deadline, wanted, studies_dir, shared, as_json, begun, sources, profiled=profile, quiet=quiet
         )
-    manifest = make_manifest(request)
+    within = Deadline.after(wanted.wall_s, begun)
+    manifest = make_manifest(request, partial(within.cap, wanted.limits))
     if dry_run:
         if not as_json and (said := sources_line(context)):
             print_line(said)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.app import print_json, print_line, say, stop_on_sigterm
 from autotune.cli.running import live_display, print_summary, profile, search
-from autotune.errors import AutotuneError, NoUsableTrialError
+from autotune.errors import AutotuneError, HarnessError, NoUsableTrialError
 
 if TYPE_CHECKING:
     from autotune.planning.request import TuneRequest
@@ -41,11 +42,19 @@ def tune_tiers(
     from autotune.trial.runner.deadline import Deadline
 
     limit_s = deadline_s(deadline)
-    manifests = {name: make_manifest(each) for name, each in tier_requests(request).items()}
-    folder = folder_of(studies_dir, manifests)
     time = Deadline.after(budget.wall_s, begun)
+    limits = partial(time.cap, budget.limits)
+    manifests, left_out = {}, {}
+    for name, each in tier_requests(request, limits).items():
+        try:
+            manifests[name] = make_manifest(each, limits)
+        except HarnessError as problem:
+            left_out[name] = _say_left_out(name, problem)
+    if not manifests:
+        raise _nothing_tuned()
+    folder = folder_of(studies_dir, manifests)
     stop_on_sigterm()
-    tiers, left_out = [], {}
+    tiers = []
     for number, (name, manifest) in enumerate(manifests.items()):
         say(f"tier {name} ({number + 1} of {len(manifests)}): study {manifest.name}")
         study = open_or_create(studies_dir, manifest, shared)
@@ -61,18 +70,26 @@ def tune_tiers(
             say("interrupted; all recorded trials are kept. The same command resumes the run")
             return 130
         except AutotuneError as problem:
-            # A tier that cannot be tuned must not stop the others.
-            left_out[name] = str(problem)
-            say(f"tier {name} is left out: {problem}" + (f" ({problem.tip})" if problem.tip else ""))
+            left_out[name] = _say_left_out(name, problem)
             continue
         if not as_json:
             _print_one(name, study, profiled=profiled)
         study.close()
     if not tiers:
-        raise NoUsableTrialError("no tier could be tuned", tip="the reason of each is printed above")
+        raise _nothing_tuned()
     written = write_tiers(next(iter(manifests.values())), tiers, limit_s, folder)
     _print(written, folder, left_out, as_json=as_json)
     return _verdict(written)
+
+
+def _say_left_out(name: str, problem: AutotuneError) -> str:
+    """A tier that cannot be tuned must not stop the others. Returns why."""
+    say(f"tier {name} is left out: {problem}" + (f" ({problem.tip})" if problem.tip else ""))
+    return str(problem)
+
+
+def _nothing_tuned() -> NoUsableTrialError:
+    return NoUsableTrialError("no tier could be tuned", tip="the reason of each is printed above")
 
 
 def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bool) -> Tail:

@@ -24,16 +24,21 @@ from autotune.space.combined import join_spaces
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest, Target
 from autotune.study.sampler.optuna_sampler import sampler_name
+from autotune.trial.request import Limits
+from autotune.trial.runner.deadline import LimitsNow
 from autotune.trial.runner.probe import read_declaration
 from autotune.workload.tiers import TierSpec
 from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
 from autotune.workload.workload import STREAM_CALLS, Device, Workload
 
 
-def make_manifest(request: TuneRequest) -> Manifest:
-    """The manifest of the study that is asked for, as it holds on this machine. Raises an AutotuneError."""
+def make_manifest(request: TuneRequest, limits: LimitsNow = Limits) -> Manifest:
+    """The manifest of the study that is asked for, as it holds on this machine. Raises an AutotuneError.
+
+    `limits` are those of the processes that are asked for devices, and for what the model declares.
+    """
     check_text(request)
-    frameworks, device = choose_targets(request.framework, request.device)
+    frameworks, device = choose_targets(request.framework, request.device, limits)
     if request.task == "train" and len(frameworks) > 1:
         raise InputError(
             f"--task train --framework {request.framework}: a training step is tuned in one framework at a time, "
@@ -47,8 +52,8 @@ def make_manifest(request: TuneRequest) -> Manifest:
     _check_quantities(traffic, objectives, constraints)
     base, *others = _make_targets(request, frameworks, device, traffic, stream_calls(objectives))
     variables = parse_pairs("--env", request.variables)
-    declared = [_read_declaration(each.workload, variables) for each in (base, *others)]
-    spaces = [space_of(each, request, said) for each, said in zip((base, *others), declared, strict=True)]
+    declared = [_read_declaration(each.workload, variables, limits) for each in (base, *others)]
+    spaces = [space_of(each, request, said, limits) for each, said in zip((base, *others), declared, strict=True)]
     return Manifest(
         schema=3,
         id=uuid.uuid4().hex,
@@ -71,13 +76,14 @@ def make_manifest(request: TuneRequest) -> Manifest:
     )
 
 
-def tier_requests(request: TuneRequest) -> dict[str, TuneRequest]:
+def tier_requests(request: TuneRequest, limits: LimitsNow = Limits) -> dict[str, TuneRequest]:
     """Tier -> the request of its study, the best tier first. A model that declares no tiers is one, `full`.
 
-    The objective is the 99th percentile unless the request names another. Raises an AutotuneError.
+    The objective is the 99th percentile unless the request names another. `limits`: as of `make_manifest`.
+    Raises an AutotuneError.
     """
     check_text(request)
-    frameworks, device = choose_targets(request.framework, request.device)
+    frameworks, device = choose_targets(request.framework, request.device, limits)
     if request.task == "train" or len(frameworks) > 1:
         raise InputError(
             "--deadline is for calls of a model in one framework",
@@ -89,7 +95,7 @@ def tier_requests(request: TuneRequest) -> dict[str, TuneRequest]:
             tip="leave one of the two out; the size of a deadline's inputs is a --model-arg",
         )
     (target,) = _make_targets(request, frameworks, device, None, STREAM_CALLS)
-    declared = _read_declaration(target.workload, parse_pairs("--env", request.variables))
+    declared = _read_declaration(target.workload, parse_pairs("--env", request.variables), limits)
     name = study_name(request, frameworks, device)
     return {
         tier: request.model_copy(
@@ -179,14 +185,14 @@ def _make_targets(
     ]
 
 
-def _read_declaration(workload: Workload, variables: dict[str, str]) -> Declaration:
-    """What the model declares, nothing for training. Raises InputError where its function or arguments are wrong.
+def _read_declaration(workload: Workload, variables: dict[str, str], limits: LimitsNow) -> Declaration:
+    """What the model declares, nothing for training. Raises like `read_declaration`.
 
     A bundled model is known without building it, unless it is given arguments, which padding depends on, or traffic.
     """
     is_known = workload.model in models.names() and workload.traffic is None and not workload.arguments
     if not is_known:
-        declaration = read_declaration(workload, variables)
+        declaration = read_declaration(workload, variables, limits)
     else:
         declaration = Declaration.model_validate(models.declared(workload.model, workload.framework))
     return Declaration() if workload.task == "train" else declaration

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from autotune.backends.registry import entry_of
 from autotune.errors import InputError, did_you_mean
 from autotune.space.space import Knob, SearchSpace
+from autotune.trial.request import Limits
 from autotune.trial.runner import probe
+from autotune.trial.runner.deadline import LimitsNow
 from autotune.workload.process_variables import PREFIX, require_variable
 
 
-def require_open_knobs(space: SearchSpace, path: str, variables: Mapping[str, str]) -> None:
+def require_open_knobs(space: SearchSpace, path: str, variables: Mapping[str, str], limits: LimitsNow = Limits) -> None:
     """Raises InputError, with file and knob, for one that no config may set, that the installed release does not have,
     or whose values it does not take. `variables` are those of the study."""
     groups = entry_of(space.framework).options
@@ -26,7 +28,8 @@ def require_open_knobs(space: SearchSpace, path: str, variables: Mapping[str, st
                 raise _unknown_group(knob.name, (*groups, PREFIX.rstrip(".")))
         _require_compiled(space, options)
         if options:
-            probe.require_options(space.framework, {name: knob.values for name, knob in options.items()}, variables)
+            offered = {name: knob.values for name, knob in options.items()}
+            probe.require_options(space.framework, offered, variables, limits)
     except InputError as error:
         raise InputError(f"{path}: {error}", tip=error.tip) from None
 

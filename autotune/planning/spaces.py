@@ -19,6 +19,8 @@ from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.shape_knobs import known_shapes
 from autotune.space.space import SearchSpace
 from autotune.study.manifest import Target
+from autotune.trial.request import Limits
+from autotune.trial.runner.deadline import LimitsNow
 from autotune.workload.workload import Device, Task
 
 
@@ -53,12 +55,12 @@ def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str,
     return spaces
 
 
-def space_of(target: Target, request: TuneRequest, declared: Declaration) -> SearchSpace:
+def space_of(target: Target, request: TuneRequest, declared: Declaration, limits: LimitsNow = Limits) -> SearchSpace:
     """The space of one framework as it holds here, with the knobs of what the model declares."""
     workload = target.workload
     circumstances = _circumstances(request, target, declared)
     space = load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
-    require_open_knobs(space, target.space_file, parse_pairs("--env", request.variables))
+    require_open_knobs(space, target.space_file, parse_pairs("--env", request.variables), limits)
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
     found_too = entry.shares_compilations and request.preset != "quick" and not request.spaces

@@ -7,6 +7,8 @@ from typing import get_args
 from autotune.backends.registry import bundled_names, entry_of, framework_version
 from autotune.command_line import command
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
+from autotune.trial.request import Limits
+from autotune.trial.runner.deadline import LimitsNow
 from autotune.trial.runner.probe import find_devices
 from autotune.workload.workload import Device
 
@@ -20,16 +22,19 @@ BOTH = "both"
 """`--framework both`: every framework, in one study; the preferred one's untuned model is what all is compared with."""
 
 
-def choose_targets(framework: str | None, device: str) -> tuple[tuple[str, ...], Device]:
+def choose_targets(framework: str | None, device: str, limits: LimitsNow = Limits) -> tuple[tuple[str, ...], Device]:
     """Frameworks, the base of the study first, and the device that all of them use. Raises like `choose_target`.
 
     `both` puts the one that is preferred for the device first, `A+B` the one that was written first.
     """
     names = parse_frameworks(framework or "")
     if len(names) == 1:
-        name, chosen = choose_target(framework, device)
+        name, chosen = choose_target(framework, device, limits)
         return (name,), chosen
-    (chosen,) = {_common_device(names)} if device == "auto" else {choose_target(name, device)[1] for name in names}
+    if device == "auto":
+        chosen = _common_device(names, limits)
+    else:
+        (chosen,) = {choose_target(name, device, limits)[1] for name in names}
     return tuple(sorted(names, key=PREFERRED[chosen].index)) if framework == BOTH else names, chosen
 
 
@@ -41,39 +46,40 @@ def parse_frameworks(framework: str) -> tuple[str, ...]:
     return names
 
 
-def _common_device(names: tuple[str, ...]) -> Device:
+def _common_device(names: tuple[str, ...], limits: LimitsNow) -> Device:
     """A GPU if all of these frameworks find one, else an Ascend card, else the CPU."""
-    found = [find_devices(name).devices for name in names]
+    found = [find_devices(name, limits).devices for name in names]
     accelerators: tuple[Device, ...] = ("gpu", "ascend")
     return next((device for device in accelerators if all(device in each for each in found)), "cpu")
 
 
-def choose_target(framework: str | None, device: str) -> tuple[str, Device]:
+def choose_target(framework: str | None, device: str, limits: LimitsNow = Limits) -> tuple[str, Device]:
     """Framework and device to use. Raises InputError, MissingFrameworkError, MissingDeviceError.
 
-    A CPU is taken for granted; any other device is looked for by the framework itself, in a child.
+    A CPU is taken for granted; any other device is looked for by the framework itself, in a child and within
+    the limits of a trial.
     """
     if framework is not None:
         framework_version(framework)
     if device not in ("auto", *get_args(Device)):
         raise InputError(f"--device {device}: unknown", tip="choose auto, cpu, gpu or ascend")
     if device == "auto":
-        return _best_target(framework)
+        return _best_target(framework, limits)
     chosen = framework or _installed_for(device)
     wanted: Device = device  # type: ignore[assignment]
     if wanted != "cpu":
-        _require_device(chosen, wanted)
+        _require_device(chosen, wanted, limits)
     return chosen, wanted
 
 
-def _best_target(framework: str | None) -> tuple[str, Device]:
+def _best_target(framework: str | None, limits: LimitsNow) -> tuple[str, Device]:
     """`auto`: a GPU if there is one, else an Ascend card, else the CPU."""
     candidates = [framework] if framework else [name for name in bundled_names() if is_installed(name)]
     if not candidates:
         raise _no_framework()
     if framework and entry_of(framework).bundled_only_for_tests:
         return framework, "cpu"
-    found = _devices_of(candidates, named=framework is not None)
+    found = _devices_of(candidates, limits, named=framework is not None)
     accelerators: tuple[Device, ...] = ("gpu", "ascend")
     for device in accelerators:
         for name in candidates if framework else sorted(candidates, key=PREFERRED[device].index):
@@ -82,12 +88,12 @@ def _best_target(framework: str | None) -> tuple[str, Device]:
     return next((name for name in candidates if found[name]), candidates[0]), "cpu"
 
 
-def _devices_of(candidates: list[str], *, named: bool) -> dict[str, dict[Device, str]]:
+def _devices_of(candidates: list[str], limits: LimitsNow, *, named: bool) -> dict[str, dict[Device, str]]:
     """What each framework finds. One that is installed but broken is passed over, unless it is all there is."""
     found: dict[str, dict[Device, str]] = {}
     for name in candidates:
         try:
-            found[name] = find_devices(name).devices
+            found[name] = find_devices(name, limits).devices
         except HarnessError:
             if named or len(candidates) == 1:
                 raise
@@ -121,8 +127,8 @@ def _no_framework() -> MissingFrameworkError:
     return MissingFrameworkError("neither torch nor mindspore is installed in this Python", tip=f"run: {commands}")
 
 
-def _require_device(framework: str, device: Device) -> None:
-    found = find_devices(framework)
+def _require_device(framework: str, device: Device, limits: LimitsNow) -> None:
+    found = find_devices(framework, limits)
     if device in found.devices:
         return
     reasons = [note for note in found.notes if note.startswith(f"{device}:")]

@@ -182,7 +182,7 @@ def _why_untuned(answer: StudyResult) -> str:
     why = confirmation.why if confirmation else None
     if answer.verdict is Verdict.UNDECIDED:
         was_cut = confirmation is not None and confirmation.cut_short
-        why = why or ("the time was used up before the confirmation could tell" if was_cut else _TOO_NOISY)
+        why = why or ("the time did not hold the whole confirmation" if was_cut else _TOO_NOISY)
         return f"undecided: {why}; the model is kept untuned"
     if objective.quantity == "latency":
         return f"keep untuned: {_nothing_tried(answer)} is faster than leaving the model as it is"
@@ -315,7 +315,7 @@ def _obstacles(answer: StudyResult) -> list[str]:
     if answer.is_outdated:
         lines.append("note        trials were added after this verdict; `resume` confirms again")
     elif answer.confirmation is not None and answer.confirmation.cut_short:
-        lines.append("note        the time was used up before the confirmation was done; `resume` confirms again")
+        lines.append("note        the confirmation is not complete; `resume` confirms again")
     return lines
 
 

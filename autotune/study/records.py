@@ -87,10 +87,11 @@ class Confirmation(Record):
     num_trials: int
     """Trials recorded when it was made: more of them make it outdated."""
     why: str | None = None
-    """What kept it from a comparison, or cut this one off, other than the machine's noise and the run's time."""
+    """What kept it from a comparison, or cut this one off, other than the machine's noise; in records of older releases
+    the run's time is not told here either."""
     note: str | None = None
     cut_short: bool = False
-    """The time was used up before it was done: it is made again when the study goes on."""
+    """The time did not hold all of it: it is made again when the study goes on."""
 
     @property
     def speedup(self) -> Speedup | None:

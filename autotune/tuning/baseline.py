@@ -6,7 +6,7 @@ import math
 
 from autotune import environment
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
-from autotune.measure.measurement import Failure, Measurement
+from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.study.study import Study
 
 
@@ -41,8 +41,16 @@ def require_baseline(study: Study) -> None:
     kind = NoUsableTrialError if failure.blames_config else HarnessError
     raise kind(
         f"the untuned model failed ({failure.reason} at {failure.stage}): {failure.error}",
-        tip=f"fix the model, then run the same command again; full log: {failure.evidence}",
+        tip=f"{_REMEDIES.get(failure.reason, 'mend that')}, then run the same command again; full log: "
+        f"{failure.evidence}",
     )
+
+
+_REMEDIES = {
+    Reason.OUT_OF_MEMORY: "give it smaller inputs or a machine with more memory",
+    Reason.TIMEOUT: "give it more time with --compile-timeout or --trial-timeout",
+    Reason.CRASH: "find the cause of the crash in the log",
+}
 
 
 def _require_values(study: Study, untuned: Measurement) -> None:

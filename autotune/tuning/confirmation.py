@@ -27,6 +27,7 @@ MAX_CONTESTS = 3
 """When every contestant fails in a fresh process, the next best ones are tried, but not for ever."""
 SAFETY = 1.25
 """A confirmation is expected to take so many times what its parts took in the search."""
+_NEXT_BLOCK = "the confirmation's next block"
 CONFIRMATION_SHARE = 0.5
 """Of a run's time the most that is kept for a confirmation with more than two contestants."""
 
@@ -130,7 +131,10 @@ class _Contestants:
             self.were_left_out = True
             names = ", ".join(f"trial {each.number}" for each in left_out)
             self.notes.append(f"no time to compare {names}")
-        return self._compare(sorted(chosen, key=self._value)) if chosen else self._out_of_time()
+        if chosen:
+            return self._compare(sorted(chosen, key=self._value))
+        needed_s = min(expected_s(self.session, [self.untuned, each]) for each in wanted) / SAFETY
+        return self._out_of_time(f"the confirmation, which takes some {math.ceil(needed_s)} s,")
 
     def _compare(self, chosen: list[TrialRecord]) -> Confirmation | None:
         session = self.session
@@ -161,7 +165,7 @@ class _Contestants:
             return self._judge(blocked, comparison, taking_part())
         if blocked.base.name in blocked.failures:
             return self._without_comparison(why=_lost_base(blocked))
-        return self._out_of_time() if blocked.was_cut_short else None
+        return self._out_of_time(_NEXT_BLOCK) if blocked.was_cut_short else None
 
     def _is_clear(self, comparison: Comparison, chosen: Sequence[TrialRecord]) -> bool:
         """More blocks would not change the verdict, nor whom it is about: the answer is the best, not the first."""
@@ -200,12 +204,16 @@ class _Contestants:
         """Nothing was compared, and nothing was ruled out either."""
         was_cut = self.session.study.stop_reason is StopReason.TIME
         verdict = Verdict.INFEASIBLE if self.untuned.violations else Verdict.UNDECIDED
-        why = "the time was used up before any other config was measured" if was_cut else "no other config was measured"
+        why = "no other config was measured" + (f": {self._did_not_fit('a trial of one')}" if was_cut else "")
         return self._confirmation(verdict, "; ".join(self.notes) or None, cut_short=was_cut, why=why)
 
-    def _out_of_time(self) -> Confirmation:
-        self.notes.append("the time was used up before anything could be compared")
-        return self._without_comparison(cut_short=True)
+    def _out_of_time(self, what: str) -> Confirmation:
+        return self._without_comparison(cut_short=True, why=self._did_not_fit(what))
+
+    def _did_not_fit(self, what: str) -> str:
+        """What was not begun for lack of time, and how much there was."""
+        left_s = math.floor(self.session.deadline.left_s())
+        return f"{what} did not fit in the {left_s} s left" if left_s > 0 else "the time was used up"
 
     def _without_comparison(self, **reason: object) -> Confirmation:
         """Nothing could be compared: undecided, unless only one of the candidates keeps what was asked for. The best of
@@ -236,6 +244,7 @@ class _Contestants:
             self.notes.append(f"trial {chosen[winner].number} does not look faster, and is {most}")
         self.notes += filter(None, [clocks_note(blocked.blocks)])
         warm = [] if self.session.objective.compiles_cold else blocked.blocks[1:]
+        why = self._did_not_fit(_NEXT_BLOCK) if blocked.was_cut_short else None
         return self._confirmation(
             verdict if must_win or verdict is Verdict.FASTER else Verdict.FEASIBLE,
             "; ".join(self.notes) or None,
@@ -245,7 +254,7 @@ class _Contestants:
             speedups=comparison.speedups,
             margin=margin,
             compile_warm_s=min((block[_name(chosen[winner])].compile_s for block in warm), default=None),
-            why=_lost_base(blocked) if was_lost else None,
+            why=_lost_base(blocked) if was_lost else why,
             cut_short=blocked.was_cut_short or self.were_left_out or was_lost,
         )
 

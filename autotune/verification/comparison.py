@@ -206,7 +206,7 @@ def measure(
 
 def _too_little_time(budget: Budget) -> HarnessError:
     return HarnessError(
-        f"the time of {budget.wall_s:g} s was used up before the two could be compared", tip="give more with --budget"
+        f"the time of {budget.wall_s:g} s does not hold a comparison of the two", tip="give more with --budget"
     )
 
 

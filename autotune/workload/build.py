@@ -16,8 +16,10 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,15 +68,21 @@ class Built:
     padding: Mapping[str, float] = field(default_factory=dict)
     """Dimension of the traffic -> the value for padding along it (see `Shapes`)."""
 
+    @property
+    def called(self) -> Callable[..., Any]:
+        """What takes the inputs: the model, or for training its loss."""
+        return self.model if self.recipe is None else partial(self.recipe.loss, self.model)
+
 
 def build(workload: Workload) -> Built:
     """Import the workload's function and call it. Only for child processes: it runs user code and a framework.
 
-    Raises InputError if the file, the function or its result is wrong; exceptions of the function itself are not
-    caught.
+    Raises InputError if the file, the function or its result is wrong, or either ends the program; other exceptions of
+    the function are not caught.
     """
-    function = _find_function(workload)
-    returned = function(**_arguments(function, workload))
+    with _as_a_program(workload):
+        function = _find_function(workload)
+        returned = function(**_arguments(function, workload))
     parts = _parts(returned, workload)
     model = parts["model"]
     if not callable(model):
@@ -88,6 +96,23 @@ def build(workload: Workload) -> Built:
     targets = Arguments.of(parts.get("targets", ()))
     batches = [each.extended_by(targets) for each in inputs]
     return Built(model, batches[0], tuple(batches[1:]), recipe=_recipe(parts, workload), **read)
+
+
+@contextmanager
+def _as_a_program(workload: Workload) -> Iterator[None]:
+    """What a file reads of the command line is what it would find without any argument. One that ends the program, such
+    as an argument parser that wants arguments, is an InputError."""
+    before = sys.argv
+    sys.argv = [split_reference(workload.reference)[0]]
+    try:
+        yield
+    except SystemExit as error:
+        raise InputError(
+            f"{workload.model} ended the program (SystemExit: {error.code}) instead of returning a model",
+            tip='put what a script does, such as reading its command line, under `if __name__ == "__main__":`',
+        ) from None
+    finally:
+        sys.argv = before
 
 
 _POSITIONS = ("model", "inputs", "more_inputs")

@@ -1457,6 +1457,16 @@ class TestCheckedCalls:
         assert len(warned(caplog)) == 1
         assert "inputs that cannot be described" in warned(caplog)[0]
 
+    def test_a_lazy_model(self, answer, caplog):
+        """Before its first call there are no parameters to know it by: it stays untuned, and one warning says what to
+        do; the call makes them as ever."""
+        model = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d()).eval()
+        tuned = answer(CAPTURED).apply(model)
+        assert torch.equal(tuned(X), plain(model))
+        assert model[0].weight.shape == (8, 8)
+        (message,) = warned(caplog)
+        assert "call the model once before apply()" in message
+
     def test_a_group_that_was_added_to_the_optimizer(self):
         """Undoing the choice of an implementation leaves a later group as the job gave it."""
         model, changes = made().train(), UndoLog()

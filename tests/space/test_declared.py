@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import yaml
 import autotune
 from autotune import models
 from autotune.apply.config_parts import ConfigParts
-from autotune.errors import InputError, MissingVariantError
+from autotune.errors import HarnessError, InputError, MissingVariantError
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import make_workload
 from autotune.planning.request import TuneRequest
@@ -204,9 +206,15 @@ class TestAsked:
         with pytest.raises(InputError, match=r"net\.py:misspelt: .* no module of the model has the path 'blokcs\.\*'"):
             make_manifest(wish("net.py:misspelt"))
 
-    def test_a_model_that_cannot_be_built_declares_nothing(self, net):
-        """Its first trial tells why, with the whole story."""
-        assert names(make_manifest(wish("net.py:broken")).space) == ["execution"]
+    def test_a_model_that_cannot_be_built_is_an_error(self, net):
+        """Nobody searches without what its author declared; the sentence says why, and the log has the whole story."""
+        with pytest.raises(
+            HarnessError, match=r"net\.py:broken could not be built: RuntimeError: no weights here"
+        ) as refused:
+            make_manifest(wish("net.py:broken"))
+        log = Path(refused.value.tip.rpartition("full log: ")[2])
+        assert "in broken" in log.read_text()
+        shutil.rmtree(log.parent)
 
     def test_the_study_keeps_it(self, net):
         """Knobs and places are in the manifest: a study that goes on asks nobody."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from rich.console import Console
 
-from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.errors import AutotuneError, HarnessError, InputError, NoUsableTrialError
 from autotune.job.load import Loaded
-from autotune.measure.measurement import Stage
+from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.report.summary import summary
 from autotune.results.export import tuned_config
@@ -16,6 +18,7 @@ from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.study.records import DRIFTING
 from autotune.trial.runner.runner import Runner
+from autotune.tuning.baseline import require_baseline
 from autotune.tuning.events import (
     BlockMeasured,
     DriftChecked,
@@ -111,6 +114,26 @@ def test_the_untuned_model_must_work(make_study, model_file):
     with pytest.raises(NoUsableTrialError, match="ZeroDivisionError: division by zero"):
         tune(study)
     assert len(study.records()) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        (Reason.OUT_OF_MEMORY, "give it smaller inputs"),
+        (Reason.TIMEOUT, "give it more time with --compile-timeout or --trial-timeout"),
+        (Reason.CRASH, "find the cause of the crash"),
+        (Reason.RUN_ERROR, "mend that"),
+        (Reason.HARNESS, "mend that"),
+    ],
+)
+def test_the_tip_goes_by_the_cause(reason, remedy):
+    """Not every failure of the untuned model is in the model."""
+    failure = Failure(reason=reason, stage=Stage.COMPILE, error="so it says", evidence="the.log")
+    study = SimpleNamespace(untuned_record=lambda: SimpleNamespace(outcome=failure))
+    with pytest.raises(AutotuneError, match="so it says") as caught:
+        require_baseline(study)
+    assert caught.value.tip.startswith(remedy)
+    assert caught.value.tip.endswith(", then run the same command again; full log: the.log")
 
 
 def test_a_broken_model_file_is_not_retried(make_study, model_file):

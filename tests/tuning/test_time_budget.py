@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -38,6 +39,13 @@ knobs:
 UNTUNED = Config({"execution": "eager"})
 START_S, RUN_S, TURN_S = 2.0, 5.0, 0.1
 STOPPED = Failure(reason="timeout", stage="compile", error="stopped: longer than its limit in stage compile")
+
+
+def _figures(pattern, confirmation):
+    """The numbers in why a confirmation was not made, which is a sentence of this form."""
+    found = re.fullmatch(pattern, confirmation.why)
+    assert found, confirmation.why
+    return [int(each) for each in found.groups()]
 
 
 def compiled(number):
@@ -291,6 +299,11 @@ class TestTooLittle:
         assert confirmation.cut_short
         assert confirmation.candidate == 1
         assert "the best of the search, unconfirmed, is trial 1 (1.1" in confirmation.note
+        needed, left = _figures(
+            r"the confirmation, which takes some (\d+) s, did not fit in the (\d+) s left", confirmation
+        )
+        assert needed > left
+        assert summary_of(study).startswith(f"undecided: {confirmation.why}")
         assert "unconfirmed" in summary_of(study)
         assert study.stop_reason is StopReason.TIME
         assert tune.clock.now <= 40
@@ -307,7 +320,7 @@ class TestTooLittle:
         """The untuned model alone is no comparison: undecided, and its trial is kept."""
         confirmation = tune(10)
         assert confirmation.verdict is Verdict.UNDECIDED
-        assert confirmation.why == "the time was used up before any other config was measured"
+        _figures(r"no other config was measured: a trial of one did not fit in the (\d+) s left", confirmation)
         assert [each.config for each in study.records()] == [UNTUNED]
 
     def test_one_trial_is_no_keep_untuned(self, study, tune):
@@ -361,9 +374,9 @@ class TestTheConfirmation:
         assert confirmation.verdict is Verdict.UNDECIDED
         assert confirmation.cut_short
         assert confirmation.blocks == ()
-        assert "the time was used up before anything could be compared" in confirmation.note
+        assert confirmation.why == "the time was used up"
         text = summary_of(study)
-        assert text.startswith("undecided: the time was used up before the confirmation could tell")
+        assert text.startswith(f"undecided: {confirmation.why}; the model is kept untuned")
         assert "confirms again, with more time" in text
         assert tuned_config(study).is_untuned
 
@@ -398,6 +411,8 @@ class TestTheConfirmation:
         confirmation = tune(150, wild, num_trials=2, plan=plan)
         assert 4 <= len(confirmation.blocks) < 16
         assert confirmation.cut_short
+        (left_s,) = _figures(r"the confirmation's next block did not fit in the (\d+) s left", confirmation)
+        assert left_s > 0
         assert confirmation.verdict is not Verdict.FASTER
         assert "`resume` confirms again" in summary_of(study)
 

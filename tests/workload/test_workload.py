@@ -211,6 +211,33 @@ def test_a_name_that_is_no_function(in_file: Make) -> None:
         build(in_file("SIZE = 3\n", function="SIZE"))
 
 
+PARSER = "import argparse, sys\nparser = argparse.ArgumentParser()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("parser.add_argument('data')\nparser.parse_args()", "SystemExit: 2"),
+        ("sys.exit('no data')", "SystemExit: no data"),
+        ("def f(): raise SystemExit", "SystemExit: None"),
+    ],
+)
+def test_a_file_that_ends_the_program_is_a_sentence(in_file: Make, text: str, words: str) -> None:
+    """When it is imported as when its function is called; and the tip says where a script's part belongs."""
+    with pytest.raises(InputError, match=re.escape(words)) as refused:
+        build(in_file(PARSER + text))
+    assert "__main__" in str(refused.value.tip)
+
+
+def test_a_file_finds_no_arguments(in_file: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the child was started with is nobody's business: a parser with defaults gives them."""
+    monkeypatch.setattr(sys, "argv", ["worker.py", "/a/folder", "--odd"])
+    parsed = "parser.add_argument('--rows', type=int, default=3)\nrows = parser.parse_args().rows\n"
+    made = build(in_file(f"{PARSER}{parsed}def f(): return max, [rows]"))
+    assert made.inputs.positional == (3,)
+    assert sys.argv == ["worker.py", "/a/folder", "--odd"]
+
+
 def test_what_the_function_raises_comes_through(in_file: Make) -> None:
     """An error of the operator's own code keeps its type and words: it is not ours to rephrase."""
     with pytest.raises(ZeroDivisionError):

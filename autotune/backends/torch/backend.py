@@ -35,6 +35,7 @@ from autotune.backends.torch.capabilities import (
 from autotune.backends.torch.cuda_graphs import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
+from autotune.backends.torch.hints import hint
 from autotune.backends.torch.instruments import (
     CudaInstruments,
     cuda_uuid,
@@ -43,10 +44,11 @@ from autotune.backends.torch.instruments import (
     others_on_gpu,
 )
 from autotune.backends.torch.knobs import process_knobs, settings_of
+from autotune.backends.torch.lazy import materialise
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
-from autotune.backends.torch.tensors import array_of, writes_of
+from autotune.backends.torch.tensors import array_of, require_shape, writes_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
 from autotune.config import Config, Scalar
@@ -55,7 +57,7 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import BreakKind, Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.workload.workload import Device
+from autotune.workload.workload import Device, Task
 
 _TORCH_DEVICE: dict[Device, str] = {"cpu": "cpu", "gpu": "cuda", "ascend": "npu"}
 _INSTALL = "https://pytorch.org/get-started/locally/"
@@ -139,6 +141,9 @@ class TorchBackend(Backend):
     def place(self, value: Any) -> Any:
         return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
 
+    def materialise(self, model: Any, call: Callable[[], object]) -> None:
+        materialise(model, call)
+
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes)
         return step
@@ -187,6 +192,7 @@ class TorchBackend(Backend):
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):
             return None
+        require_shape(value)
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
 
     def form(self, value: Any) -> str:
@@ -253,6 +259,9 @@ class TorchBackend(Backend):
         if any(isinstance(e, RuntimeError) and "DefaultCPUAllocator: can't allocate" in str(e) for e in chain):
             return Reason.OUT_OF_MEMORY
         return None
+
+    def hint(self, error: BaseException, task: Task) -> str | None:
+        return hint(_causes(error), task)
 
     def calls_until_compiled(self, model: Any, config: Config) -> int:
         """A CUDA graph is recorded by the second call: the first one is eager, and warms the memory pool up.

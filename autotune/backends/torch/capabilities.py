@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.protocol import variables_set
 from autotune.backends.proxy_object import original
 from autotune.backends.torch import counters, npu, regions, shapes, training
+from autotune.backends.torch.hints import TRAINING_STEP
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.torch.model_copy import ModelCopy
 from autotune.backends.torch.proxy import make_proxy
@@ -33,9 +35,13 @@ class TorchTraining:
     """See `Training`."""
 
     def check_optimizer(self, optimizer: Any) -> str | None:
-        if isinstance(optimizer, torch.optim.Optimizer):
-            return None
-        return f"a {type(optimizer).__name__}; the torch backend needs a torch.optim.Optimizer"
+        name = type(optimizer).__name__
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return f"a {name}; the torch backend needs a torch.optim.Optimizer"
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            return f"{name}, whose step() needs a closure; {TRAINING_STEP} without one"
+        return None
 
     def set_training(self, model: Any) -> None:
         if not model.training:

@@ -7,14 +7,42 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch.nn.parameter import is_lazy
+
+from autotune.errors import InputError
+
+_FLOATS_OF_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
 def array_of(value: torch.Tensor) -> NDArray[Any]:
-    """Its elements; bfloat16, which NumPy lacks, as float32. It may share the tensor's memory."""
+    """Its elements; of a type that NumPy lacks (bfloat16, float8, quantised, half complex) as float32 or complex64. It
+    may share the tensor's memory."""
     dense = value.detach().to_dense() if value.layout is not torch.strided else value.detach()
     dense = dense.resolve_conj().resolve_neg().cpu()
-    array: NDArray[Any] = (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()
+    array: NDArray[Any] = _in_a_known_type(dense).numpy()
     return array
+
+
+def _in_a_known_type(dense: torch.Tensor) -> torch.Tensor:
+    if dense.is_quantized:
+        return dense.dequantize()
+    if dense.dtype is torch.complex32:
+        return dense.to(torch.complex64)
+    return dense.float() if dense.is_floating_point() and dense.dtype not in _FLOATS_OF_NUMPY else dense
+
+
+def require_shape(value: torch.Tensor) -> None:
+    """Raises InputError for a tensor without a shape, by which it could be described and compared."""
+    if is_lazy(value):
+        raise InputError(
+            "a parameter has no shape before the model's first call (a lazy module, such as torch.nn.LazyLinear)",
+            tip="call the model once before apply(), or in the function that builds it",
+        )
+    if value.is_nested:
+        raise InputError(
+            "a nested tensor among the inputs has rows of different lengths and no shape",
+            tip="give the model padded rows, e.g. torch.nested.to_padded_tensor(nested, 0.0)",
+        )
 
 
 def writes_of(weight: torch.nn.Parameter) -> Hashable | None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from autotune.trial.request import Limits
 
 Clock = Callable[[], float]
+LimitsNow = Callable[[], Limits]
+"""The limits of a process that is started now: less than usual where little of a run's time is left."""
 SHORTEST_S = 0.1
 """Lower bound of a trial's limit, which must be above zero."""
 

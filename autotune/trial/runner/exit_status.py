@@ -16,6 +16,9 @@ from autotune.trial.runner.orphans import kill_marked
 MIN_FREE_BYTES = 200 * 2**20
 """Below this much free disk a trial is not started: compilers fill it, and SQLite needs room to commit."""
 
+STOPPED = "stopped: "
+"""The beginning of what is told of a process that took too long."""
+
 
 @dataclass(frozen=True)
 class ProcessExit:
@@ -48,7 +51,7 @@ def _reason(ended: ProcessExit | None, oom_killed: bool, folder: TrialFolder) ->
 def _how_it_ended(ended: ProcessExit, oom_killed: bool, folder: TrialFolder) -> tuple[Reason, str]:
     if ended.timed_out is not None:
         stuck = "; its process cannot be killed: it waits for a device or a disk" if ended.stuck else ""
-        return Reason.TIMEOUT, f"stopped: longer than its limit in stage {ended.timed_out}{stuck}"
+        return Reason.TIMEOUT, f"{STOPPED}longer than its limit in stage {ended.timed_out}{stuck}"
     if free_bytes(folder.path) < MIN_FREE_BYTES // 4:
         return Reason.HARNESS, "the disk is full"
     last_line = _last_line(folder.stderr)

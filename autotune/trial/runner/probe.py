@@ -1,146 +1,190 @@
 """Devices that a framework finds, and declarations of a model, read in a child process.
 
 A framework that looks for devices may print warnings, initialise a driver or crash, and a model's function runs the
-user's code; the tool itself imports neither. Run as a program, this file prints one JSON document.
+user's code; the tool itself imports neither. The child runs under a supervisor and within the limits of a trial, so
+nothing that it starts outlives it or is waited for. Run as a program, this file answers the question in a folder.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from autotune.apply.compile_model import place_of
 from autotune.backends.protocol import DeviceReport
-from autotune.backends.registry import entry_of, framework_version, load_backend
+from autotune.backends.registry import framework_version, load_backend
 from autotune.command_line import command
 from autotune.config import Scalar
-from autotune.errors import HarnessError, InputError, InvalidConfigError
+from autotune.errors import AutotuneError, HarnessError, InputError, InvalidConfigError
+from autotune.files import write_whole
+from autotune.measure.measurement import Failure, Stage
 from autotune.space.declared import Declaration
-from autotune.trial.command import module_command, package_path
-from autotune.trial.process_start import start_when_possible
+from autotune.trial.folder import TrialFolder
+from autotune.trial.request import Limits
+from autotune.trial.runner.deadline import LimitsNow
+from autotune.trial.runner.exit_status import STOPPED
+from autotune.trial.runner.runner import Runner
+from autotune.trial.worker.failures import message_of
+from autotune.trial.worker.main import leave
+from autotune.trial.worker.stages import StageReporter
 from autotune.workload.build import build
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload
 
-TIMEOUT_S = 180.0
+_QUESTION, _ANSWER = "question.json", "answer.json"
 
 
-def find_devices(framework: str) -> DeviceReport:
+class NoAnswerError(Exception):
+    """The child ended without an answer, or was stopped. Says how, in a part of a sentence."""
+
+    def __init__(self, how: str, log: Path) -> None:
+        super().__init__(how)
+        self.log = log
+        """The child's stderr."""
+
+
+def find_devices(framework: str, limits: LimitsNow = Limits) -> DeviceReport:
     """The devices that `framework` finds. Raises MissingFrameworkError, or HarnessError if it cannot be imported."""
     framework_version(framework)
     try:
-        child = _ask(framework, {}, "devices", framework)
-        content = _last_line(child)
-        return DeviceReport(**{**content, "notes": tuple(content["notes"])})
-    except subprocess.TimeoutExpired:
+        content = _ask(framework, {}, limits(), "devices", framework)
+    except NoAnswerError as error:
         raise HarnessError(
-            f"{framework} did not answer within {TIMEOUT_S:.0f} s when asked for devices",
-            tip=f"try: python -c 'import {framework}'",
+            f"{framework} is installed but does not work: {error}", tip=f"try: python -c 'import {framework}'"
         ) from None
-    except (ValueError, KeyError, TypeError, IndexError):
-        last = next((line for line in reversed(child.stderr.splitlines()) if line.strip()), "no message")
-        raise HarnessError(
-            f"{framework} is installed but does not work: {last.strip()}", tip=f"try: python -c 'import {framework}'"
-        ) from None
+    return DeviceReport(**{**content, "notes": tuple(content["notes"])})
 
 
-def read_declaration(workload: Workload, variables: Mapping[str, str]) -> Declaration:
+def read_declaration(workload: Workload, variables: Mapping[str, str], limits: LimitsNow = Limits) -> Declaration:
     """Build the model in a child and read its author's declarations. `variables` are set in the child's environment.
 
     Raises InputError where the function or its arguments are wrong, what it returns is no model with inputs, or a
-    region does not fit the model. A model that cannot be built for another reason declares nothing; the study's first
-    trial reports why, with the whole log.
+    region does not fit the model, and HarnessError where it fails or takes longer than a trial may take to build it.
     """
     try:
-        child = _ask(workload.framework, variables, "declaration", workload.model_dump_json())
-        content = _last_line(child)
-        problem = content.pop("problem", None)
-        declaration = Declaration.model_validate(content)
-    except (subprocess.TimeoutExpired, ValueError, TypeError, IndexError, AttributeError):
-        return Declaration()
-    if problem is not None:
-        raise InputError(problem[0], tip=problem[1])
-    return declaration
+        content = _ask(workload.framework, variables, limits(), "declaration", workload.model_dump_json())
+    except NoAnswerError as error:
+        raise HarnessError(
+            f"{workload.model} could not be built: {error}",
+            tip=f"mend that, or give it more time with --budget, and run the same command again; full log: {error.log}",
+        ) from None
+    return Declaration.model_validate(content)
 
 
-def require_options(framework: str, values: Mapping[str, Sequence[Scalar]], variables: Mapping[str, str]) -> None:
+def require_options(
+    framework: str, values: Mapping[str, Sequence[Scalar]], variables: Mapping[str, str], limits: LimitsNow = Limits
+) -> None:
     """Check knobs that are options of the compiler, and all their values, against the installed release. Raises
     InputError for the first that no config may set so, and HarnessError where that cannot be told."""
     try:
-        child = _ask(framework, variables, "options", json.dumps([framework, values]))
-        problem = _last_line(child)
-    except (subprocess.TimeoutExpired, ValueError, IndexError):
-        raise HarnessError(f"{framework} did not say which options it has", tip=f"try: {command('doctor')}") from None
-    if problem is not None:
-        raise InputError(problem[0], tip=problem[1])
+        _ask(framework, variables, limits(), "options", json.dumps([framework, values]))
+    except NoAnswerError as error:
+        raise HarnessError(
+            f"{framework} did not say which options it has: {error}", tip=f"try: {command('doctor')}"
+        ) from None
 
 
-def _ask(framework: str, variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run this file in a temporary folder, since frameworks and models write into the current one."""
-    declared = {**os.environ, **variables}
-    environment = {
-        **declared,
-        **entry_of(framework).process_variables,
-        "PYTHONPATH": package_path(declared.get("PYTHONPATH")),
-    }
-    with tempfile.TemporaryDirectory(prefix="autotune-probe-") as folder:
-        return start_when_possible(
-            lambda: subprocess.run(
-                module_command("trial.runner.probe", *arguments),
-                env=environment if "TMPDIR" in variables else {**environment, "TMPDIR": folder},
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        )
+def _ask(framework: str, variables: Mapping[str, str], limits: Limits, *question: str) -> Any:
+    """The child's answer. Raises InputError for what it finds wrong, and NoAnswerError, whose log stays."""
+    with _own_folder() as folder:
+        write_whole(folder.path / _QUESTION, json.dumps(question))
+        how_it_ended = _run_child(framework, variables, limits, folder)
+        answer = _read_answer(folder)
+        if "problem" in answer:
+            what, tip = answer["problem"]
+            raise InputError(what, tip=tip)
+        if "said" not in answer:
+            raise NoAnswerError(answer.get("failed", how_it_ended), folder.stderr)
+        return answer["said"]
 
 
-def _last_line(child: subprocess.CompletedProcess[str]) -> Any:
-    """The document is the last line; a framework or a model may have printed before it."""
-    return json.loads(child.stdout.strip().splitlines()[-1])
-
-
-def main(what: str, argument: str) -> None:
-    """Print one line of JSON: what a framework finds, what is wrong with options of its compiler, or what the model of
-    a workload declares."""
-    if what == "devices":
-        print(json.dumps(asdict(load_backend(argument).find())))
-    elif what == "options":
-        print(json.dumps(_problem_of_options(*json.loads(argument))), flush=True)
-    else:
-        print(json.dumps(_declared(Workload.model_validate_json(argument))), flush=True)
-
-
-def _problem_of_options(framework: str, values: Mapping[str, Sequence[Scalar]]) -> tuple[str, str | None] | None:
-    """A sentence and a tip; None: all can be set."""
-    backend = load_backend(framework)
+@contextmanager
+def _own_folder() -> Iterator[TrialFolder]:
+    """A temporary folder, which stays where there was no answer."""
+    folder = TrialFolder(Path(tempfile.mkdtemp(prefix="autotune-probe-")))
+    stays = False
     try:
-        for knob, offered in values.items():
-            for value in offered:
-                backend.check_option(knob, value)
-    except InvalidConfigError as error:
-        return str(error), error.tip
-    return None
+        yield folder
+    except NoAnswerError:
+        stays = True
+        raise
+    finally:
+        if not stays:
+            shutil.rmtree(folder.path, ignore_errors=True)
 
 
-def _declared(workload: Workload) -> dict[str, Any]:
-    """A `Declaration` as plain data, or a `problem`: a sentence and a tip."""
+def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, folder: TrialFolder) -> str:
+    """Let this file answer the question in the folder. Returns how it ended, for one that leaves no answer."""
+    folder.temporary.mkdir(mode=0o700)
+    own = {"TMPDIR": str(folder.temporary), **variables}
+    with Runner(framework, own, preload=False, log=folder.path / "supervisor.log") as runner:
+        ended = runner.run_program(folder, "trial.runner.probe", limits)
+    assert isinstance(ended, Failure), "it is no trial"
+    if ended.error.startswith(STOPPED):
+        return f"stopped after the {min(limits.build, limits.total):.3g} s that it may take"
+    return ended.error
+
+
+def _read_answer(folder: TrialFolder) -> dict[str, Any]:
+    """What the child left: what it `said`, a `problem` (a sentence and a tip), how it `failed`, or nothing."""
+    try:
+        answer: dict[str, Any] = json.loads((folder.path / _ANSWER).read_text(encoding="utf-8"))
+    except OSError:
+        return {}
+    return answer
+
+
+def main(folder: TrialFolder) -> None:
+    """Answer the question in the folder: what a framework finds, what is wrong with options of its compiler, or what
+    the model of a workload declares."""
+    progress = StageReporter(folder)
+    what, argument = json.loads((folder.path / _QUESTION).read_text(encoding="utf-8"))
+    folder.scratch.mkdir()
+    os.chdir(folder.scratch)  # Frameworks and models write into the current folder.
+    progress.enter(Stage.BUILD)
+    try:
+        answer = {"said": _ANSWERS[what](argument)}
+    except AutotuneError as error:
+        answer = {"problem": [str(error), error.tip]}
+    except BaseException as error:
+        traceback.print_exc()
+        answer = {"failed": message_of(error)}
+    write_whole(folder.path / _ANSWER, json.dumps(answer))
+
+
+def _devices(framework: str) -> dict[str, Any]:
+    return asdict(load_backend(framework).find())
+
+
+def _check_options(argument: str) -> None:
+    framework, values = json.loads(argument)
+    backend = load_backend(framework)
+    for knob, offered in values.items():
+        for value in offered:
+            backend.check_option(knob, value)
+
+
+def _declared(argument: str) -> dict[str, Any]:
+    """A `Declaration` as plain data."""
+    workload = Workload.model_validate_json(argument)
     backend = load_backend(workload.framework)
     backend.prepare(workload.device, workload.seed)
-    try:
-        built = build(workload)
-    except InputError as error:
-        return {"problem": (str(error), error.tip)}
+    built = build(workload)
     model = backend.as_model(built.model)
-    if workload.task == "train" or backend.check_model(model) is not None:
+    problem = backend.check_model(model)
+    if problem is not None:
+        raise InputError(f"{workload.model} returned as the model {problem}")
+    if workload.task == "train":
         return {}
     regions = backend.regions
     if regions is None:  # Nothing to choose: such a backend compiles a model as a whole.
@@ -149,7 +193,8 @@ def _declared(workload: Workload) -> dict[str, Any]:
         try:
             regions.check_region(model, region)
         except InvalidConfigError as error:
-            return {"problem": (f"{workload.model}: {error}", error.tip)}
+            raise InputError(f"{workload.model}: {error}", tip=error.tip) from None
+    backend.materialise(model, partial(built.inputs.call, model))
     declaration = Declaration(
         regions=built.regions,
         repeated=repeated_blocks(regions.modules(model), backend.parameters),
@@ -163,8 +208,15 @@ def _declared(workload: Workload) -> dict[str, Any]:
     return declaration.model_dump(mode="json")
 
 
+_ANSWERS: dict[str, Callable[[str], Any]] = {
+    "devices": _devices,
+    "options": _check_options,
+    "declaration": _declared,
+}
+"""Question -> what answers it; an AutotuneError is what is wrong with what was given."""
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
-    sys.stdout.flush()
+    main(TrialFolder(Path(sys.argv[1])))
     # Skip the interpreter's shutdown: a framework that has built a model may hang in it.
-    os._exit(0)
+    leave(0)

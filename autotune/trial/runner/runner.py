@@ -93,6 +93,12 @@ class Runner:
         self._order_prepared("resume")
         return outcome
 
+    def run_program(self, folder: TrialFolder, program: str, limits: Limits) -> Outcome:
+        """Run another module of this package in a new Python, with the folder as its argument, and wait for its end.
+        What it leaves behind is killed. Returns how it ended as a `Failure`, unless it left an outcome."""
+        launched = self._launch(folder, limits, program, fresh=True, waits="free", stops=False, echo=False)
+        return launched.wait()
+
     def hold(self, folder: TrialFolder, request: TrialRequest, *, on_stage: StageCallback | None = None) -> LiveTrial:
         """Start a live process and wait until it is warm. Raises HarnessError if the disk is full."""
         self._order_prepared("pause")
@@ -258,8 +264,7 @@ class Runner:
     def _make_toolchain(self, folder: TrialFolder) -> None:
         assert self._entry.toolchain is not None
         limits = Limits(start=_TOOLCHAIN_LIMIT_S, total=_TOOLCHAIN_LIMIT_S)
-        made = self._launch(folder, limits, self._entry.toolchain, fresh=True, waits="free", stops=False, echo=False)
-        made.wait()
+        self.run_program(folder, self._entry.toolchain, limits)
 
     def _begin_supervisor(self) -> SupervisorProcess:
         return SupervisorProcess.begin(self._modules, self._variables, self._log)

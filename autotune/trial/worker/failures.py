@@ -28,7 +28,7 @@ def failure_of(
     return Failure(
         reason=_reason(error, stage, request, backend),
         stage=stage,
-        error=_message(error),
+        error=_with_hint(error, request, backend),
         evidence=evidence,
         relative_error=_finite(getattr(error, "relative_error", None)),
     )
@@ -50,7 +50,16 @@ def _reason(error: BaseException, stage: Stage, request: TrialRequest, backend: 
     return Reason.COMPILE_ERROR if stage is Stage.COMPILE and not request.untuned else Reason.RUN_ERROR
 
 
-def _message(error: BaseException) -> str:
+def _with_hint(error: BaseException, request: TrialRequest, backend: Backend | None) -> str:
+    """Sentences of this package's own say what to do, and where a config fails, there is nothing to do."""
+    if backend is None or isinstance(error, AutotuneError) or not request.untuned:
+        return message_of(error)
+    hint = backend.hint(error, request.workload.task)
+    return message_of(error) + (f" ({hint})" if hint else "")
+
+
+def message_of(error: BaseException) -> str:
+    """What is told of an exception in a line or a few."""
     if isinstance(error, AutotuneError):
         return f"{error} ({error.tip})" if error.tip else str(error)
     return quoted(error, max_lines=4, max_chars=600)

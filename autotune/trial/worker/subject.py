@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
             raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
         training.set_training(model)
     given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
+    backend.materialise(model, partial(given[0].call, built.called))
     specs = tuple(spec for leaf in given[0].leaves() if (spec := backend.spec(leaf)) is not None)
     if not specs:
         raise AutotuneError(
