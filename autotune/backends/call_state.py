@@ -60,7 +60,7 @@ class CallState:
         has no value here, since it may be a time: that it changed is what can be compared.
         """
         names = dict.fromkeys([*self._marks, *before._marks])
-        changed = [name for name in names if self._mark(name) != before._mark(name)]
+        changed = [name for name in names if not _is_same(self._mark(name), before._mark(name))]
         found = [(name, part_of(self._backend, name, self._values.get(name, _GONE))) for name in changed]
         gone = Part("", "gone", np.asarray(""), is_tensor=False)
         parts = [replace(part or gone, name=_shown(name)) for name, part in found if part or name not in self._marks]
@@ -92,6 +92,16 @@ class CallState:
             else:
                 yield name, (type(value), len(parts))
                 values += [(name + end, each) for end, each in parts]
+
+
+def _is_same(mark: object, before: object) -> bool:
+    """Objects that cannot be compared are the same if they are one."""
+    if mark is before:
+        return True
+    try:
+        return bool(mark == before)
+    except (ValueError, TypeError, RuntimeError):
+        return False
 
 
 def _shown(name: str) -> str:

@@ -751,6 +751,31 @@ class TestCallState:
         items.append(2)
         assert CallState(backend, {"held": held}) != before
 
+    def test_what_was_changed_is_named(self):
+        """Attributes, what is in containers and in classes, and what is new or gone; a fraction without its value."""
+
+        class Counting:
+            seen: list[int] = []
+
+        thing = Counting()
+        thing.buffer, thing.count, thing.seconds, thing.old = np.zeros(2), 0, 0.5, 1
+        backend = WithAttributes()
+        before = CallState(backend, {"model": thing})
+        thing.buffer += 1
+        thing.count, thing.seconds, thing.new = 1, 0.7, "x"
+        del thing.old
+        Counting.seen.append(3)
+        found = CallState(backend, {"model": thing}).changed_since(before)
+        assert {part.name: (part.form, part.array.tolist()) for part in found} == {
+            "model.buffer": ("float64", [1.0, 1.0]),
+            "model.count": ("int", 1),
+            "model.seconds": ("float", ""),
+            "model.new": ("str", "x"),
+            "model.old": ("gone", ""),
+            "model.seen[0]": ("int", 3),
+        }
+        assert CallState(backend, {"model": thing}).changed_since(CallState(backend, {"model": thing})) == []
+
     def test_an_iterator_cannot_be_compared(self):
         """A call reads on, and nothing tells."""
         with pytest.raises(UncomparableError, match="an iterator"):
