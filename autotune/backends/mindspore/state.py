@@ -32,7 +32,10 @@ REGISTERS = ("_cells", "_params", "_buffers")
 _TELLING = ("training", *REGISTERS, "mixed_precision_type", "_amp_level", "_recompute_cell")
 _OF_ANY_CELL = frozenset(vars(ms.nn.Cell()))
 _BOOKKEEPING = frozenset(
-    {"__compile_cell_hook__", "__parse_method__", "_mutable_flags", "sequence_modified", "_cell_init_args"}
+    {
+        *("__compile_cell_hook__", "__parse_method__", "_mutable_flags", "sequence_modified", "_cell_init_args"),
+        "current_phase",
+    }
 )
 """What calls and compilations leave in a Cell besides."""
 
@@ -103,12 +106,15 @@ class Snapshot:
             return False  # One is gone; or two tensors, which cannot be compared, so they are not one.
 
     def changed(self, held: dict[str, Any]) -> list[str]:
-        """Of the attributes of one Cell: those that are others now."""
+        """Of the attributes of one Cell: those that are others now, are new or are gone."""
         number = next((n for n, each in enumerate(self._held) if each is held), None)
         if number is None:
             return []
         before = dict(zip(self._names[number], self._seen[number], strict=True))
-        return [name for name, value in before.items() if not _is_same(value, held.get(name))]
+        names = dict.fromkeys([*before, *_watched(held)])
+        return [
+            name for name in names if name not in before or name not in held or not _is_same(before[name], held[name])
+        ]
 
     def tensors_hold(self) -> bool:
         """Weights and buffers lie where they did, and constants have the values that they had."""
