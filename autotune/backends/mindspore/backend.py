@@ -30,6 +30,7 @@ from autotune.backends.mindspore.capabilities import (
     compiled_cell,
 )
 from autotune.backends.mindspore.counters import diagnose
+from autotune.backends.mindspore.effects import effects_of
 from autotune.backends.mindspore.fingerprint import program
 from autotune.backends.mindspore.kernel_dump import dump_variables
 from autotune.backends.mindspore.knobs import TARGETS
@@ -38,7 +39,7 @@ from autotune.backends.mindspore.per_shape import versions
 from autotune.backends.mindspore.profile import profile
 from autotune.backends.mindspore.state import attributes_of
 from autotune.backends.mindspore.tensors import array_of
-from autotune.backends.protocol import Backend, DeviceReport, python_random_state
+from autotune.backends.protocol import Backend, DeviceReport, EffectsOf, python_random_state
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.environment import package_version
@@ -47,6 +48,7 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
+from autotune.workload.regions import Region
 from autotune.workload.workload import Device
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
@@ -117,6 +119,9 @@ class MindSporeBackend(Backend):
 
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         return apply(model, config, changes)
+
+    def effects(self, model: Any, config: Config) -> EffectsOf | None:
+        return None if config["execution"] == "pynative" else effects_of(model, Region.of(config))
 
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_settings(config)

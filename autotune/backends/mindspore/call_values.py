@@ -75,10 +75,7 @@ class CallValues:
         return max(self._by_name, key=lambda name: len(self._by_name[name]))
 
     def _sentence(self) -> str:
-        return (
-            f"argument {self._changing!r} has had more than {MAX_VALUES} values, and MindSpore compiles for each of "
-            "them: further ones are not compiled for"
-        )
+        return f"argument {self._changing!r} has had {MAX_VALUES} values by now, and MindSpore compiles for each further one"
 
     def _note(self, found: dict[str, Hashable]) -> None:
         for name, key in found.items():
@@ -102,7 +99,7 @@ def bounded(cell: ms.nn.Cell, compiled: Callable[..., Any], warn: Callable[[str]
         problem = values.problem(args, kwargs)
         if problem is None:
             return compiled(*args, **kwargs)
-        warn(f"{problem}; {values.tip}")
+        warn(f"{problem}: such calls of {type(cell).__name__} run in Python; {values.tip}")
         return plain(*args, **kwargs)
 
     return MethodType(construct, cell)

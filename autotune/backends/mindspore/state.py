@@ -113,15 +113,20 @@ class Snapshot:
         before = dict(zip(self._names[number], self._seen[number], strict=True))
         names = dict.fromkeys([*before, *_watched(held)])
         return [
-            name for name in names if name not in before or name not in held or not _is_same(before[name], held[name])
+            name for name in names if name not in before or name not in held or not is_same(before[name], held[name])
         ]
 
     def tensors_hold(self) -> bool:
         """Weights and buffers lie where they did, and constants have the values that they had."""
-        return (
-            list(map(_place_of, self._tensors)) == self.places
-            and list(map(content_of, self._constants)) == self._contents
-        )
+        return list(map(_place_of, self._tensors)) == self.places and self.constants_hold()
+
+    def constants_hold(self) -> bool:
+        """Small tensors that are neither Parameters nor buffers, and arrays, have the values that they had."""
+        return list(map(content_of, self._constants)) == self._contents
+
+    def classes_hold(self) -> bool:
+        """What is in the author's classes is what was in them."""
+        return is_same(self._in_classes, self._classes)
 
     def means(self, other: Snapshot) -> bool:
         """One graph serves both."""
@@ -151,7 +156,8 @@ def _watched(held: dict[str, Any]) -> list[str]:
     return [*own, *(name for name in _TELLING if name in held)]
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
+    """The first is what `Attributes.copied` made of something, the second what that is now."""
     try:
         return one is other or bool(one == other)
     except (ValueError, TypeError, RuntimeError):

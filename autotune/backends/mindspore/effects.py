@@ -1,0 +1,134 @@
+"""What an untuned call of a Cell leaves behind that a graph would not: what it writes to its inputs, and to what the
+Cell holds besides Parameters and buffers.
+
+A graph sets Parameters and buffers at each call. Writes to a part of an input, to containers and to arrays are lost in
+it, without a trace in the Cell that was compiled (measured on MindSpore 2.10), so that only an untuned call shows
+them. One is looked at where the code of the model's author could write at all.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import mindspore as ms
+
+from autotune.backends.mindspore.attributes import Attributes, content_of, is_authors
+from autotune.backends.mindspore.regions import cells_of
+from autotune.backends.mindspore.state import REGISTERS, Snapshot, is_same
+from autotune.backends.mindspore.tensors import array_of
+from autotune.workload.regions import Region
+
+_WRITING = frozenset({"STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR", "STORE_GLOBAL"})
+_WRITERS = frozenset(
+    {
+        *("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "update", "setdefault"),
+        *("popitem", "add", "discard", "appendleft", "popleft", "extendleft", "setattr", "delattr", "itemset", "fill"),
+        *("__setattr__", "__setitem__", "__delitem__", "__iadd__", "copyto", "put", "index_put_"),
+    }
+)
+"""Names of functions and methods that write to what they are given."""
+_MAX_VALUES = 50_000
+
+
+class Effects:
+    """What one untuned call changes."""
+
+    def __init__(self, cells: dict[str, ms.nn.Cell], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the call. `cells`: the compiled ones, by their paths."""
+        self._cells = cells
+        self._before = Snapshot(*cells.values())
+        self._inputs = [*args, *kwargs.values()]
+        given = Attributes()
+        self._given = given.copied(self._inputs)
+        tensors = (each for each in given.tensors.values() if not isinstance(each, ms.Parameter))
+        arrays = (each for each in given.constants.values() if not isinstance(each, ms.Tensor))
+        self._contents = [(each, _content(each)) for each in (*tensors, *arrays)]
+
+    def found(self) -> str | None:
+        """After it: what has changed, in words."""
+        found = [] if self._inputs_hold() else ["its inputs"]
+        found += [f"{path}.{name}" if path else name for path, name in self._attributes()]
+        if not self._before.constants_hold():
+            found.append("a tensor or an array that it holds")
+        if not self._before.classes_hold():
+            found.append("an attribute of its class")
+        return ", ".join(found[:3]) or None
+
+    def _inputs_hold(self) -> bool:
+        return is_same(self._given, self._inputs) and all(_content(each) == then for each, then in self._contents)
+
+    def _attributes(self) -> Iterator[tuple[str, str]]:
+        for path, cell in self._cells.items():
+            yield from ((path, name) for name in self._before.changed(vars(cell)) if name not in REGISTERS)
+
+
+def effects_of(model: ms.nn.Cell, region: Region) -> Callable[[tuple[Any, ...], dict[str, Any]], Effects] | None:
+    """Looks at one call; None where no code of compiled Cells writes to anything that outlives a call. `region`: which
+    Cells are compiled."""
+    compiled = cells_of(model, region)
+    if not any(map(_writes, _functions(compiled))):
+        return None
+    within = {id(each) for cell in compiled for _, each in cell.cells_and_names()}
+    return partial(Effects, {path: each for path, each in model.cells_and_names() if id(each) in within})
+
+
+def _content(value: Any) -> bytes:
+    """Of a tensor or an array; NumPy has no bfloat16."""
+    return content_of(array_of(value) if isinstance(value, ms.Tensor) else value)
+
+
+def _writes(function: FunctionType) -> bool:
+    codes = [function.__code__]
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        if _WRITERS.intersection(code.co_names):
+            return True
+        if any(each.opname in _WRITING for each in dis.get_instructions(code)):
+            return True
+    return False
+
+
+def _functions(cells: Iterable[ms.nn.Cell]) -> Iterator[FunctionType]:
+    """Of the author's, as far as the Cells and the functions themselves lead to them; without `__init__`."""
+    known: dict[int, Any] = {}
+    values: list[Any] = [each for cell in cells for _, each in cell.cells_and_names()]
+    while values and len(known) < _MAX_VALUES:
+        value = values.pop()
+        if id(value) in known:
+            continue
+        known[id(value)] = value
+        if isinstance(value, FunctionType) and is_authors(value):
+            yield value
+        values += _parts(value)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What may lead to functions of the author's."""
+    for kinds, parts_of in _LEADING:
+        if isinstance(value, kinds):
+            return parts_of(value)
+    has_parts = isinstance(value, ms.nn.Cell) or is_authors(type(value))
+    return [type(value), *getattr(value, "__dict__", {}).values()] if has_parts else []
+
+
+def _named_in(function: FunctionType) -> list[Any]:
+    return [function.__globals__.get(name) for name in function.__code__.co_names] if is_authors(function) else []
+
+
+def _in_class(kind: type) -> list[Any]:
+    own = vars(kind).items() if is_authors(kind) else ()
+    return [*(each for name, each in own if name != "__init__"), *kind.__bases__]
+
+
+_LEADING: tuple[tuple[tuple[type, ...], Callable[[Any], Iterable[Any]]], ...] = (
+    ((FunctionType,), _named_in),
+    ((type,), _in_class),
+    ((MethodType, staticmethod, classmethod), lambda value: [value.__func__]),
+    ((property,), lambda value: [value.fget]),
+    ((list, tuple), lambda value: value),
+    ((dict,), lambda value: value.values()),
+)
