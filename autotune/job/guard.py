@@ -3,8 +3,8 @@
 The first call may find that the config does not compile here, or is not for these inputs; it can be checked against the
 untuned model. The next calls are timed, where the recorded latency is comparable: if they are slower than recorded, as
 many calls are made untuned, and the faster of the two stays. No call is made that the job did not ask for, except for
-the check. What happens to a call that fails: see `fallback`. Before all that, a model whose compiled calls may lose what
-an untuned one leaves behind (MindSpore) is called untuned once or twice, and looked at.
+the check. What happens to a call that fails: see `fallback`. Before all that, a model whose compiled calls may lose
+what an untuned one leaves behind (MindSpore) is called untuned once or twice: see `watch`.
 
 Rule of this file: going back is one assignment.
 """
@@ -113,7 +113,8 @@ class Guard:
             self._note_misfit(f"{misfit}; applied anyway")
         self._fell_back = False
         check = None if self._terms.check is None else self._terms.check.begin(args, kwargs)
-        result = self._settled(*args, **kwargs)
+        tuned = self._settled if self._watch is None else partial(self._watch.call_tuned, self._settled)
+        result = tuned(*args, **kwargs)
         if self._fell_back:
             return result
         if self._is_settling and check is not None:

@@ -1,4 +1,4 @@
-"""`Watch`: looks at a model's first untuned calls for what compiled ones would not leave behind."""
+"""`Watch`: looks at what a model's first calls leave behind, where compiled code may lose it, or add to it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NUM_WATCHED = 2
 
 
 class Watch:
-    """The config is given up where each of the calls leaves something behind. Once is no reason: a model may fill a
-    table at its first call."""
+    """The config is given up where each untuned call leaves something behind, and where the first tuned one does after
+    an untuned one did not. Once is no reason: a model may fill a table at its first call."""
 
     def __init__(self, effects: EffectsOf, fallback: Fallback) -> None:
         self.is_over = False
@@ -29,6 +29,14 @@ class Watch:
         effects = self._effects(args, kwargs)
         result = untuned(*args, **kwargs)
         self._note(effects.found())
+        return result
+
+    def call_tuned(self, tuned: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The first tuned call's result."""
+        effects = self._effects(args, kwargs)
+        result = tuned(*args, **kwargs)
+        if (found := effects.found()) is not None:
+            self._fallback.give_up(f"a compiled call changed {found}, which the model's own does not")
         return result
 
     def _note(self, found: str | None) -> None:

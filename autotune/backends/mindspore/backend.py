@@ -48,7 +48,6 @@ from autotune.measure.accuracy import WideType
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
-from autotune.workload.regions import Region
 from autotune.workload.workload import Device
 
 # `runtime.synchronize` and `hal.synchronize` come last: on CPU their first call returns at once (measured).
@@ -121,7 +120,7 @@ class MindSporeBackend(Backend):
         return apply(model, config, changes)
 
     def effects(self, model: Any, config: Config) -> EffectsOf | None:
-        return None if config["execution"] == "pynative" else effects_of(model, Region.of(config))
+        return effects_of(model, config)
 
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_settings(config)

@@ -75,7 +75,7 @@ class CallValues:
         return max(self._by_name, key=lambda name: len(self._by_name[name]))
 
     def _sentence(self) -> str:
-        return f"argument {self._changing!r} has had {MAX_VALUES} values by now, and MindSpore compiles for each further one"
+        return f"argument {self._changing!r} has had {MAX_VALUES} values, and MindSpore compiles for each further one"
 
     def _note(self, found: dict[str, Hashable]) -> None:
         for name, key in found.items():

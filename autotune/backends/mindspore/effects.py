@@ -1,15 +1,17 @@
 """What an untuned call of a Cell leaves behind that a graph would not: what it writes to its inputs, and to what the
 Cell holds besides Parameters and buffers.
 
-A graph sets Parameters and buffers at each call. Writes to a part of an input, to containers and to arrays are lost in
-it, without a trace in the Cell that was compiled (measured on MindSpore 2.10), so that only an untuned call shows
-them. One is looked at where the code of the model's author could write at all.
+A graph sets Parameters and buffers at each call; one that was captured from bytecode does not set Parameters either.
+Writes to a part of an input, to containers and to arrays are lost, without a trace in the Cell that was compiled
+(measured on MindSpore 2.10), so that only an untuned call shows them. One is looked at where the code of the model's
+author could write at all.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -20,6 +22,7 @@ from autotune.backends.mindspore.attributes import Attributes, content_of, is_au
 from autotune.backends.mindspore.regions import cells_of
 from autotune.backends.mindspore.state import REGISTERS, Snapshot, is_same
 from autotune.backends.mindspore.tensors import array_of
+from autotune.config import Config
 from autotune.workload.regions import Region
 
 _WRITING = frozenset({"STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR", "STORE_GLOBAL"})
@@ -27,19 +30,30 @@ _WRITERS = frozenset(
     {
         *("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "update", "setdefault"),
         *("popitem", "add", "discard", "appendleft", "popleft", "extendleft", "setattr", "delattr", "itemset", "fill"),
-        *("__setattr__", "__setitem__", "__delitem__", "__iadd__", "copyto", "put", "index_put_"),
+        *("__setattr__", "__setitem__", "__delitem__", "__iadd__", "copyto", "put"),
     }
 )
 """Names of functions and methods that write to what they are given."""
+_IN_PLACE = re.compile(r"\w*[^_]_")
+"""Methods of tensors such as `add_`."""
+_ASSIGNING = frozenset({"assign", "assign_add", "assign_sub", "assign_value", "set_data"})
 _MAX_VALUES = 50_000
 
 
 class Effects:
     """What one untuned call changes."""
 
-    def __init__(self, cells: dict[str, ms.nn.Cell], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the call. `cells`: the compiled ones, by their paths."""
+    def __init__(
+        self,
+        cells: dict[str, ms.nn.Cell],
+        parameters: list[ms.Parameter],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Before the call. `cells` are the compiled ones, by their paths, `parameters` those that a graph does not
+        set."""
         self._cells = cells
+        self._parameters = [(each, _content(each)) for each in parameters]
         self._before = Snapshot(*cells.values())
         self._inputs = [*args, *kwargs.values()]
         given = Attributes()
@@ -51,6 +65,7 @@ class Effects:
     def found(self) -> str | None:
         """After it: what has changed, in words."""
         found = [] if self._inputs_hold() else ["its inputs"]
+        found += [each.name for each, then in self._parameters if _content(each) != then]
         found += [f"{path}.{name}" if path else name for path, name in self._attributes()]
         if not self._before.constants_hold():
             found.append("a tensor or an array that it holds")
@@ -66,14 +81,19 @@ class Effects:
             yield from ((path, name) for name in self._before.changed(vars(cell)) if name not in REGISTERS)
 
 
-def effects_of(model: ms.nn.Cell, region: Region) -> Callable[[tuple[Any, ...], dict[str, Any]], Effects] | None:
-    """Looks at one call; None where no code of compiled Cells writes to anything that outlives a call. `region`: which
-    Cells are compiled."""
-    compiled = cells_of(model, region)
-    if not any(map(_writes, _functions(compiled))):
+def effects_of(model: ms.nn.Cell, config: Config) -> Callable[[tuple[Any, ...], dict[str, Any]], Effects] | None:
+    """Looks at one call; None where nothing is compiled, and where no code of compiled Cells writes to anything that
+    outlives a call."""
+    if config["execution"] == "pynative":
+        return None
+    compiled = cells_of(model, Region.of(config))
+    keeps_parameters = config.get("capture", "ast") == "ast"
+    writers = _WRITERS if keeps_parameters else _WRITERS | _ASSIGNING
+    if not any(_writes(each, writers) for each in _functions(compiled)):
         return None
     within = {id(each) for cell in compiled for _, each in cell.cells_and_names()}
-    return partial(Effects, {path: each for path, each in model.cells_and_names() if id(each) in within})
+    cells = {path: each for path, each in model.cells_and_names() if id(each) in within}
+    return partial(Effects, cells, [] if keeps_parameters else list(model.get_parameters()))
 
 
 def _content(value: Any) -> bytes:
@@ -81,15 +101,20 @@ def _content(value: Any) -> bytes:
     return content_of(array_of(value) if isinstance(value, ms.Tensor) else value)
 
 
-def _writes(function: FunctionType) -> bool:
+def _writes(function: FunctionType, writers: Set[str]) -> bool:
     codes = [function.__code__]
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-        if _WRITERS.intersection(code.co_names):
-            return True
-        if any(each.opname in _WRITING for each in dis.get_instructions(code)):
-            return True
-    return False
+    return any(
+        any(name in writers or _IN_PLACE.fullmatch(name) for name in code.co_names)
+        or any(map(_is_writing, dis.get_instructions(code)))
+        for code in codes
+    )
+
+
+def _is_writing(instruction: dis.Instruction) -> bool:
+    """`x += y` writes to a tensor `x`."""
+    return instruction.opname in _WRITING or (instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("="))
 
 
 def _functions(cells: Iterable[ms.nn.Cell]) -> Iterator[FunctionType]:

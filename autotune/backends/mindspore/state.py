@@ -13,7 +13,7 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore.attributes import Attributes, content_of
+from autotune.backends.mindspore.attributes import Attributes, content_of, is_authors
 from autotune.backends.mindspore.moved_names import first
 
 _place_of = getattr(first("mindspore._c_expression:TensorPy"), "_data_ptr", ms.Tensor.data_ptr)
@@ -48,9 +48,17 @@ def initialise(model: ms.nn.Cell) -> None:
 
 
 def attributes_of(cell: ms.nn.Cell) -> dict[str, Any]:
-    """What a call can change in a Cell and a graph takes for constant, its Parameters and buffers besides."""
+    """What a call can change in a Cell and a graph takes for constant, its Parameters and buffers besides; and what its
+    author's classes hold, by names that no attribute has."""
     held = vars(cell)
-    return {name: held[name] for name in _watched(held)}
+    of_classes = {
+        f"{kind.__qualname__}.{name}": value
+        for kind in type(cell).__mro__
+        if is_authors(kind)
+        for name, value in vars(kind).items()
+        if not name.startswith("__") and not callable(value) and not hasattr(value, "__get__")
+    }
+    return {**of_classes, **{name: held[name] for name in _watched(held)}}
 
 
 class Snapshot:
