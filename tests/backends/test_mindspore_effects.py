@@ -340,7 +340,7 @@ def test_some_of_it(some):
     assert {name: differs for name, (_, differs) in some["differs"].items()} == {
         "Quiet": False, "List": True, "Item": True, "All": True
     }  # fmt: skip
-    assert {name: some[f"jit {name}"]["wrong"] for name in SOME} == dict.fromkeys(SOME, [])
+    assert {name: some[f"jit {name}"]["wrong"] for name in SOME} == {name: [] for name in SOME}
     states = {name: some[f"jit {name}"]["state"] for name in SOME}
     assert states == {"Quiet": "tuned", "List": "untuned", "Item": "untuned", "All": "untuned"}
     assert "each call sets" in some["alone"]["All"][1]
