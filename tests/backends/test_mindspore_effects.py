@@ -253,6 +253,9 @@ class Outer(nn.Cell):
     def construct(self, x, step):
         return self.inner(x, step)
 
+def others(config, kind, made, num_calls=20):
+    return numbers(config, (made(n) for n in range(num_calls)), kind)
+
 def numbers(config, values, kind=Scaled):
     cell, untuned = pair(kind)
     call, compiled, recorder = guarded(cell, config)
@@ -265,13 +268,59 @@ def numbers(config, values, kind=Scaled):
     return {"worst": worst, "state": recorder.state, "graphs": made,
             "events": [each.message for each in recorder.events]}
 
+class Several(Base):
+    def construct(self, x, others):
+        y = self.body(x)
+        for each in others:
+            y = y + each
+        return y
+
+class Named(Base):
+    def construct(self, x, others):
+        return self.body(x) + others["one"]["two"]
+
+class Array(Base):
+    def construct(self, x, array):
+        return self.body(x) + ms.Tensor(array)
+
+class Setting:
+    def __init__(self):
+        self.scale = 0
+
+class Settled(Base):
+    def construct(self, x, setting):
+        return self.body(x) * setting.scale
+
+def grown(array):
+    array += 1
+    return array
+
+def increased(setting):
+    setting.scale += 1
+    return setting
+
+def filled(tensor, n):
+    tensor[0] = float(n)
+    return tensor
+
+array, setting, tensor = np.zeros((3, 4), np.float32), Setting(), batch(1)
+OTHERS = {
+    "list": (Several, lambda n: [batch(n), batch(n + 1)]),
+    "tuple": (Several, lambda n: (batch(n), batch(n + 1))),
+    "dict": (Named, lambda n: {"one": {"two": batch(n)}}),
+    "numbers": (Several, lambda n: [n, 1.0]),
+    "mixed": (Several, lambda n: (filled(tensor, n), 1.0)),
+    "array": (Array, lambda n: grown(array)),
+    "object": (Settled, lambda n: increased(setting)),
+    "constants": (Several, lambda n: (2.0, 1.0)),
+}
 ms.set_context(runtime_num_threads=1)
 ms.set_context(mode=ms.PYNATIVE_MODE)
 backend = MindSporeBackend()
 Quiet()(batch(0)).asnumpy()
-QUIET = {Quiet, Assigned, Table}
+NOT_LEAVING = (Base, Scaled, Outer, Several, Named, Array, Settled)
 KINDS = [each for each in list(globals().values())
-         if isinstance(each, type) and issubclass(each, nn.Cell) and each not in (Base, Scaled, Outer)]
+         if isinstance(each, type) and issubclass(each, nn.Cell) and each not in NOT_LEAVING]
 WAYS = {
     "jit": {"execution": "jit", "capture": "ast", "jit_level": "O0"},
     "graph": {"execution": "graph", "jit_level": "O0"},
@@ -295,6 +344,9 @@ for way in ways:
     if names == [""]:
         found[f"{way} epochs"] = numbers(region, [n // 5 for n in range(40)], kind)
         found[f"{way} mutable"] = numbers(region, map(ms.mutable, range(1, 20)), kind)
+        for name, (taking, made) in OTHERS.items():
+            if way != "region":
+                found[f"{way} {name}"] = others(WAYS[way], taking, made)
         found[f"{way} turns"] = numbers(region, [True, 1, 1.0, 2, 3] * 5, kind)
 print("\\n" + json.dumps(found), flush=True)
 os._exit(0)
@@ -436,6 +488,38 @@ def test_few_values_stay_compiled(found, way, values):
     assert job["worst"] < 1e-5
     assert (job["state"], job["events"]) == ("tuned", [])
     assert 0 < job["graphs"] <= {"epochs": 8, "turns": 5, "mutable": 1}[values]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["jit", "graph"])
+@pytest.mark.parametrize("name", ["list", "tuple", "dict", "constants"])
+def test_containers_of_tensors_have_one_graph(found, way, name):
+    """By itself MindSpore compiles for each of them."""
+    job = found[f"{way} {name}"]
+    assert job["worst"] < 1e-5
+    assert (job["state"], job["events"]) == ("tuned", [])
+    assert job["graphs"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["jit", "graph"])
+@pytest.mark.parametrize("name", ["mixed", "array", "object"])
+def test_what_a_graph_has_as_a_constant_is_not_stale(found, way, name):
+    """A tensor beside numbers, an array or an object, which is changed between calls: such calls are untuned."""
+    job = found[f"{way} {name}"]
+    assert job["worst"] < 1e-5
+    assert job["graphs"] <= 8
+    assert len(job["events"]) in (1, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["jit", "graph"])
+def test_a_list_of_numbers_gives_the_config_up(found, way):
+    """MindSpore compiles for each list, at each call."""
+    job = found[f"{way} numbers"]
+    assert job["worst"] < 1e-5
+    assert job["state"] == "untuned"
+    assert job["graphs"] <= 8
 
 
 def require_given_up(job):

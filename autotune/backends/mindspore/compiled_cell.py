@@ -46,7 +46,9 @@ class CompiledCell:
         self._inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._states: list[_State] = []
         self._num_made = 0
-        self._values = CallValues(model) if _compiles_whole(arguments) else None
+        self._values = (
+            CallValues(model, by_identity=_goes_by_identity(arguments)) if _compiles_whole(arguments) else None
+        )
         self._set_last: list[str] = []
         """What the latest call has set in compiled Cells."""
         self._refusal: str | None = None
@@ -76,7 +78,9 @@ class CompiledCell:
                 self._warn_once(problem)
                 return type(self._model).__call__(self._model, *args, **kwargs)
             if self._values is not None:
-                self._values.require(args, kwargs)
+                args, kwargs = self._values.given(args, kwargs)
+                if (refusal := self._values.refusal(args, kwargs)) is not None:
+                    raise refusal
             result, left = self._current.call(args, kwargs)
             self._after(left)
             return result
@@ -160,7 +164,8 @@ class _State:
             # `ms.jit(cell)` is a bound method. As the shadow's own `construct` it shows which Cells are compiled.
             for each in cells_of(self.cell, arguments.region):
                 compiled = jitted(each, arguments)
-                each.construct = compiled if arguments.region.is_whole else bounded(each, compiled, warn)
+                is_inner, by_identity = not arguments.region.is_whole, _goes_by_identity(arguments)
+                each.construct = bounded(each, compiled, warn, by_identity=by_identity) if is_inner else compiled
         elif arguments.jit_config:
             self.cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
         self._call = Compiling(_entry(self.cell, arguments), arguments.compiling)
@@ -178,6 +183,11 @@ class _State:
 
 def _compiles_whole(arguments: CompileArguments) -> bool:
     return arguments.whole_graph or (arguments.jit is not None and arguments.region.is_whole)
+
+
+def _goes_by_identity(arguments: CompileArguments) -> bool:
+    """See `call_values`."""
+    return arguments.jit is None or arguments.jit.get("capture_mode", arguments.jit.get("mode")) in ("ast", "PSJit")
 
 
 def _compiled_parts(model: ms.nn.Cell, arguments: CompileArguments) -> list[str]:

@@ -18,10 +18,10 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore.attributes import Attributes, content_of, is_authors
+from autotune.backends.mindspore.attributes import is_authors
+from autotune.backends.mindspore.content import Content, bytes_of
 from autotune.backends.mindspore.regions import cells_of
-from autotune.backends.mindspore.state import REGISTERS, Snapshot, is_same
-from autotune.backends.mindspore.tensors import array_of
+from autotune.backends.mindspore.state import REGISTERS, Snapshot
 from autotune.config import Config
 from autotune.workload.regions import Region
 
@@ -53,28 +53,20 @@ class Effects:
         """Before the call. `cells` are the compiled ones, by their paths, `parameters` those that a graph does not
         set."""
         self._cells = cells
-        self._parameters = [(each, _content(each)) for each in parameters]
+        self._parameters = [(each, bytes_of(each)) for each in parameters]
         self._before = Snapshot(*cells.values())
-        self._inputs = [*args, *kwargs.values()]
-        given = Attributes()
-        self._given = given.copied(self._inputs)
-        tensors = (each for each in given.tensors.values() if not isinstance(each, ms.Parameter))
-        arrays = (each for each in given.constants.values() if not isinstance(each, ms.Tensor))
-        self._contents = [(each, _content(each)) for each in (*tensors, *arrays)]
+        self._inputs = Content([*args, *kwargs.values()])
 
     def found(self) -> str | None:
         """After it: what has changed, in words."""
-        found = [] if self._inputs_hold() else ["its inputs"]
-        found += [each.name for each, then in self._parameters if _content(each) != then]
+        found = [] if self._inputs.holds() else ["its inputs"]
+        found += [each.name for each, then in self._parameters if bytes_of(each) != then]
         found += [f"{path}.{name}" if path else name for path, name in self._attributes()]
         if not self._before.constants_hold():
             found.append("a tensor or an array that it holds")
         if not self._before.classes_hold():
             found.append("an attribute of its class")
         return ", ".join(found[:3]) or None
-
-    def _inputs_hold(self) -> bool:
-        return is_same(self._given, self._inputs) and all(_content(each) == then for each, then in self._contents)
 
     def _attributes(self) -> Iterator[tuple[str, str]]:
         for path, cell in self._cells.items():
@@ -94,11 +86,6 @@ def effects_of(model: ms.nn.Cell, config: Config) -> Callable[[tuple[Any, ...], 
     within = {id(each) for cell in compiled for _, each in cell.cells_and_names()}
     cells = {path: each for path, each in model.cells_and_names() if id(each) in within}
     return partial(Effects, cells, [] if keeps_parameters else list(model.get_parameters()))
-
-
-def _content(value: Any) -> bytes:
-    """Of a tensor or an array; NumPy has no bfloat16."""
-    return content_of(array_of(value) if isinstance(value, ms.Tensor) else value)
 
 
 def _writes(function: FunctionType, writers: Set[str]) -> bool:
