@@ -94,7 +94,8 @@ class CallValues:
             self._refused.add(values)
         name = max(self._by_name, key=lambda name: len(self._by_name[name]))
         return UnsuitableCallError(
-            f"argument {name!r} has had {MAX_VALUES} values, and MindSpore compiles for each further one",
+            f"argument {name!r} has had {MAX_VALUES} values (a list is another one at each call), and MindSpore "
+            "compiles for each further one",
             tip=f"give {name!r} as a Tensor, or as mindspore.mutable({name})",
             lasting=len(self._refused) >= MAX_VALUES,
         )

@@ -38,6 +38,7 @@ _IN_PLACE = re.compile(r"\w*[^_]_")
 """Methods of tensors such as `add_`."""
 _ASSIGNING = frozenset({"assign", "assign_add", "assign_sub", "assign_value", "set_data"})
 _MAX_VALUES = 50_000
+"""Values that are looked at for functions of the author's."""
 
 
 class Effects:
