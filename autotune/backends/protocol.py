@@ -61,6 +61,17 @@ class DeviceReport:
     """Device -> what keeps it from being a study's alone, in words: other processes, or a mode that lets one in."""
 
 
+class Effects(Protocol):
+    """One call, as it is looked at from before it."""
+
+    def found(self) -> str | None:
+        """After the call: what it has left behind that a compiled one would not, in words."""
+
+
+EffectsOf = Callable[[tuple[Any, ...], dict[str, Any]], Effects]
+"""Begins to look at a call with these arguments."""
+
+
 class Backend(Protocol):
     """One framework. Every method runs in the process that owns the model; none starts a process.
 
@@ -135,6 +146,12 @@ class Backend(Protocol):
         UnsuitableCallError for a call that must be made untuned. Raises InvalidConfigError for a setting that the
         installed release does not take.
         """
+
+    def effects(self, model: Any, config: Config) -> EffectsOf | None:
+        """How to find out, from an untuned call, whether the model leaves something behind that its compiled calls
+        would not. None where compiled calls leave what untuned ones do, or the code of the model writes to nothing that
+        outlives a call."""
+        return None
 
     def calls_until_compiled(self, model: Any, config: Config) -> int:
         """Calls of one shape after which nothing more is compiled, captured or recorded for it."""

@@ -211,7 +211,9 @@ class Application:
             return None
         ledger = Ledger(limits, _expected(tuned), warmup_calls=backend.warmup_calls, evicts=versions.gives_back)
         check = terms.check if self._policy.check else None
-        adaptive = AdaptiveModel(backend, versions, ledger, fallback, self._recorder, check=check)
+        adaptive = AdaptiveModel(
+            backend, versions, ledger, fallback, self._recorder, check=check, effects=terms.effects
+        )
         self._recorder.adaptive = weakly(partial(_decisions, ledger), fallback)
         return adaptive
 
@@ -276,6 +278,7 @@ class Application:
             check=check if self._policy.check or unchecked_caches else None,
             latency_s=tuned.evidence.best.latency_s.p50 if is_comparable else None,
             margin=self._policy.margin or MARGIN,
+            effects=None if self._recipe else backend.effects(self._model, ConfigParts.of(tuned.config).settings),
         )
 
     def _misfit(self, tuned: TunedConfig, backend: Backend, arguments: Arguments) -> str | None:

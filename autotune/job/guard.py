@@ -3,7 +3,8 @@
 The first call may find that the config does not compile here, or is not for these inputs; it can be checked against the
 untuned model. The next calls are timed, where the recorded latency is comparable: if they are slower than recorded, as
 many calls are made untuned, and the faster of the two stays. No call is made that the job did not ask for, except for
-the check. What happens to a call that fails: see `fallback`.
+the check. What happens to a call that fails: see `fallback`. Before all that, a model whose compiled calls may lose
+what an untuned one leaves behind (MindSpore) is called untuned once or twice: see `watch`.
 
 Rule of this file: going back is one assignment.
 """
@@ -20,16 +21,19 @@ from functools import partial
 from typing import Any
 
 from autotune.apply.warm_start import WarmStart
-from autotune.backends.protocol import Backend
+from autotune.backends.protocol import Backend, EffectsOf
 from autotune.errors import InputError, quoted
 from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.interruption import raise_interruption
 from autotune.job.output_check import Finding, OutputCheck
 from autotune.job.stats import StatsRecorder
+from autotune.job.watch import Watch
 from autotune.workload.arguments import Arguments
 
 NUM_TIMED = 10
 """Calls that are timed, after the framework's own warm-up."""
+MAX_LEFT_OUT = 200
+"""Calls with other inputs than the measured ones, or that were made untuned, after which nothing more is timed."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class GuardTerms:
     """Recorded median latency; None: the job's calls cannot be compared with it, as under traffic."""
     margin: float
     """Times the recorded latency that the first calls may take."""
+    effects: EffectsOf | None = None
+    """How to look at a call that may leave behind what a tuned one would not; None: there is nothing to look for."""
 
 
 class Guard:
@@ -70,13 +76,15 @@ class Guard:
         self._terms = terms
         self._recorder = recorder
         self._seconds: list[float] = []
+        self._num_left_out = 0
         self._fell_back = False
         """The last call while settling was made untuned, since the tuned model refused it or failed."""
         self._tuned_s = 0.0
         self._untuned_s: float | None = None
         """Median of the untuned turn, once there was one."""
         self._call: Callable[..., Any] = self._settling
-        self._phase: _Phase = self._first
+        self._watch = None if terms.effects is None else Watch(terms.effects, fallback)
+        self._phase: _Phase = self._first if self._watch is None else self._watched
         fallback.leave_tuned = partial(self._send_calls_to, self._untuned)
         recorder.state = "settling"
 
@@ -88,6 +96,14 @@ class Guard:
         with self._fallback.lock:
             return self._phase(args, kwargs)
 
+    def _watched(self, args: _Args, kwargs: _Kwargs) -> Any:
+        """Untuned calls, until it is known that tuned ones lose nothing of what they leave behind."""
+        assert self._watch is not None
+        result = self._watch.call(self._untuned, *args, **kwargs)
+        if self._is_settling and self._watch.is_over:
+            self._phase = self._first
+        return result
+
     def _first(self, args: _Args, kwargs: _Kwargs) -> Any:
         """Calls up to the first that the config is for."""
         misfit = self._misfit(args, kwargs)
@@ -97,7 +113,8 @@ class Guard:
             self._note_misfit(f"{misfit}; applied anyway")
         self._fell_back = False
         check = None if self._terms.check is None else self._terms.check.begin(args, kwargs)
-        result = self._settled(*args, **kwargs)
+        tuned = self._settled if self._watch is None else partial(self._watch.call_tuned, self._settled)
+        result = tuned(*args, **kwargs)
         if self._fell_back:
             return result
         if self._is_settling and check is not None:
@@ -180,11 +197,19 @@ class Guard:
         self._backend.synchronise()
         if fits and not self._fell_back:
             self._seconds.append(time.perf_counter() - start)
+        else:
+            self._note_left_out()
         if len(self._seconds) < self._backend.warmup_calls + NUM_TIMED:
             return result, None
         median_s = statistics.median(self._seconds[-NUM_TIMED:])
         self._seconds.clear()
         return result, median_s
+
+    def _note_left_out(self) -> None:
+        """A job of other inputs than the measured ones does not settle for ever: what was promised is not for them."""
+        self._num_left_out += 1
+        if self._is_settling and self._num_left_out >= MAX_LEFT_OUT:
+            self._settle()
 
     @property
     def _is_settling(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import sys
 from argparse import Namespace
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +64,7 @@ class Attributes:
             self._note_array(value)
         elif isinstance(value, ms.nn.Cell):
             self._note_cell(value)
-        elif isinstance(value, (dict, list, tuple)):
+        elif isinstance(value, (dict, list, tuple, deque)):
             return self._container(value, depth)
         elif isinstance(value, set):
             return value.copy()
@@ -76,7 +77,7 @@ class Attributes:
     def note_class(self, kind: type, depth: int = 0) -> None:
         """It and those it inherits from."""
         for each in kind.__mro__:
-            if _is_authors(each) and each not in self.classes and self._has_room(len(vars(each)), depth):
+            if is_authors(each) and each not in self.classes and self._has_room(len(vars(each)), depth):
                 self.classes[each] = held = dict(vars(each))
                 held.update(
                     (name, self.copied(value, depth + 1)) for name, value in vars(each).items() if name[:2] != "__"
@@ -90,7 +91,9 @@ class Attributes:
             copy: Any = {name: self.copied(each, depth + 1) for name, each in dict(value).items()}
         else:
             copy = [self.copied(each, depth + 1) for each in tuple(value)]
-            if isinstance(value, tuple):
+            if isinstance(value, deque):
+                copy = deque(copy)
+            elif isinstance(value, tuple):
                 # A tuple of what cannot change is equal to itself at once.
                 copy = value if all(one is other for one, other in zip(copy, value, strict=True)) else tuple(copy)
         self._open.remove(id(value))
@@ -147,11 +150,12 @@ class _Held:
 
 def _has_attributes(value: Any) -> bool:
     """Of its author's: enumerations have none, and those of primitives are MindSpore's."""
-    is_authors = _is_authors(type(value)) and not isinstance(value, (enum.Enum, ms.ops.Primitive))
-    return is_authors or isinstance(value, (SimpleNamespace, Namespace))
+    has_authors_class = is_authors(type(value)) and not isinstance(value, (enum.Enum, ms.ops.Primitive))
+    return has_authors_class or isinstance(value, (SimpleNamespace, Namespace))
 
 
-def _is_authors(kind: type) -> bool:
+def is_authors(kind: Any) -> bool:
+    """A class or a function that is neither Python's, NumPy's nor MindSpore's."""
     return str(kind.__module__).partition(".")[0] not in _NOT_AUTHORS
 
 

@@ -30,6 +30,7 @@ from autotune.backends.mindspore.capabilities import (
     compiled_cell,
 )
 from autotune.backends.mindspore.counters import diagnose
+from autotune.backends.mindspore.effects import effects_of
 from autotune.backends.mindspore.fingerprint import program
 from autotune.backends.mindspore.kernel_dump import dump_variables
 from autotune.backends.mindspore.knobs import TARGETS
@@ -38,7 +39,7 @@ from autotune.backends.mindspore.per_shape import versions
 from autotune.backends.mindspore.profile import profile
 from autotune.backends.mindspore.state import attributes_of
 from autotune.backends.mindspore.tensors import array_of
-from autotune.backends.protocol import Backend, DeviceReport, attributes_in_classes, python_random_state
+from autotune.backends.protocol import Backend, DeviceReport, EffectsOf, python_random_state
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.environment import package_version
@@ -65,9 +66,6 @@ _DROPOUTS = tuple(
     for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "DropoutExt", "Dropout2dExt")
     if (found := first(f"mindspore.nn:{name}")) is not None
 )
-
-_OF_CELLS = frozenset(attributes_in_classes(ms.nn.Cell))
-"""What MindSpore keeps in its own class, such as the number of Cells."""
 
 _INSTALL = "https://www.mindspore.cn/install/en"
 
@@ -121,6 +119,9 @@ class MindSporeBackend(Backend):
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         return apply(model, config, changes)
 
+    def effects(self, model: Any, config: Config) -> EffectsOf | None:
+        return effects_of(model, config)
+
     def process_settings(self, config: Config) -> tuple[str, ...]:
         return process_settings(config)
 
@@ -148,10 +149,7 @@ class MindSporeBackend(Backend):
         return ms.Tensor(np.ascontiguousarray(array), dtype=original.dtype)
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
-        if not isinstance(value, ms.nn.Cell):
-            return super().attributes(value)
-        in_classes = attributes_in_classes(type(value)).items()
-        return {**{name: each for name, each in in_classes if name not in _OF_CELLS}, **attributes_of(value)}
+        return attributes_of(value) if isinstance(value, ms.nn.Cell) else super().attributes(value)
 
     def spec(self, value: Any) -> TensorSpec | None:
         return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype)) if isinstance(value, ms.Tensor) else None

@@ -8,8 +8,9 @@ from typing import Any
 import mindspore as ms
 
 from autotune.backends.mindspore.compiled_cell import note_compiled
+from autotune.backends.mindspore.mirror import Mirror
 from autotune.backends.mindspore.proxy import copy_cells
-from autotune.backends.mindspore.state import REGISTERS, Snapshot, initialise
+from autotune.backends.mindspore.state import Snapshot, initialise
 from autotune.errors import UnsuitableCallError
 
 
@@ -25,19 +26,19 @@ class CellCopy:
         copies: dict[int, ms.nn.Cell] = {}
         self.model = copy_cells(model, copies)
         self._original = model
-        self._held = [(vars(each), vars(copies[id(each)])) for _, each in model.cells_and_names()]
+        self._mirror = Mirror(model, copies)
         self._seen = Snapshot(model)
-        self._rewritten: Snapshot | None = None
 
     def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
         note_compiled(self._original, step)
 
         def called(*args: Any, **kwargs: Any) -> Any:
             self._require_the_same()
-            try:
-                return step(*args, **kwargs)
-            finally:
-                self._bring_back()
+            self._mirror.begin()  # What a variant is made of was put into the copy before.
+            result = step(*args, **kwargs)
+            if self._mirror.bring_back():
+                self._seen = Snapshot(self._original)
+            return result
 
         return called
 
@@ -50,15 +51,3 @@ class CellCopy:
                     tip="apply the config again once the model is as it is to be used",
                 )
             self._seen = now
-        if self._rewritten is None:
-            self._rewritten = Snapshot(self.model)
-
-    def _bring_back(self) -> None:
-        """Attributes that a call has set in the copy are set in the job's Cells."""
-        if self._rewritten is None or self._rewritten.attributes_hold():
-            return
-        for original, held in self._held:
-            for name in self._rewritten.changed(held):
-                if name not in REGISTERS:
-                    original[name] = held[name]
-        self._rewritten, self._seen = Snapshot(self.model), Snapshot(self._original)

@@ -1,7 +1,9 @@
 """`CompiledCell`: a Cell under a config, as a callable beside it. The job's own Cell stays as it is.
 
 Each state of the Cell in which it is called (modes, attributes, the memory of its weights) has a graph of its own, made
-at the first call in it. "Measured" means: on MindSpore 2.10.0, CPU, Linux x86-64.
+at the first call in it. What a call sets in Cells that run in Python is set in the job's Cells after it; what it sets
+in compiled ones, a graph does not set again, so that calls which do so each time are made untuned
+(docs/decisions/0049-what-a-compiled-cell-leaves-behind.md). "Measured" means: on MindSpore 2.10.0, CPU, Linux x86-64.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from typing import Any
 
 import mindspore as ms
 
+from autotune.backends.mindspore.call_values import CallValues, bounded, call_key
 from autotune.backends.mindspore.knobs import CompileArguments
+from autotune.backends.mindspore.mirror import Mirror
 from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.proxy import copy_cells
 from autotune.backends.mindspore.regions import cells_of
 from autotune.backends.mindspore.state import Snapshot, initialise
+from autotune.errors import UnsuitableCallError
 
 _log = logging.getLogger("autotune")
 _LOCK = threading.RLock()
@@ -41,6 +46,13 @@ class CompiledCell:
         self._inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._states: list[_State] = []
         self._num_made = 0
+        self._values = (
+            CallValues(model, by_identity=_goes_by_identity(arguments)) if _compiles_whole(arguments) else None
+        )
+        self._set_last: list[str] = []
+        """What the latest call has set in compiled Cells."""
+        self._refusal: str | None = None
+        """Why calls are untuned for good."""
         self._warned: set[str] = set()
         self._current = self._made()
         _NEWEST[id(model)] = self
@@ -59,11 +71,32 @@ class CompiledCell:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with _LOCK:
             _CALLERS.add(threading.get_ident())
+            if self._refusal is not None:
+                raise UnsuitableCallError(self._refusal, lasting=True)
             problem = self._follow()
-            if problem is None:
-                return self._current.call(args, kwargs)
-            self._warn_once(problem)
-            return type(self._model).__call__(self._model, *args, **kwargs)
+            if problem is not None:
+                self._warn_once(problem)
+                return type(self._model).__call__(self._model, *args, **kwargs)
+            if self._values is not None:
+                args, kwargs = self._values.given(args, kwargs)
+                if (refusal := self._values.refusal(args, kwargs)) is not None:
+                    raise refusal
+            result, left = self._current.call(args, kwargs)
+            self._after(left)
+            return result
+
+    def _after(self, left: list[str]) -> None:
+        """What the call has set is in the job's Cells by now. A compiled Cell may set something once, such as a table
+        that is filled at need: the next call is compiled for the Cell as it is then."""
+        compiled = [name for name in left if self._current.compiles(name)]
+        if compiled and self._set_last:
+            self._refusal = (
+                f"each call sets {', '.join(compiled[:3])} in the {type(self._model).__name__}, which a compiled graph "
+                "does only when it is made"
+            )
+        elif left and not compiled:
+            self._current.seen = Snapshot(self._model)
+        self._set_last = compiled
 
     def _follow(self) -> str | None:
         """Make `_current` what the Cell is now; or say why this call is left untuned."""
@@ -87,7 +120,7 @@ class CompiledCell:
 
     def _made(self) -> _State:
         initialise(self._model)
-        state = _State(self._model, self._arguments)
+        state = _State(self._model, self._arguments, self._warn_once)
         if self._inputs is not None:
             state.cell.set_inputs(*self._inputs[0], **self._inputs[1])
         self._states.append(state)
@@ -117,9 +150,12 @@ def note_compiled(model: ms.nn.Cell, cell: ms.nn.Cell) -> None:
 class _State:
     """A shadow of the Cell as it was at one moment, compiled."""
 
-    def __init__(self, model: ms.nn.Cell, arguments: CompileArguments) -> None:
+    def __init__(self, model: ms.nn.Cell, arguments: CompileArguments, warn: Callable[[str], None]) -> None:
         self.seen = Snapshot(model)
-        self.cell = copy_cells(model)
+        copies: dict[int, ms.nn.Cell] = {}
+        self.cell = copy_cells(model, copies)
+        self._mirror = Mirror(model, copies)
+        self._compiled = _compiled_parts(model, arguments)
         if arguments.mixed_precision is not None:
             level, dtype = arguments.mixed_precision
             # O2 and O3 put a Cell around it.
@@ -127,13 +163,41 @@ class _State:
         if arguments.jit is not None:
             # `ms.jit(cell)` is a bound method. As the shadow's own `construct` it shows which Cells are compiled.
             for each in cells_of(self.cell, arguments.region):
-                each.construct = jitted(each, arguments)
+                compiled = jitted(each, arguments)
+                is_inner, by_identity = not arguments.region.is_whole, _goes_by_identity(arguments)
+                each.construct = bounded(each, compiled, warn, by_identity=by_identity) if is_inner else compiled
         elif arguments.jit_config:
             self.cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
         self._call = Compiling(_entry(self.cell, arguments), arguments.compiling)
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._call(*args, **kwargs)
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[str]]:
+        """Returns the result, and what the call has set in Cells."""
+        self._mirror.begin()
+        result = self._call(*args, **kwargs)
+        return result, self._mirror.bring_back()
+
+    def compiles(self, name: str) -> bool:
+        """An attribute, given with its Cell's path, is set by compiled code."""
+        return any(name.startswith(prefix) for prefix in self._compiled)
+
+
+def _compiles_whole(arguments: CompileArguments) -> bool:
+    return arguments.whole_graph or (arguments.jit is not None and arguments.region.is_whole)
+
+
+def _goes_by_identity(arguments: CompileArguments) -> bool:
+    """See `call_values`."""
+    return arguments.jit is None or arguments.jit.get("capture_mode", arguments.jit.get("mode")) in ("ast", "PSJit")
+
+
+def _compiled_parts(model: ms.nn.Cell, arguments: CompileArguments) -> list[str]:
+    """Beginnings of the names of what lies in compiled Cells."""
+    if _compiles_whole(arguments):
+        return [""]
+    if arguments.jit is None:
+        return []
+    compiled = {id(each) for each in cells_of(model, arguments.region)}
+    return [f"{path}." for path, each in model.cells_and_names() if id(each) in compiled]
 
 
 def _entry(cell: ms.nn.Cell, arguments: CompileArguments) -> Callable[..., Any]:
@@ -210,15 +274,3 @@ def context_settings(settings: dict[str, Any]) -> Iterator[None]:
 def records_gradients() -> bool:
     """PyNative records what is called, to take gradients of it."""
     return bool(_PYNATIVE is not None and _PYNATIVE.requires_grad())
-
-
-def call_key(value: Any) -> Hashable:
-    """Equal for arguments that MindSpore has one graph for: shapes and types of tensors, values of what is none."""
-    if isinstance(value, ms.Tensor):
-        return (tuple(value.shape), value.dtype)
-    if isinstance(value, (tuple, list)):
-        return (type(value), *map(call_key, value))
-    if isinstance(value, dict):
-        return tuple((name, call_key(each)) for name, each in value.items())
-    kind: Any = type(value)
-    return (kind, value) if isinstance(value, (bool, int, float, str, type(None))) else kind

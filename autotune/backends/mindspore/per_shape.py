@@ -12,7 +12,8 @@ from typing import Any
 import mindspore as ms
 
 from autotune.backends.mindspore.apply import prepare
-from autotune.backends.mindspore.compiled_cell import CompiledCell, call_key
+from autotune.backends.mindspore.call_values import call_key
+from autotune.backends.mindspore.compiled_cell import CompiledCell
 from autotune.backends.mindspore.knobs import CompileArguments
 from autotune.backends.undo import UndoLog
 from autotune.config import Config

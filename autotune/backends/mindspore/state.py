@@ -13,7 +13,7 @@ from typing import Any
 
 import mindspore as ms
 
-from autotune.backends.mindspore.attributes import Attributes, content_of
+from autotune.backends.mindspore.attributes import Attributes, content_of, is_authors
 from autotune.backends.mindspore.moved_names import first
 
 _place_of = getattr(first("mindspore._c_expression:TensorPy"), "_data_ptr", ms.Tensor.data_ptr)
@@ -32,7 +32,10 @@ REGISTERS = ("_cells", "_params", "_buffers")
 _TELLING = ("training", *REGISTERS, "mixed_precision_type", "_amp_level", "_recompute_cell")
 _OF_ANY_CELL = frozenset(vars(ms.nn.Cell()))
 _BOOKKEEPING = frozenset(
-    {"__compile_cell_hook__", "__parse_method__", "_mutable_flags", "sequence_modified", "_cell_init_args"}
+    {
+        *("__compile_cell_hook__", "__parse_method__", "_mutable_flags", "sequence_modified", "_cell_init_args"),
+        "current_phase",
+    }
 )
 """What calls and compilations leave in a Cell besides."""
 
@@ -45,9 +48,17 @@ def initialise(model: ms.nn.Cell) -> None:
 
 
 def attributes_of(cell: ms.nn.Cell) -> dict[str, Any]:
-    """What a call can change in a Cell and a graph takes for constant, its Parameters and buffers besides."""
+    """What a call can change in a Cell and a graph takes for constant, its Parameters and buffers besides; and what its
+    author's classes hold, by names that no attribute has."""
     held = vars(cell)
-    return {name: held[name] for name in _watched(held)}
+    of_classes = {
+        f"{kind.__qualname__}.{name}": value
+        for kind in type(cell).__mro__
+        if is_authors(kind)
+        for name, value in vars(kind).items()
+        if not name.startswith("__") and not callable(value) and not hasattr(value, "__get__")
+    }
+    return {**of_classes, **{name: held[name] for name in _watched(held)}}
 
 
 class Snapshot:
@@ -103,19 +114,27 @@ class Snapshot:
             return False  # One is gone; or two tensors, which cannot be compared, so they are not one.
 
     def changed(self, held: dict[str, Any]) -> list[str]:
-        """Of the attributes of one Cell: those that are others now."""
+        """Of the attributes of one Cell: those that are others now, are new or are gone."""
         number = next((n for n, each in enumerate(self._held) if each is held), None)
         if number is None:
             return []
         before = dict(zip(self._names[number], self._seen[number], strict=True))
-        return [name for name, value in before.items() if not _is_same(value, held.get(name))]
+        names = dict.fromkeys([*before, *_watched(held)])
+        return [
+            name for name in names if name not in before or name not in held or not is_same(before[name], held[name])
+        ]
 
     def tensors_hold(self) -> bool:
         """Weights and buffers lie where they did, and constants have the values that they had."""
-        return (
-            list(map(_place_of, self._tensors)) == self.places
-            and list(map(content_of, self._constants)) == self._contents
-        )
+        return list(map(_place_of, self._tensors)) == self.places and self.constants_hold()
+
+    def constants_hold(self) -> bool:
+        """Small tensors that are neither Parameters nor buffers, and arrays, have the values that they had."""
+        return list(map(content_of, self._constants)) == self._contents
+
+    def classes_hold(self) -> bool:
+        """What is in the author's classes is what was in them."""
+        return is_same(self._in_classes, self._classes)
 
     def means(self, other: Snapshot) -> bool:
         """One graph serves both."""
@@ -145,7 +164,8 @@ def _watched(held: dict[str, Any]) -> list[str]:
     return [*own, *(name for name in _TELLING if name in held)]
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
+    """The first is what `Attributes.copied` made of something, the second what that is now."""
     try:
         return one is other or bool(one == other)
     except (ValueError, TypeError, RuntimeError):

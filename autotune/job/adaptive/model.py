@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from autotune.backends.capabilities import Versions
-from autotune.backends.protocol import Backend
+from autotune.backends.protocol import Backend, EffectsOf
 from autotune.errors import AutotuneError, UnsuitableCallError, quoted
 from autotune.job.adaptive.ledger import Ledger, ShapeAccount
 from autotune.job.adaptive.stats import AdaptiveStats
@@ -23,6 +23,7 @@ from autotune.job.fallback import Fallback
 from autotune.job.interruption import raise_interruption
 from autotune.job.output_check import Finding, OutputCheck
 from autotune.job.stats import StatsRecorder
+from autotune.job.watch import Watch
 from autotune.workload.arguments import Arguments
 
 
@@ -55,13 +56,15 @@ class AdaptiveModel:
         recorder: StatsRecorder,
         *,
         check: OutputCheck | None = None,
+        effects: EffectsOf | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`check` compares a version's first outputs with the eager ones; None: they are not compared."""
+        """`check` compares a version's first outputs with the eager ones; None: they are not compared. `effects` looks
+        at what eager calls leave behind: see `GuardTerms`."""
         self._backend = backend
         self._versions = versions
         self._key = versions.key
-        self._eager = versions.eager
+        self._eager = versions.eager if effects is None else partial(Watch(effects, fallback).call, versions.eager)
         self._ledger = ledger
         self._fallback = fallback
         self._recorder = recorder
