@@ -209,7 +209,8 @@ class OutputGate:
         return [[np.asarray(json.dumps(heading))], *arrays, *spreads]
 
     def unpacked(self, stored: list[list[Array]]) -> Seen:
-        heading = json.loads(str(stored[0][0]))
+        """Raises ValueError for the file of another release."""
+        heading = _heading(stored)
         named = heading["parts"]
         arrays, spreads = stored[1 : 1 + len(named)], stored[1 + len(named) :]
         lists = [
@@ -241,6 +242,14 @@ class OutputGate:
         except DisagreementError as error:
             return str(error)
         return None
+
+
+def _heading(stored: list[list[Array]]) -> dict[str, Any]:
+    try:
+        heading: dict[str, Any] = json.loads(str(stored[0][0]))
+    except (IndexError, json.JSONDecodeError):
+        raise ValueError("it was written by another release of autotune; tune under another name (--study)") from None
+    return heading
 
 
 def _with_forms_of(reference: Seen, seen: Seen) -> Seen:
