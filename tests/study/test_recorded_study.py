@@ -1,8 +1,8 @@
 """A study that an earlier version made still opens, shows, exports and resumes.
 
 `recorded/` is what the flat package of autotune 0.1.0 (commit 389d0f5) left of `tune` on the `fake` framework, with its
-`show --json` and its export. Only what names a machine was replaced, and the reference was written anew in the form that
-has names and forms of outputs. A change that this test refuses would break the studies that users have.
+`show --json` and its export. Only what names a machine was replaced, and the reference was written anew in the form
+that has names and forms of outputs. A change that this test refuses would break the studies that users have.
 """
 
 from __future__ import annotations
