@@ -43,9 +43,9 @@ def aliases_of_aliases(path: Path) -> None:
     path.write_text("\n".join(lines))
 
 
-def merged_again_and_again(path: Path) -> None:
+def mappings_again_and_again(path: Path) -> None:
     lines = ["a0: &a0 {x: 1, y: 2}"]
-    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 10)]
+    lines += [f"a{n}: &a{n} {{z: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 10)]
     path.write_text("\n".join(lines))
 
 
@@ -54,9 +54,9 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a device": (without_end, "is a pipe or a device"),
     "100 MB": (a_large_file, "is larger than"),
     "aliases of aliases": (aliases_of_aliases, "more than 200,000 keys and values"),
-    "merged again and again": (merged_again_and_again, "more than 200,000 keys and values"),
+    "mappings again and again": (mappings_again_and_again, "more than 200,000 keys and values"),
     "it holds itself": (lambda path: path.write_text("a: &a [*a]"), "it holds itself"),
-    "deep": (lambda path: path.write_text("a: " + "[" * 100_000), "not YAML"),
+    "deep": (lambda path: path.write_text("a: " + "[" * 100_000), "nested more than 50 deep"),
     "escapes": (lambda path: path.write_text(f'"{ESCAPES}": 1'), "special characters are not allowed"),
     "escapes in a name": (lambda path: path.write_text('? "\\e[2J"\n: 1\n? "\\e[2J"\n: 2\n'), "given twice"),
     "no text": (lambda path: path.write_bytes(os.urandom(5000)), "given.yaml"),
@@ -156,7 +156,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "model": (lambda c: c["workload"].update(model=ESCAPES), "key workload.model: a text is printable"),
     "lines": (lambda c: c["workload"].update(model="vit\nfaster: 9x"), "key workload.model: a text is printable"),
     "framework": (lambda c: c.update(framework=ESCAPES), "key framework: a text is printable"),
-    "study": (lambda c: c["evidence"].update(study="s" * 30_000), "key evidence.study: a text is printable and has at"),
+    "study": (lambda c: c["evidence"].update(study="s" * 30_000), "a text or number of 30,000 characters"),
     "device": (lambda c: c["environment"].update(device="\x1b[2J"), "key environment.device: a text is printable"),
     "knob": (lambda c: c["config"].update({ESCAPES: 1}), "a name is printable text of at most 300 characters"),
     "a long knob": (lambda c: c["config"].update({"k" * 301: 1}), "a name is printable text of at most 300 characters"),
