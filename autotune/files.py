@@ -12,10 +12,12 @@ import errno
 import math
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -323,12 +325,26 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
     Raises OSError, also for what is no plain file: a device would be replaced by a file of its name.
     """
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` when the block ends, and is removed if the block raises. Raises
+    OSError as `write_whole` does.
+
+    Its temporary name is a new one and never a link: in a folder that others may write, a link of theirs under a name
+    that they can foresee would have the file that it leads to overwritten.
+    """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "it is a pipe or a device and not a plain file", str(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, new, 0o666)
     try:
-        with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        with open(descriptor, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

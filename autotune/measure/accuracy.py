@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.files import replacing
+
 Array = NDArray[Any]
 WideType = Literal["float32", "float64"]
 ReferencePrecision = Literal["model", WideType]
@@ -109,10 +111,8 @@ def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> 
     """Write the untuned model's outputs, one list per input, under a temporary name first: no file is partial."""
     named = {f"{i}.{j}": y for i, outputs in enumerate(outputs_per_input) for j, y in enumerate(outputs)}
     counts = np.array([len(outputs) for outputs in outputs_per_input])
-    temporary = path.with_suffix(".partial")
-    with temporary.open("wb") as file:
+    with replacing(path) as file:
         np.savez(file, counts=counts, **named)
-    temporary.replace(path)
 
 
 def load_reference(path: Path) -> list[list[Array]]:
