@@ -236,6 +236,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return loaded
 
 
+def parse_toml(path: Path, content: bytes) -> dict[str, Any]:
+    """The content of the TOML file at `path`. Raises InputError."""
+    import tomllib
+
+    try:
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # Also what is no UTF-8.
+        raise InputError(f"{path}: is not valid TOML: {str(error)[:_MOST_SAID]}") from None
+
+
 def is_utf8(text: str) -> bool:
     """Whether files, databases and processes can hold it: YAML and JSON can write what they cannot."""
     try:

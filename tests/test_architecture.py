@@ -26,7 +26,7 @@ from tests.import_graph import (
 )
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "command_line", "config", "environment", "files", "schema"),
+    ("errors", "command_line", "config", "environment", "files", "schema", "user_folders"),
     ("measure",),
     ("workload", "models"),
     ("space", "tuned", "backends"),

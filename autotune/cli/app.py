@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli.team_defaults import use_project
+from autotune.cli.team_defaults import use_files
 from autotune.command_line import command
 from autotune.errors import AutotuneError, printable_lines
 
@@ -119,7 +119,8 @@ def _all_commands(
     ] = False,
 ) -> None:
     """Find, confirm and ship the best compile configuration of a deep-learning model."""
-    use_project(context)
+    for sentence in use_files(context):
+        say(sentence)
 
 
 def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,8 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from autotune.files import replacing
 
 Array = NDArray[Any]
 WideType = Literal["float32", "float64"]
@@ -111,8 +110,14 @@ def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> 
     """Write the untuned model's outputs, one list per input, under a temporary name first: no file is partial."""
     named = {f"{i}.{j}": y for i, outputs in enumerate(outputs_per_input) for j, y in enumerate(outputs)}
     counts = np.array([len(outputs) for outputs in outputs_per_input])
-    with replacing(path) as file:
-        np.savez(file, counts=counts, **named)
+    # The name is a new one: under a known one others could leave a link, through which it would be written.
+    descriptor, temporary = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            np.savez(file, counts=counts, **named)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def load_reference(path: Path) -> list[list[Array]]:

@@ -48,7 +48,7 @@ _BLOCK = re.compile(r"block-\d+")
 KERNELS = "kernels"
 _CACHE = re.compile(rf"\d{{4,}}(\.whole)?|{KERNELS}")
 """A trial's cache on the shelf, and the mark that it is whole; what all trials share."""
-_HALF_WRITTEN = re.compile(r"\.(.+)\.[0-9a-f]+\.partial")
+_HALF_WRITTEN = re.compile(r"\.(.+)\.[0-9a-z_]+\.partial")
 
 
 def clear_study(folder: Path) -> None:
