@@ -145,7 +145,7 @@ def test_foreign_libraries_stay_at_home() -> None:
 
 def test_the_script_at_the_root_only_calls_the_command_line() -> None:
     """cli.py at the root holds no code of its own, so that an installed command and a checkout do the same."""
-    assert [found.module for found in imports_of(REPOSITORY / "cli.py")] == ["autotune.cli"]
+    assert [found.module for found in imports_of(REPOSITORY / "cli.py")] == ["autotune.__main__"]
 
 
 def test_a_module_is_named_after_what_it_holds() -> None:
