@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
@@ -123,12 +124,17 @@ class StudyResult:
 
 
 def result_of(study: Study) -> StudyResult:
-    """The result of a study so far."""
+    """The result of a study so far. Raises StoreError where its records are of other configs than its manifest's."""
     records = study.records()
     measured = [each for each in records if isinstance(each.outcome, Measurement)]
     untuned = next((each for each in measured if each.config == study.manifest.space.untuned()), None)
     confirmation = study.confirmation
     verdict = None if confirmation is None else confirmation.verdict
+    if confirmation is not None and untuned is None:
+        raise StoreError(
+            f"study {study.name!r} has a verdict and no measurement of the untuned model that its manifest.json names",
+            tip="the file was edited or is another study's: restore it, or start another with --study NAME",
+        )
     candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
     manifest = study.manifest
     one_of_each = representatives((each for each in measured if each.state == "measured"), manifest.space)

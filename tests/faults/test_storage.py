@@ -210,6 +210,7 @@ class TestLinks:
         """The lock file is emptied to write a process number into it."""
         study = make_study()
         (tmp_path / "thesis.txt").write_text("mine")
+        (study.folder / "lock").unlink()
         (study.folder / "lock").symlink_to(tmp_path / "thesis.txt")
         with pytest.raises(StoreError, match="lock"), study.writing():
             pass
