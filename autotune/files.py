@@ -95,7 +95,7 @@ class _CoreLoader(yaml.BaseLoader):
         self._num_composed += 1
         if self._num_composed > MAX_YAML_NODES:
             raise yaml.YAMLError(_TOO_MANY)
-        event = self.peek_event()
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_TEXT:
             raise _problem(event, f"a text or number of {len(event.value):,} characters, {MAX_TEXT:,} are the most")
         if self._depth > MAX_YAML_DEPTH:
@@ -148,7 +148,7 @@ def _value_of(node: yaml.Node) -> Any:
         return node.value
     if isinstance(node, yaml.ScalarNode) and node.tag in _PATTERNS:
         return _scalar_of(node)
-    kind = {yaml.MappingNode: "a mapping", yaml.SequenceNode: "a list"}.get(type(node), "a text")
+    kind = "a mapping" if isinstance(node, yaml.MappingNode) else "a list" if isinstance(node.value, list) else "a text"
     raise _problem(node, f"{kind} with the tag {_shown(node.tag)}: leave the tag out")
 
 
@@ -209,7 +209,8 @@ for _tag, _pattern in _PATTERNS.items():
 
 
 def _problem(place: yaml.Node | yaml.Event, what: str) -> yaml.YAMLError:
-    return yaml.composer.ComposerError(None, None, what, place.start_mark)
+    mark: Any = place.start_mark
+    return yaml.composer.ComposerError(None, None, what, mark)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

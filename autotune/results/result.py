@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.measure.profile import HotSpots
@@ -130,11 +129,7 @@ def result_of(study: Study) -> StudyResult:
     untuned = next((each for each in measured if each.config == study.manifest.space.untuned()), None)
     confirmation = study.confirmation
     verdict = None if confirmation is None else confirmation.verdict
-    if confirmation is not None and untuned is None:
-        raise StoreError(
-            f"study {study.name!r} has a verdict and no measurement of the untuned model that its manifest.json names",
-            tip="the file was edited or is another study's: restore it, or start another with --study NAME",
-        )
+    study.require_own_records()
     candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
     manifest = study.manifest
     one_of_each = representatives((each for each in measured if each.state == "measured"), manifest.space)

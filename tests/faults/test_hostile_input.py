@@ -147,6 +147,64 @@ class TestHostileYaml:
                 load_tuned("best.yaml")
 
 
+SCALARS = {
+    "hexadecimal of thousands of digits": "0x" + "f" * 5000,
+    "decimal of thousands of digits": "9" * 5000,
+    "sexagesimal": "1" + ":1" * 50_000,
+    "no integer": "!!int ''",
+    "an underscore": "!!int '_'",
+    "no float": "!!float ''",
+    "a list as a mapping": "!!map []",
+    "no time": "!!timestamp x",
+    "no bytes": "!!binary '='",
+    "an object": "!!python/object/apply:os.getcwd []",
+    "deep": "[" * 400 + "]" * 400,
+    "an infinity of digits": "1e999",
+}
+
+
+@pytest.mark.parametrize("scalar", SCALARS)
+class TestHostileScalars:
+    """Wherever YAML is read: one sentence with file and line, at once."""
+
+    def test_in_commands(self, here: Path, scalar: str) -> None:
+        """An export, a space, a budget, a file of flags; as a value and as a key."""
+        (here / "m.py").write_text(MODEL_FILE)
+        (here / "space.yaml").write_text(SPACE_FILE)
+        tune = ("tune", "--model", "m.py:tiny", "--framework", "fake", "--device", "cpu")
+        for text in (f"schema: 1\ntrials: {SCALARS[scalar]}\n", f"schema: 1\n? {SCALARS[scalar]}\n: 1\n"):
+            (here / "given.yaml").write_text(text)
+            for arguments in (
+                ("verify", "given.yaml"),
+                ("compare", "given.yaml", "given.yaml"),
+                (*tune, "--space", "given.yaml"),
+                (*tune, "--space", "space.yaml", "--budget", "given.yaml"),
+                (*tune, "--space", "space.yaml", "--config", "given.yaml"),
+            ):
+                result = command(*arguments)
+                refused(result, "given.yaml, line 2: ")
+                assert len(result.stderr) < 1000
+        assert not (here / "studies").exists()
+
+    def test_in_a_job(self, here: Path, caplog: pytest.LogCaptureFixture, scalar: str) -> None:
+        """The job's own model with one line in the log, or the error where the job wants it."""
+        whole = (REPOSITORY / "tests" / "best.yaml").read_text()
+        for line in ("schema: 1", "study: s", "num_trials: 8", "latency_ms: 2"):
+            assert line in whole
+            Path("best.yaml").write_text(whole.replace(line, f"{line.partition(':')[0]}: {SCALARS[scalar]}", 1))
+            caplog.clear()
+
+            def model(x: object) -> object:
+                return x
+
+            assert autotune.load("best.yaml").apply(model) is model
+            (record,) = [each for each in caplog.records if each.name == "autotune"]
+            assert "best.yaml, line " in record.getMessage()
+            assert len(record.getMessage()) < 500
+            with pytest.raises(InputError, match=r"best\.yaml, line"):
+                autotune.load("best.yaml").apply(model, on_mismatch="raise")
+
+
 def exported() -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
     return content

@@ -29,6 +29,7 @@ from autotune.trial import process_start
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner import supervisor_process
+from autotune.trial.runner.bounded_log import MAX_BYTES
 from autotune.trial.runner.orphans import MARK_VARIABLE
 from autotune.trial.runner.runner import Runner
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment, run_here
@@ -134,6 +135,25 @@ class TestTrials:
         assert not _of_trials(tmp_path)
         after = one_runner.run(TrialFolder(tmp_path / "next"), make_request(TUNED))
         assert isinstance(after, Measurement)
+
+    @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
+    def test_endless_output_is_bounded(self, one_runner, tmp_path, make_request, model_file, fresh):
+        """Of both streams, of a helper too: the first and the last of it are there, the trial ends as it would."""
+        loud = (
+            "subprocess.run([sys.executable, '-c', \"import os; print('first', flush=True); "
+            "[os.write(number, b'x' * 65536) for number in (1, 2) for _ in range(128)]; print('last')\"])"
+        )
+        model_file.write_text(MODEL.format(fault=f"stage() == 'compile' and {loud}"))
+        one_runner.run(TrialFolder(tmp_path / "untuned"), make_request())
+        outcome = one_runner.run(TrialFolder(tmp_path / "faulty"), make_request(TUNED), fresh=fresh)
+        assert isinstance(outcome, Measurement)
+        for name in ("stdout.txt", "stderr.txt"):
+            said = (tmp_path / "faulty" / name).read_bytes()
+            assert len(said) <= MAX_BYTES
+            assert b"bytes of output are left out here]" in said
+        said = (tmp_path / "faulty" / "stdout.txt").read_bytes()
+        assert said.startswith(b"first\n")
+        assert said.endswith(b"last\n")
 
     def test_helpers_of_a_trial_that_ends_well(self, one_runner, tmp_path, make_request, model_file):
         """A compiler's worker pool is ended with the trial that started it, right or wrong."""
