@@ -33,7 +33,7 @@ class Child:
     stops: bool
     """It is stopped (SIGSTOP) while it waits for its turn."""
     limits: dict[str, float]
-    logs: list[BoundedLog]
+    logs: list[BoundedLog] = field(default_factory=list)
     """Of its stdout and stderr; none where it writes to the supervisor's stderr."""
     stage: str = Stage.START.value
     stage_started: float = field(default_factory=time.monotonic)
