@@ -157,9 +157,7 @@ def _mapping_of(node: yaml.MappingNode) -> dict[str, Any]:
     for key_node, value_node in node.value:
         key = _value_of(key_node)
         if not isinstance(key, str):
-            raise _problem(
-                key_node, f"the key {_shown(key_node.value)} is read as {_shown(key)}, not as text; quote it"
-            )
+            raise _problem(key_node, f"the key is read as {_shown(key)}, not as text; quote it")
         if key in content:
             raise _problem(key_node, f"the key {_shown(key)} is given twice")
         content[key] = _value_of(value_node)
