@@ -167,6 +167,7 @@ SCALARS = {
 class TestHostileScalars:
     """Wherever YAML is read: one sentence with file and line, at once."""
 
+    @pytest.mark.fast_cases("no integer", "a list as a mapping", "deep")
     def test_in_commands(self, here: Path, scalar: str) -> None:
         """An export, a space, a budget, a file of flags; as a value and as a key."""
         (here / "m.py").write_text(MODEL_FILE)
