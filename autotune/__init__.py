@@ -6,12 +6,13 @@ notebook: `result = autotune.tune(build)` (docs/python-api.md).
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, overload
+TYPE_CHECKING = False
+"""True for type checkers, which know the name. Python's own would cost the import of `typing`, in which an interrupt of
+the command line would still have a traceback (`autotune.__main__`)."""
 
 if TYPE_CHECKING:
     from os import PathLike
-    from typing import Any
+    from typing import Any, overload
 
     from autotune.api import events
     from autotune.api.callbacks import CallbackError
@@ -90,10 +91,14 @@ def load_tiers(path: str | PathLike[str]) -> LoadedTiers:
     return load_all(path)
 
 
-@overload
-def stats(model: TieredModel) -> TieredStats: ...
-@overload
-def stats(model: Any) -> Stats | None: ...
+if TYPE_CHECKING:
+
+    @overload
+    def stats(model: TieredModel) -> TieredStats: ...
+    @overload
+    def stats(model: Any) -> Stats | None: ...
+
+
 def stats(model: Any) -> Any:
     """What a model that `apply` gave has done until now, in its tiers if it has any; None for any other object."""
     from autotune.job.stats import recorder_of
@@ -121,6 +126,8 @@ def expose(model: Any, name: str) -> None:
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     module = import_module(_PLACES[name])
     return getattr(module, name, module)
 

@@ -5,6 +5,7 @@ Every command that is printed to be pasted begins with what this module says.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -25,7 +26,7 @@ def called_as(program: str) -> str:
     path = Path(program)
     if path.name == "cli.py" and _is_same(path, _PACKAGE.parent / "cli.py"):
         return f"python {shlex.quote(program)}"
-    if path.name == "autotune" and not path.is_dir():
+    if path.name == "autotune" and not os.path.isdir(path):
         found = shutil.which(path.name)
         is_found = found is not None and _is_same(Path(found), path)
         return path.name if is_found or len(path.parts) == 1 else shlex.quote(program)

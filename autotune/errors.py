@@ -10,7 +10,8 @@ error, a name or a path may hold escape sequences, which would move the cursor, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -119,6 +120,19 @@ def quoted(error: BaseException, *, max_lines: int = 1, max_chars: int = 200) ->
     # A message can hold an undecodable file name, which JSON cannot.
     text = text.encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+OUTPUT = "standard output"
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """An error of the system in the block says that it is of this place: it has a name only where a file is opened."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or place
+        raise
 
 
 def let_through(error: BaseException) -> None:

@@ -249,6 +249,12 @@ def _own_device_locks(tmp_path_factory):
     os.environ["AUTOTUNE_DEVICE_LOCKS"] = str(tmp_path_factory.mktemp("locks"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_settings_of_the_users(tmp_path_factory):
+    """What stands in the own configuration of whoever runs the tests is not what they are about."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture
 def no_toolchain(monkeypatch):
     """Inductor precompiles no headers and probes no instruction sets: on a new machine these take a minute, and a tiny

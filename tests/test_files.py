@@ -71,9 +71,9 @@ def test_true_and_false_are_booleans(tmp_path: Path, word: str) -> None:
     assert read_yaml(written(tmp_path, f"a: {word}")) == {"a": word.lower() == "true"}
 
 
-@pytest.mark.parametrize("key", ["1", "2.5", "null", "~", "true", "2020-01-01", "[a, b]"])
+@pytest.mark.parametrize("key", ["1", "2.5", "null", "~", "true", "0x1f", "[a, b]", "{a: b}", "!!int 1"])
 def test_a_key_is_text(tmp_path: Path, key: str) -> None:
-    """A key that YAML reads as a number, a date, null, a boolean or a list is refused, with its line."""
+    """A key that YAML reads as a number, null, a boolean, a list or a mapping is refused, with its line."""
     message = refused(tmp_path, f"a: 1\n? {key}\n: 2\n")
     assert ", line 2:" in message
     assert "quote it" in message
@@ -114,10 +114,129 @@ def test_a_file_runs_no_code(tmp_path: Path, text: str) -> None:
     assert ", line 1:" in refused(tmp_path, text)
 
 
-@pytest.mark.parametrize("text", ["a: 1\nb: 2024-13-45\n", "a: 1\nb: !!int x\n", "a: 1\nb: 0b_\n"])
-def test_a_value_that_yaml_itself_cannot_read_is_refused(tmp_path: Path, text: str) -> None:
-    """An impossible date or number is the operator's mistake, so it is a sentence that names the file."""
-    refused(tmp_path, text)
+CORE: dict[str, object] = {
+    "": None, "Null": None, "~": None, "TRUE": True, "False": False,
+    "0": 0, "-7": -7, "+12": 12, "010": 10, "0o17": 15, "0xfF": 255, "9" * 64: int("9" * 64),
+    "1.": 1.0, ".5": 0.5, "-0.5": -0.5, "1e3": 1000.0, "2.5E-3": 0.0025, "-.INF": float("-inf"), "+.inf": float("inf"),
+    "!!int 7": 7, "!!float 1": 1.0, "!!str 7": "7", "!!str": "", "!!bool true": True, "!!null ~": None,
+    "!!seq [1]": [1], "!!map {x: 1}": {"x": 1},
+}  # fmt: skip
+NO_NUMBERS = (
+    *("1_000", "0b101", "0x", "0o8", "-0x1f", "1:30", "1:30:00.5", "190:20:30", "2024-13-45", "2001-12-14t21:59:43.10"),
+    *("1e", "e5", ".", "-.nan", "nan", "inf", "tRUE", "nULL", "y", "oN", "=", "0b_", "1 2", "١٢"),
+)
+"""Some are numbers, dates or switches to YAML 1.1, others to Python."""
+
+
+@pytest.mark.parametrize("text", CORE)
+def test_plain_scalars_are_those_of_the_core_schema(tmp_path: Path, text: str) -> None:
+    """Null, booleans, decimal, octal and hexadecimal numbers as YAML 1.2 writes them, and the tags of these alone."""
+    value = read_yaml(written(tmp_path, f"a: {text}\n"))["a"]
+    assert (type(value), value) == (type(CORE[text]), CORE[text])
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_everything_else_is_text(tmp_path: Path, text: str) -> None:
+    """Forms that only YAML 1.1 or Python takes for numbers, dates and switches are the text that stands there."""
+    assert read_yaml(written(tmp_path, f"a: {text}\n")) == {"a": text}
+    write_yaml(tmp_path / "out.yaml", {"a": text})
+    assert read_yaml(tmp_path / "out.yaml") == {"a": text}
+
+
+@pytest.mark.parametrize("text", [each for each in CORE if "!" not in each])
+def test_text_that_looks_like_a_number_is_quoted(tmp_path: Path, text: str) -> None:
+    """A text that either version of YAML takes for something else comes back as text."""
+    write_yaml(tmp_path / "out.yaml", {"a": text})
+    assert read_yaml(tmp_path / "out.yaml") == {"a": text}
+
+
+TAGGED = (
+    *("!!int ''", "!!int _", "!!int x", "!!int 0b1", "!!int 1.5", "!!float ''", "!!float x", "!!float 1_0", "!!bool x"),
+    *("!!bool ''", "!!bool yes", "!!null x", "!!str {a: 1}", "!!str [1]", "!!seq x", "!!seq {a: 1}", "!!map []"),
+    *(
+        "!!map x",
+        "!!int [1]",
+        "!!float {a: 1}",
+        "!!timestamp x",
+        "!!timestamp 2001-12-14",
+        "!!binary aGVsbG8=",
+        "!!binary é",
+    ),
+    *(
+        "!!set {a, b}",
+        "!!omap [a: 1]",
+        "!!pairs [a: 1]",
+        "!!merge x",
+        "!!value x",
+        "!<tag:yaml.org,2002:python/none> x",
+    ),
+    *("!mine x", "!<int> 1", "!<autotune:ambiguous> x", "!!python/name:os.system ''", "!!int &a !!str 1"),
+)
+
+
+@pytest.mark.parametrize("text", TAGGED)
+def test_a_tag_that_does_not_fit_is_refused(tmp_path: Path, text: str) -> None:
+    """A tag of another schema, or one whose content is none of its kind, is a sentence with its line."""
+    assert ", line 2:" in refused(tmp_path, f"a: 1\nb: {text}\n")
+    refused(tmp_path, f"a: 1\n? {text}\n: 2\n")
+
+
+LONG = {
+    "hexadecimal": "0x" + "f" * 5000,
+    "negative": "-" + "9" * 5000,
+    "octal": "0o" + "7" * 5000,
+    "decimal": "7" * 400_000,
+    "digits after the point": "1." + "1" * 300_000,
+    "exponent": "1e" + "9" * 300_000,
+    "exponent of few digits": "1e999",
+    "sexagesimal": "1" + ":1" * 150_000,
+    "binary": "0b1" + "0" * 30_000,
+    "underscores": "1" + "_" * 300_000 + "1",
+    "tag": "!!int " + "1" * 300_000,
+    "another tag": "!" + "x" * 50_000 + " 1",
+    "text": "a" * 30_000,
+    "quoted": '"' + "\\x41" * 30_000 + '"',
+    "anchor": "*" + "x" * 50_000,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("template", ["a: {}\n", "? {}\n: 1\n", "a: [{{b: {}}}]\n"], ids=["value", "key", "nested"])
+def test_a_scalar_is_bounded(tmp_path: Path, name: str, template: str) -> None:
+    """A number of thousands of digits and a text without end are refused before anything is made of them, in a
+    sentence that does not repeat them."""
+    assert len(refused(tmp_path, template.format(LONG[name])).removeprefix(str(tmp_path))) < 800
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 60 + "]" * 60,
+        "a: " + "[" * 100_000,
+        "a: " + "{b: " * 60 + "}" * 60,
+        "".join("  " * i + "a:\n" for i in range(100)),
+        "? " * 800 + "x\n",
+        "a:\n" + "- " * 300 + "x\n",
+    ],
+    ids=["lists", "open lists", "mappings", "block", "complex keys", "items"],
+)
+def test_depth_is_bounded(tmp_path: Path, text: str) -> None:
+    """Lists, mappings and keys within each other."""
+    assert "nested more than 50 deep" in refused(tmp_path, text)
+
+
+def test_aliases_of_a_long_text_are_counted(tmp_path: Path) -> None:
+    """Few bytes that stand for gigabytes of text are refused, as those that stand for many nodes are."""
+    text = "a: &a " + "x" * 20_000 + "\nb: [" + "*a, " * 50_000 + "]\n"
+    assert "aliases counted as often as they are used" in refused(tmp_path, text)
+
+
+def test_a_bare_merge_is_refused(tmp_path: Path) -> None:
+    """YAML 1.1 would merge mappings; as text the key would be lost on the reader. Quoted, it is text."""
+    message = refused(tmp_path, "a: &a {x: 1}\nb:\n  <<: *a\n")
+    assert ", line 3:" in message
+    assert "write the keys out" in message
+    assert read_yaml(written(tmp_path, '"<<": 1\n')) == {"<<": 1}
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -116,17 +117,17 @@ class _Naming:
         self._update(framework=framework)
         name = type(model).__name__
         folder = self._folder(name)
-        partial = folder / ".saved_model.partial"
         try:
-            modules = saving.save_model(model, inputs, partial)
-            self._require_importable(modules, name)
-            path = folder / f"{name}_{_digest_of(partial)}.pt"
-            self._note(path)
-            partial.replace(path)
+            # A folder that nobody else may write: a framework writes through a link that lies at the name it is given.
+            with tempfile.TemporaryDirectory(prefix=".saved_model.", dir=folder) as private:
+                partial = Path(private, "model")
+                modules = saving.save_model(model, inputs, partial)
+                self._require_importable(modules, name)
+                path = folder / f"{name}_{_digest_of(partial)}.pt"
+                self._note(path)
+                partial.replace(path)
         except OSError as error:
             raise _unwritable(folder, error) from None
-        finally:
-            partial.unlink(missing_ok=True)
         self._write(path.with_suffix(".py"), saving.LOADER.format(file=path.name))
         self.notify(ModelSaved(str(path), path.stat().st_size))
         return f"{path.with_suffix('.py')}:build"

@@ -56,6 +56,7 @@ def reopen(studies_dir: Path, name: str, url: StorageUrl | None = None) -> tuple
     study = open_study(studies_dir, name, url)
     try:
         require_same_question(study.manifest)
+        study.require_own_records()
     except BaseException:
         study.close()
         raise

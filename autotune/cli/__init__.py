@@ -10,18 +10,26 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from autotune.cli.app import app
+from autotune.cli.app import app, at_begin, explained, say_error
 from autotune.command_line import command
+from autotune.errors import OUTPUT, naming
 
 # In the order in which `--help` shows them.
 for _commands in ("tune", "show", "studies", "report", "compare", "diagnose", "studies_folder", "listings"):
     importlib.import_module(f"autotune.cli.{_commands}")
 
 
-def main() -> None:
-    """Entry point of `python cli.py` and of the installed command."""
+def run(begin: Callable[[], None] | None = None) -> None:
+    """Run the command that was typed, and exit. `begin` is called when it begins, after flags and files are read."""
     if sys.stdout is None:  # Started with it closed.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as we run)
-    app(prog_name=command())
+    if begin is not None:
+        at_begin.append(begin)
+    try:
+        with naming(OUTPUT):
+            app(prog_name=command())
+    except OSError as error:  # In what is printed outside of a command, such as its help.
+        sys.exit(say_error(explained(error)))

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 from typer.core import TyperGroup
 
-from autotune.cli.team_defaults import use_project
+from autotune.cli.team_defaults import use_files
 from autotune.command_line import command
-from autotune.errors import AutotuneError, printable_lines
+from autotune.errors import OUTPUT, AutotuneError, naming, printable_lines
 
 if TYPE_CHECKING:
     from autotune.results.result import StudyResult
@@ -64,6 +64,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+at_begin: list[Callable[[], None]] = []
+"""Called when a command begins."""
 P = ParamSpec("P")
 StudiesDir = Annotated[
     Path, typer.Option("--studies-dir", envvar="AUTOTUNE_STUDIES_DIR", help="Folder that holds the studies.")
@@ -119,7 +121,8 @@ def _all_commands(
     ] = False,
 ) -> None:
     """Find, confirm and ship the best compile configuration of a deep-learning model."""
-    use_project(context)
+    for sentence in use_files(context):
+        say(sentence)
 
 
 def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
@@ -128,8 +131,11 @@ def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
+            for begin in at_begin:
+                begin()
             code = command(*args, **kwargs)
-            sys.stdout.flush()
+            with naming(OUTPUT):
+                sys.stdout.flush()
         except AutotuneError as error:
             code = say_error(error, as_json=bool(kwargs.get("as_json")))
         except KeyboardInterrupt:
@@ -137,15 +143,10 @@ def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
             code = 130
         except BrokenPipeError:
             # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             code = 0
         except OSError as error:
-            if error.errno not in _OF_THE_DISK:
-                raise
-            verb = "use" if error.errno == errno.ENAMETOOLONG else "write"
-            what = f"cannot {verb} {error.filename or 'a file'}: {error.strerror}"
-            tip = f"{_OF_THE_DISK[error.errno]}; recorded trials are kept, and the same command resumes"
-            code = say_error(AutotuneError(what, tip=tip), as_json=bool(kwargs.get("as_json")))
+            code = say_error(explained(error), as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
 
     return run
@@ -158,8 +159,28 @@ _OF_THE_DISK = {
     errno.EROFS: "choose a writable folder with --studies-dir",
     errno.EIO: "check the disk",
     errno.ENAMETOOLONG: "give a shorter name",
+    errno.EACCES: "check its permissions, and those of the folders above it",
+    errno.EPERM: "check its permissions, and those of the folders above it",
 }
 """Errors of the system that no bug of ours explains -> what to do."""
+_NOT_OF_WRITING = frozenset({errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
+
+
+def explained(error: OSError) -> AutotuneError:
+    """The error of the system as a sentence. Raises the error itself where it may be a bug."""
+    if error.errno not in _OF_THE_DISK:
+        raise error
+    verb = "use" if error.errno in _NOT_OF_WRITING else "write"
+    if error.filename == OUTPUT:
+        _drop_output()
+    kept = "recorded trials are kept, and the same command resumes"
+    what = f"cannot {verb} {error.filename or 'a file'}: {error.strerror}"
+    return AutotuneError(what, tip=f"{_OF_THE_DISK[error.errno]}; {kept}")
+
+
+def _drop_output() -> None:
+    """What standard output still holds goes nowhere: Python would try to write it once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say_error(error: AutotuneError, *, as_json: bool = False) -> int:
@@ -202,12 +223,17 @@ def _interrupt(*_: object) -> None:
 
 def print_line(text: str) -> None:
     """A result, to stdout. Text from models and files has no effect on the terminal, here and in `say`."""
-    typer.echo(printable_lines(text))
+    with naming(OUTPUT):
+        typer.echo(printable_lines(text))
 
 
 def say(text: str) -> None:
-    """To stderr: stdout is for results."""
-    typer.echo(printable_lines(text), err=True)
+    """To stderr: stdout is for results. Where it is full, a sentence that nobody can read is no error."""
+    try:
+        typer.echo(printable_lines(text), err=True)
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
 
 
 def one_of(flag: str, text: str, *choices: str) -> Any:

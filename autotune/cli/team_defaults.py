@@ -1,51 +1,78 @@
-"""Flags that a team sets once: `tune --config FILE`, and `[tool.autotune]` in the current folder's pyproject.toml.
+"""Flags that are set once: in the file of `--config`, in the current folder's pyproject.toml, in the user's own file.
 
-Both end in click's `default_map`, which counts less than what is typed and less than environment variables. A value
-goes through the flag's own type; a mistake is a sentence with file and key.
+All end in click's `default_map`, which counts less than what is typed and less than environment variables. A value
+goes through the flag's own type; a mistake is a sentence with file and key. What a file may not decide (see `trust`) is
+ignored with a sentence.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from autotune.cli.trust import (
+    TRUSTED,
+    FlagFile,
+    of_the_command_line,
+    of_the_project,
+    of_the_user,
+    trusted_folders,
+    user_file,
+)
+
 PROJECT_FILE = Path("pyproject.toml")
 _TABLE = b"[tool.autotune"
 _FOR_ALL = ("studies-dir", "storage")
-"""What all commands take from the project: they have to find the studies that `tune` makes."""
+"""What all commands take from the files: they have to find the studies that `tune` makes."""
 _NOT_FOR_FILES = ("config", "dry-run", "json", "help")
-_SOURCES = "autotune.sources"
+_MOST_SAID = 300
+"""Characters of what a flag's type says about a value, which it repeats."""
+_SOURCES, _IGNORED, _TRUSTED = "autotune.sources", "autotune.ignored", "autotune.trusted"
 
 
-def use_project(context: typer.Context) -> None:
-    """Take what the project's file says into the context of all commands. Raises InputError."""
-    settings = _project_settings(PROJECT_FILE)
-    if not settings:
-        return
-    commands: Mapping[str, Any] = getattr(context.command, "commands", {})
+def use_files(context: typer.Context) -> list[str]:
+    """Take what the user's file and the project's say into the context of all commands. Returns a sentence for each
+    that says more than it may. Raises InputError."""
     context.default_map = {}
+    own, settings = _own_settings()
+    trusted = context.meta[_TRUSTED] = [] if own is None else trusted_folders(own, settings.pop(TRUSTED, []))
+    if own is not None:
+        _take(context, of_the_user(own), settings)
+    return _take(context, of_the_project(PROJECT_FILE, trusted), _project_settings(PROJECT_FILE))
+
+
+def _take(context: typer.Context, file: FlagFile, settings: Mapping[str, Any]) -> list[str]:
+    """The file's flags as defaults of each command that takes them. A sentence if the command that is called has some
+    that the file may not set."""
+    commands: Mapping[str, Any] = getattr(context.command, "commands", {}) if settings else {}
+    said = []
     for name, command in commands.items():
         taken = {_flag_of(each) for each in command.params}.intersection(_FOR_ALL)
         wanted = settings if name == "tune" else {key: v for key, v in settings.items() if _flag(key) in taken}
-        context.default_map[name] = _values(context, PROJECT_FILE, "tool.autotune.", wanted, command.params)
-    context.meta[_SOURCES] = dict.fromkeys(map(_flag, settings), str(PROJECT_FILE))
+        values, ignored = _values(context, file, wanted, command.params)
+        context.default_map = {**(context.default_map or {})}
+        context.default_map[name] = {**context.default_map.get(name, {}), **values}
+        if ignored and name == context.invoked_subcommand:
+            said = [file.sentence(ignored)]
+    context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(file.path)))
+    return said
 
 
 def _use_file(context: typer.Context, path: Path | None) -> Path | None:
     if path is None or context.resilient_parsing:
         return path
-    from autotune.errors import InputError
     from autotune.files import read_yaml
 
     settings = read_yaml(path)
-    if not isinstance(settings, dict):
-        raise InputError(f"{path}: is not a mapping of flags to values", tip="write e.g. trials: 40")
-    values = _values(context, path, "", settings, context.command.params)
+    file = of_the_command_line(path, context.meta.get(_TRUSTED, []))
+    values, ignored = _values(context, file, settings, context.command.params)
     context.default_map = {**(context.default_map or {}), **values}
     context.meta.setdefault(_SOURCES, {}).update(dict.fromkeys(map(_flag, settings), str(path)))
+    context.meta[_IGNORED] = [file.sentence(ignored)] if ignored else []
     return path
 
 
@@ -75,46 +102,64 @@ def sources_line(context: typer.Context) -> str | None:
     return f"settings    {', '.join(said)}" if said else None
 
 
+def ignored_lines(context: typer.Context) -> list[str]:
+    """What the file that `--config` names says and may not decide."""
+    lines: list[str] = context.meta.get(_IGNORED, [])
+    return lines
+
+
+def _own_settings() -> tuple[Path | None, dict[str, Any]]:
+    """The user's file, if there is one, and what it says."""
+    path = user_file()
+    if path is None or not os.path.isfile(path):
+        return None, {}
+    from autotune.files import parse_toml, read_file
+
+    return path, parse_toml(path, read_file(path))
+
+
 def _project_settings(path: Path) -> dict[str, Any]:
     """The table of the project's file; empty where there is none. A file without it is not even parsed."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return {}
     from autotune.errors import InputError
-    from autotune.files import read_file
+    from autotune.files import parse_toml, read_file
 
     content = read_file(path)
     if _TABLE not in content:
         return {}
-    import tomllib
-
-    try:
-        table = tomllib.loads(content.decode()).get("tool", {}).get("autotune", {})
-    except ValueError as error:  # Also what is no UTF-8.
-        raise InputError(f"{path}: is not valid TOML: {error}") from None
+    tools = parse_toml(path, content).get("tool")
+    table = tools.get("autotune", {}) if isinstance(tools, dict) else {}
     if not isinstance(table, dict):
         raise InputError(f"{path}: key tool.autotune: is not a table")
     return table
 
 
 def _values(
-    context: typer.Context, path: Path, prefix: str, settings: Mapping[Any, Any], parameters: Iterable[Any]
-) -> dict[str, Any]:
-    """Parameter -> its value, checked by its own type. Raises InputError."""
+    context: typer.Context, file: FlagFile, settings: Mapping[Any, Any], parameters: Iterable[Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Parameter -> its value, checked by its own type; and the flags that the file may not set. Raises InputError."""
     from autotune.errors import InputError, did_you_mean
 
     known = dict(_named(parameters))
-    values = {}
+    values: dict[str, Any] = {}
+    ignored = []
     for key, value in settings.items():
         parameter = known.get(_flag(key))
         if parameter is None:
-            guess = did_you_mean(_flag(key), known)
+            guess = did_you_mean(_flag(key)[:_MOST_SAID], known)
             raise InputError(
-                f"{path}: key {prefix}{key}: no such flag",
+                f"{file.path}: key {file.prefix}{key[:_MOST_SAID]}: no such flag",
                 tip=f"{guess}the keys are the flags of tune, without dashes in front",
             )
-        if value is not None:
-            values[parameter.name] = _value(context, f"{path}: key {prefix}{key}", parameter, value)
-    return values
+        if value is None:
+            continue
+        given = _value(context, f"{file.path}: key {file.prefix}{key}", parameter, value)
+        if file.ignores(_flag(key), given):
+            ignored.append(_flag(key))
+        else:
+            values[parameter.name] = given
+    return values, ignored
 
 
 def _value(context: typer.Context, place: str, parameter: Any, value: Any) -> Any:
@@ -126,13 +171,25 @@ def _value(context: typer.Context, place: str, parameter: Any, value: Any) -> An
         raise InputError(f"{place}: takes one value, not a list")
     if any(isinstance(each, (list, dict)) or isinstance(each, bool) is not is_flag for each in several):
         raise InputError(f"{place}: takes {'true or false' if is_flag else 'text or a number'}")
-    texts = several if is_flag else [str(each) for each in several]
+    texts = several if is_flag else [_text(place, each) for each in several]
     given = texts if parameter.multiple else texts[0]
     try:
         parameter.process_value(context, given)
     except typer.BadParameter as mistake:
-        raise InputError(f"{place}: {mistake.message}") from None
+        raise InputError(f"{place}: {mistake.message[:_MOST_SAID]}") from None
     return given
+
+
+def _text(place: str, value: object) -> str:
+    """As it would be typed. Raises InputError."""
+    from autotune.errors import InputError
+    from autotune.files import is_utf8
+
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise InputError(f"{place}: the number is too large")
+    if not is_utf8(str(value)):
+        raise InputError(f"{place}: is not text (UTF-8), or holds null characters")
+    return str(value)
 
 
 def _named(parameters: Iterable[Any]) -> Iterator[tuple[str, Any]]:

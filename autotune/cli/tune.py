@@ -20,10 +20,11 @@ from autotune.cli.app import (
     app,
     one_of,
     print_line,
+    say,
     with_exit_status,
 )
 from autotune.cli.running import run_study
-from autotune.cli.team_defaults import ConfigFile, sources_line
+from autotune.cli.team_defaults import ConfigFile, ignored_lines, sources_line
 from autotune.errors import InputError
 
 EarlyStop = Annotated[
@@ -200,6 +201,8 @@ def tune(
     from autotune.trial.runner.deadline import Deadline
     from autotune.tuning.priors import read_prior
 
+    for sentence in ignored_lines(context):
+        say(sentence)
     if report is not None:
         from autotune.cli.report import require_report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def _cores() -> MachineFinding:
 
 def _disk(studies_dir: Path) -> MachineFinding:
     place = studies_dir.resolve()
-    existing = next(each for each in (place, *place.parents) if each.exists())
+    existing = next(each for each in (place, *place.parents) if os.path.exists(each))
     free = shutil.disk_usage(existing).free
     enough = free >= MIN_FREE_BYTES
     cure = f"a trial needs {MIN_FREE_BYTES / 2**20:.0f} MiB" if not enough else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -51,10 +52,14 @@ def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> 
     """Write the untuned model's outputs, one list per input, under a temporary name first: no file is partial."""
     named = {f"{i}.{j}": y for i, outputs in enumerate(outputs_per_input) for j, y in enumerate(outputs)}
     counts = np.array([len(outputs) for outputs in outputs_per_input])
-    temporary = path.with_suffix(".partial")
-    with temporary.open("wb") as file:
-        np.savez(file, counts=counts, **named)
-    temporary.replace(path)
+    # The name is a new one: under a known one others could leave a link, through which it would be written.
+    descriptor, temporary = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            np.savez(file, counts=counts, **named)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def load_reference(path: Path) -> list[list[Array]]:

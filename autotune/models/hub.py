@@ -11,6 +11,7 @@ Importing this file imports neither these packages nor a framework.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def name_of(model: str, search_path: Path) -> str:
     """The NAME behind the scheme; that of a folder, which is seen from `search_path`, as an absolute path."""
     scheme = _scheme_of(model)
     name = model.removeprefix(scheme)
-    folder = search_path / Path(name).expanduser()
+    folder = search_path / os.path.expanduser(name)
     return str(folder.resolve()) if scheme == SCHEME and "/" in name and folder.is_dir() else name
 
 

@@ -123,12 +123,13 @@ class StudyResult:
 
 
 def result_of(study: Study) -> StudyResult:
-    """The result of a study so far."""
+    """The result of a study so far. Raises StoreError where its records are of other configs than its manifest's."""
     records = study.records()
     measured = [each for each in records if isinstance(each.outcome, Measurement)]
     untuned = next((each for each in measured if each.config == study.manifest.space.untuned()), None)
     confirmation = study.confirmation
     verdict = None if confirmation is None else confirmation.verdict
+    study.require_own_records()
     candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
     manifest = study.manifest
     one_of_each = representatives((each for each in measured if each.state == "measured"), manifest.space)

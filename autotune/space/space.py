@@ -11,7 +11,9 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from autotune.config import FRAMEWORK, Config, Scalar, fits
 from autotune.schema import Record
@@ -25,7 +27,7 @@ class Knob(Record):
 
     name: str
     doc: str
-    values: tuple[Scalar, ...]
+    values: Annotated[tuple[Scalar, ...], Field(min_length=1)]
     when: Pattern
     default: Scalar
     untuned: Scalar

@@ -69,6 +69,14 @@ class Manifest(Record):
             return {**rest, "schema": 3, "objectives": (content["objective"],)}
         return content
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Manifest:
+        """Checked because people edit the file."""
+        named = tuple(each.workload.framework for each in self.targets)
+        if named != self.space.frameworks:
+            raise ValueError(f"the space is of {self.space.framework!r} and the model of {'+'.join(named)!r}")
+        return self
+
     @property
     def traffic(self) -> Traffic | None:
         """The shapes that the model is called with; None: always the same."""
@@ -155,5 +163,6 @@ def parse_manifest(parse: Callable[[], Manifest], place: str) -> Manifest:
         key = ".".join(str(part) for part in first["loc"]) or "(whole file)"
         raise StoreError(
             f"{place}: key {key}: {first['msg']}",
-            tip="the study was written by another version of autotune or damaged; start another with --study NAME",
+            tip="the study was written by another version of autotune, edited or damaged; restore the file, or start "
+            "another with --study NAME",
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,38 +19,53 @@ from autotune.study.shared import studies as shared
 from autotune.study.shared.home import read_marker
 from autotune.study.shared.url import StorageUrl
 from autotune.study.study import Study
+from autotune.trial.folder import REQUEST_FILE
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def create_study(studies_dir: Path, manifest: Manifest, url: StorageUrl | None = None) -> Study:
-    """A new study folder with manifest and database. Raises StoreError where the folder cannot be written.
+    """A new study folder with manifest and database. Raises StoreError where the folder cannot be written, or where
+    another process makes the study.
 
     `url`: the storage that several machines share, if the records are to be there; so in all functions here.
     """
     check_name(manifest.name)
     folder = studies_dir / manifest.name
+    _make_folder(folder)
+    if url is not None:
+        return shared.create_study(folder, manifest, url)
+    _require_not_shared(folder)
+    with storage.exclusive(folder / own_files.LOCK, "is being made by another `tune`"):
+        if _is_whole(folder):
+            raise StoreError(f"{folder} was just made by another `tune`", tip="run the same command again")
+        return _create(folder, manifest)
+
+
+def _make_folder(folder: Path) -> None:
     try:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"cannot create {folder}: {error.strerror}", tip="choose another folder with --studies-dir"
         ) from None
-    if url is not None:
-        return shared.create_study(folder, manifest, url)
-    _require_not_shared(folder)
-    if (folder / "study.db").exists():
-        raise StoreError(
-            f"{folder} holds a study.db without a manifest.json: it is not a complete study",
-            tip="choose another with --study NAME, or move that folder away",
-        )
-    opened = storage.open_storage(folder / "study.db", create=True)
-    with storage.storage_errors(folder / "study.db"):
+
+
+def _create(folder: Path, manifest: Manifest) -> Study:
+    """Make the study in its folder, whose lock this process has. What a process left that was killed while it did the
+    same goes first: nothing is in it."""
+    path = folder / "study.db"
+    if os.path.lexists(path):
+        if path.is_symlink() or not storage.holds_nothing(path):
+            raise StoreError(
+                f"{folder} holds a study.db without a manifest.json, and not an empty one: it is not a complete study",
+                tip="choose another with --study NAME, or move that folder away",
+            )
+        own_files.clear_creation(folder)
+    opened = storage.open_storage(path, create=True)
+    with storage.storage_errors(path):
         directions = [StudyDirection.MINIMIZE] * len(manifest.objectives)
-        try:
-            optuna.create_study(storage=opened, study_name=manifest.name, directions=directions)
-        except optuna.exceptions.DuplicatedStudyError:
-            raise StoreError(f"{folder} is being made by another process", tip="run the same command again") from None
+        optuna.create_study(storage=opened, study_name=manifest.name, directions=directions)
     # The manifest comes last: a folder without one is not yet a study.
     try:
         manifest.write(folder / "manifest.json")
@@ -123,9 +139,13 @@ def readable_manifests(studies_dir: Path, url: StorageUrl | None = None) -> Iter
 
 
 def _exists(studies_dir: Path, name: str, url: StorageUrl | None) -> bool:
-    if url is None:
-        return (studies_dir / name / "manifest.json").exists()
-    return shared.exists(name, url)
+    return _is_whole(studies_dir / name) if url is None else shared.exists(name, url)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the folder holds a study, and not what is left of one whose removal was cut off: a manifest alone."""
+    has_more = (folder / "study.db").exists() or any((folder / "trials").glob(f"*/{REQUEST_FILE}"))
+    return has_more and (folder / "manifest.json").exists()
 
 
 def _require_not_shared(folder: Path) -> None:
@@ -149,7 +169,10 @@ def _recreate(study: Study, manifest: Manifest) -> Study:
                 f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",
                 tip="choose another with --study NAME, or move that folder away",
             ) from None
-        return create_study(study.folder.parent, manifest, study.database.url)
+        _make_folder(study.folder)
+        if study.database.url is not None:
+            return shared.create_study(study.folder, manifest, study.database.url)
+        return _create(study.folder, manifest)
 
 
 def check_name(name: str) -> None:

@@ -23,19 +23,8 @@ from autotune.trial.folder import (
 )
 
 LOCK = "lock"
-FILES = frozenset(
-    {
-        "manifest.json",
-        "reference.npz",
-        "reference.partial",
-        "shared_study.json",
-        "study.db",
-        "study.db-journal",
-        "study.db-shm",
-        "study.db-wal",
-        "supervisor.log",
-    }
-)
+_DATABASE = frozenset({"study.db", "study.db-journal", "study.db-shm", "study.db-wal"})
+FILES = _DATABASE | {"manifest.json", "reference.npz", "reference.partial", "shared_study.json", "supervisor.log"}
 """Of a study, besides its lock, which outlives what it guards."""
 CACHES = ("caches", "confirmed")
 FOLDERS = (*CACHES, "trials", "again", "confirm", "noise_floor", "tail", "artifact")
@@ -48,19 +37,28 @@ _BLOCK = re.compile(r"block-\d+")
 KERNELS = "kernels"
 _CACHE = re.compile(rf"\d{{4,}}(\.whole)?|{KERNELS}")
 """A trial's cache on the shelf, and the mark that it is whole; what all trials share."""
-_HALF_WRITTEN = re.compile(r"\.(.+)\.\d+\.partial")
+_HALF_WRITTEN = re.compile(r"\.(.+)\.[0-9a-z_]+\.partial")
 
 
 def clear_study(folder: Path) -> None:
     """Remove what the tool made of a study, all but its lock. Raises OSError where that is not allowed."""
-    # The manifest goes last: as long as it is there, the study is listed and can be removed.
-    for path in sorted(folder.iterdir(), key=lambda each: each.name == "manifest.json"):
+    # The manifest goes last: as long as it is there, the study is listed and can be removed. The database goes before
+    # it: a manifest without one, and without runs, is known for what a removal has left that was cut off.
+    order = {"study.db": 1, "manifest.json": 2}
+    for path in sorted(folder.iterdir(), key=lambda each: order.get(each.name, 0)):
         if path.is_symlink():
             continue
         if path.name in FILES or _is_half_written(path, FILES):
             path.unlink()
         elif path.name in FOLDERS and path.is_dir():
             clear_caches(path) if path.name in CACHES else clear_runs(path)
+
+
+def clear_creation(folder: Path) -> None:
+    """Remove what is left of a study whose creation was cut off: its database, and half a manifest."""
+    for path in _own(folder):
+        if path.name in _DATABASE or _is_half_written(path, FILES):
+            path.unlink(missing_ok=True)
 
 
 def clear_runs(folder: Path) -> None:

@@ -29,6 +29,14 @@ BUSY_TIMEOUT_S = 60.0
 MIN_FREE_BYTES = 2**18
 """Less room on the disk is none: the index of the log of writes has 32 KiB, an outcome up to 100."""
 
+_TABLES = frozenset(
+    {
+        *("alembic_version", "version_info", "studies", "study_directions", "study_user_attributes"),
+        *("study_system_attributes", "trials", "trial_user_attributes", "trial_system_attributes", "trial_params"),
+        *("trial_values", "trial_intermediate_values", "trial_heartbeats"),
+    }
+)
+"""Optuna's."""
 _SENTENCES = {
     "SQLITE_BUSY": ("is locked by another process", "close what writes to it, then run the same command again"),
     "SQLITE_LOCKED": ("is locked by another process", "close what writes to it, then run the same command again"),
@@ -118,6 +126,21 @@ def _reading(path: Path) -> str:
     )
 
 
+def holds_nothing(path: Path) -> bool:
+    """Whether this is the database of a study that was being made: empty, or some of Optuna's tables without a trial.
+
+    Nobody may use it meanwhile; what its writer did not complete is rolled back.
+    """
+    try:
+        with closing(sqlite3.connect(path.resolve().as_uri() + "?mode=rw", uri=True)) as connection:
+            found = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not found <= _TABLES:
+                return False
+            return "trials" not in found or not connection.execute("SELECT count(*) FROM trials").fetchone()[0]
+    except sqlite3.Error:
+        return False
+
+
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Whatever goes wrong in SQLite comes out as a StoreError that names the file and says what to do."""
@@ -132,15 +155,18 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path`: one tuner at a time in a study. The kernel frees it when the process ends."""
+def exclusive(path: Path, otherwise: str = "is being tuned by another process") -> Iterator[None]:
+    """Hold the lock file at `path`: one tuner at a time in a study. The kernel frees it when the process ends.
+
+    Raises StoreError, which says `otherwise` of the folder, where another process holds it.
+    """
     with _opened(path) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
             raise StoreError(
-                f"{path.parent} is being tuned by another process (pid {holder})",
+                f"{path.parent} {otherwise} (pid {holder})",
                 tip="wait for it, or choose another study with --study NAME",
             ) from None
         os.truncate(descriptor, 0)

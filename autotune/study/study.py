@@ -155,6 +155,16 @@ class Study:
         measured = [each for each in tried if isinstance(each.outcome, Measurement)]
         return measured[0] if measured else tried[-1] if tried else None
 
+    def require_own_records(self) -> None:
+        """Raises StoreError where there is a verdict, which rests on the untuned model, and no measurement of it."""
+        untuned = self.untuned_record()
+        if self.confirmation is None or (untuned and isinstance(untuned.outcome, Measurement)):
+            return
+        raise StoreError(
+            f"study {self.name!r} has a verdict and no measurement of the untuned model that its manifest.json names",
+            tip="the file was edited or is another study's: restore it, or start another with --study NAME",
+        )
+
     def num_recorded(self) -> int:
         """Number of trials that say something about their config; a budget counts these."""
         return sum(self._stored.counts(trial) for trial in self._trials())

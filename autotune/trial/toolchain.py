@@ -26,6 +26,7 @@ from pathlib import Path
 from autotune import environment
 from autotune.backends.registry import MADE
 from autotune.trial.folder import TrialFolder
+from autotune.user_folders import cache_folder
 
 MIN_FREE_BYTES = 2**30
 """Free space needed on the disk of the user's caches; with less, each trial makes its own files."""
@@ -44,7 +45,10 @@ def ensure_toolchain(
 
     Processes that need it at the same time share one.
     """
-    home = caches_home() / "toolchain"
+    caches = cache_folder()
+    if caches is None:
+        return None
+    home = caches / "toolchain"
     folder = home / f"{framework}-{version}-{_digest(variables)}"
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -59,12 +63,6 @@ def ensure_toolchain(
     except OSError:
         return None
     return folder
-
-
-def caches_home() -> Path:
-    """Where a user's caches belong: https://specifications.freedesktop.org/basedir-spec/latest/"""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "autotune"
 
 
 def is_complete(toolchain: Path) -> bool:

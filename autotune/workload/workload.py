@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -61,7 +62,7 @@ def file_reference(place: str | Path, function: str, search_path: Path = Path())
 
     A relative `place` is relative to `search_path`.
     """
-    path = (search_path / Path(place).expanduser()).resolve()
+    path = (search_path / os.path.expanduser(place)).resolve()
     try:
         content = read_file(path)
     except InputError as error:

@@ -94,7 +94,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     assert any(name.startswith("autotune/report/html/") and not name.endswith(".py") for name in expected)
     assert {name for name in names if not name.startswith(information)} == expected
     assert f"{information}/licenses/LICENSE" in names
-    assert "autotune = autotune.cli:main" in commands
+    assert "autotune = autotune.__main__:main" in commands
     assert (metadata["Name"], metadata["License-Expression"]) == ("autotune-compile", "Apache-2.0")
     assert metadata["Description-Content-Type"] == "text/markdown"
 

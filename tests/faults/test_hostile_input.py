@@ -43,9 +43,9 @@ def aliases_of_aliases(path: Path) -> None:
     path.write_text("\n".join(lines))
 
 
-def merged_again_and_again(path: Path) -> None:
+def mappings_again_and_again(path: Path) -> None:
     lines = ["a0: &a0 {x: 1, y: 2}"]
-    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 10)]
+    lines += [f"a{n}: &a{n} {{z: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 10)]
     path.write_text("\n".join(lines))
 
 
@@ -54,9 +54,9 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a device": (without_end, "is a pipe or a device"),
     "100 MB": (a_large_file, "is larger than"),
     "aliases of aliases": (aliases_of_aliases, "more than 200,000 keys and values"),
-    "merged again and again": (merged_again_and_again, "more than 200,000 keys and values"),
+    "mappings again and again": (mappings_again_and_again, "more than 200,000 keys and values"),
     "it holds itself": (lambda path: path.write_text("a: &a [*a]"), "it holds itself"),
-    "deep": (lambda path: path.write_text("a: " + "[" * 100_000), "not YAML"),
+    "deep": (lambda path: path.write_text("a: " + "[" * 100_000), "nested more than 50 deep"),
     "escapes": (lambda path: path.write_text(f'"{ESCAPES}": 1'), "special characters are not allowed"),
     "escapes in a name": (lambda path: path.write_text('? "\\e[2J"\n: 1\n? "\\e[2J"\n: 2\n'), "given twice"),
     "no text": (lambda path: path.write_bytes(os.urandom(5000)), "given.yaml"),
@@ -147,6 +147,65 @@ class TestHostileYaml:
                 load_tuned("best.yaml")
 
 
+SCALARS = {
+    "hexadecimal of thousands of digits": "0x" + "f" * 5000,
+    "decimal of thousands of digits": "9" * 5000,
+    "sexagesimal": "1" + ":1" * 50_000,
+    "no integer": "!!int ''",
+    "an underscore": "!!int '_'",
+    "no float": "!!float ''",
+    "a list as a mapping": "!!map []",
+    "no time": "!!timestamp x",
+    "no bytes": "!!binary '='",
+    "an object": "!!python/object/apply:os.getcwd []",
+    "deep": "[" * 400 + "]" * 400,
+    "an infinity of digits": "1e999",
+}
+
+
+@pytest.mark.parametrize("scalar", SCALARS)
+class TestHostileScalars:
+    """Wherever YAML is read: one sentence with file and line, at once."""
+
+    @pytest.mark.fast_cases("no integer", "a list as a mapping", "deep")
+    def test_in_commands(self, here: Path, scalar: str) -> None:
+        """An export, a space, a budget, a file of flags; as a value and as a key."""
+        (here / "m.py").write_text(MODEL_FILE)
+        (here / "space.yaml").write_text(SPACE_FILE)
+        tune = ("tune", "--model", "m.py:tiny", "--framework", "fake", "--device", "cpu")
+        for text in (f"schema: 1\ntrials: {SCALARS[scalar]}\n", f"schema: 1\n? {SCALARS[scalar]}\n: 1\n"):
+            (here / "given.yaml").write_text(text)
+            for arguments in (
+                ("verify", "given.yaml"),
+                ("compare", "given.yaml", "given.yaml"),
+                (*tune, "--space", "given.yaml"),
+                (*tune, "--space", "space.yaml", "--budget", "given.yaml"),
+                (*tune, "--space", "space.yaml", "--config", "given.yaml"),
+            ):
+                result = command(*arguments)
+                refused(result, "given.yaml, line 2: ")
+                assert len(result.stderr) < 1000
+        assert not (here / "studies").exists()
+
+    def test_in_a_job(self, here: Path, caplog: pytest.LogCaptureFixture, scalar: str) -> None:
+        """The job's own model with one line in the log, or the error where the job wants it."""
+        whole = (REPOSITORY / "tests" / "best.yaml").read_text()
+        for line in ("schema: 1", "study: s", "num_trials: 8", "latency_ms: 2"):
+            assert line in whole
+            Path("best.yaml").write_text(whole.replace(line, f"{line.partition(':')[0]}: {SCALARS[scalar]}", 1))
+            caplog.clear()
+
+            def model(x: object) -> object:
+                return x
+
+            assert autotune.load("best.yaml").apply(model) is model
+            (record,) = [each for each in caplog.records if each.name == "autotune"]
+            assert "best.yaml, line " in record.getMessage()
+            assert len(record.getMessage()) < 500
+            with pytest.raises(InputError, match=r"best\.yaml, line"):
+                autotune.load("best.yaml").apply(model, on_mismatch="raise")
+
+
 def exported() -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
     return content
@@ -156,7 +215,7 @@ UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "model": (lambda c: c["workload"].update(model=ESCAPES), "key workload.model: a text is printable"),
     "lines": (lambda c: c["workload"].update(model="vit\nfaster: 9x"), "key workload.model: a text is printable"),
     "framework": (lambda c: c.update(framework=ESCAPES), "key framework: a text is printable"),
-    "study": (lambda c: c["evidence"].update(study="s" * 30_000), "key evidence.study: a text is printable and has at"),
+    "study": (lambda c: c["evidence"].update(study="s" * 30_000), "a text or number of 30,000 characters"),
     "device": (lambda c: c["environment"].update(device="\x1b[2J"), "key environment.device: a text is printable"),
     "knob": (lambda c: c["config"].update({ESCAPES: 1}), "a name is printable text of at most 300 characters"),
     "a long knob": (lambda c: c["config"].update({"k" * 301: 1}), "a name is printable text of at most 300 characters"),

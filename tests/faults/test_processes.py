@@ -10,24 +10,26 @@ import errno
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
-import optuna
 import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
-from autotune.study.open import create_study, open_study
+from autotune.study.open import create_study, open_or_create, open_study
 from autotune.study.storage import exclusive
 from autotune.trial import process_start
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.runner import supervisor_process
+from autotune.trial.runner.bounded_log import MAX_BYTES
 from autotune.trial.runner.orphans import MARK_VARIABLE
 from autotune.trial.runner.runner import Runner
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment, run_here
@@ -133,6 +135,25 @@ class TestTrials:
         assert not _of_trials(tmp_path)
         after = one_runner.run(TrialFolder(tmp_path / "next"), make_request(TUNED))
         assert isinstance(after, Measurement)
+
+    @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
+    def test_endless_output_is_bounded(self, one_runner, tmp_path, make_request, model_file, fresh):
+        """Of both streams, of a helper too: the first and the last of it are there, the trial ends as it would."""
+        loud = (
+            "subprocess.run([sys.executable, '-c', \"import os; print('first', flush=True); "
+            "[os.write(number, b'x' * 65536) for number in (1, 2) for _ in range(128)]; print('last')\"])"
+        )
+        model_file.write_text(MODEL.format(fault=f"stage() == 'compile' and {loud}"))
+        one_runner.run(TrialFolder(tmp_path / "untuned"), make_request())
+        outcome = one_runner.run(TrialFolder(tmp_path / "faulty"), make_request(TUNED), fresh=fresh)
+        assert isinstance(outcome, Measurement)
+        for name in ("stdout.txt", "stderr.txt"):
+            said = (tmp_path / "faulty" / name).read_bytes()
+            assert len(said) <= MAX_BYTES
+            assert b"bytes of output are left out here]" in said
+        said = (tmp_path / "faulty" / "stdout.txt").read_bytes()
+        assert said.startswith(b"first\n")
+        assert said.endswith(b"last\n")
 
     def test_helpers_of_a_trial_that_ends_well(self, one_runner, tmp_path, make_request, model_file):
         """A compiler's worker pool is ended with the trial that started it, right or wrong."""
@@ -310,15 +331,98 @@ class TestParent:
         process.communicate(timeout=60)
         assert not psutil.wait_procs(family, timeout=30)[1]
 
-    def test_two_creators_of_one_name(self, tmp_path, make_manifest, monkeypatch):
-        """At the very same moment: one makes the study, the other says so."""
-
-        def create(**_):
-            raise optuna.exceptions.DuplicatedStudyError("another process was quicker")
-
-        monkeypatch.setattr(optuna, "create_study", create)
-        with pytest.raises(StoreError, match="is being made by another process"):
+    def test_creators_of_one_name(self, tmp_path, make_manifest):
+        """While one makes the study, the others say so in one sentence with its number; afterwards it is there."""
+        folder = tmp_path / "studies" / "s"
+        folder.mkdir(parents=True)
+        with exclusive(folder / "lock"):
+            for _ in range(2):
+                with pytest.raises(
+                    StoreError, match=rf"s is being made by another `tune` \(pid {os.getpid()}\)"
+                ) as said:
+                    open_or_create(tmp_path / "studies", make_manifest("s"))
+                assert "wait for it" in said.value.tip
+        open_or_create(tmp_path / "studies", make_manifest("s")).close()
+        with pytest.raises(StoreError, match="was just made by another `tune`"):
             create_study(tmp_path / "studies", make_manifest("s"))
+
+    def test_creators_at_the_very_same_moment(self, tmp_path, make_manifest):
+        """Of three processes at least one makes it, and whoever does not has one sentence; the study is whole."""
+        manifest = make_manifest("s").model_dump_json(by_alias=True)
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", _CREATE, str(tmp_path / "studies"), manifest], cwd=REPOSITORY,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for _ in range(3)
+        ]  # fmt: skip
+        assert [each.stdout.readline() for each in started] == ["ready\n"] * 3
+        for each in started:
+            each.stdin.close()
+        said = [each.stdout.read() + each.stderr.read() for each in started]
+        for each in started:
+            each.wait()
+            each.stdout.close()
+            each.stderr.close()
+        assert "made\n" in said
+        for text in said:
+            assert text == "made\n" or "by another `tune`" in text, said
+            assert text.count("\n") == 1
+        assert open_study(tmp_path / "studies", "s").records() == []
+
+    @pytest.mark.fast_cases("tables")
+    @pytest.mark.parametrize("stage", ["connect", "tables", "study", "manifest"])
+    def test_a_creation_that_is_killed(self, tmp_path, make_manifest, stage):
+        """`kill -9` while the database or the manifest is made: the next `tune` makes the study, and nothing of the
+        user's in the folder is touched."""
+        folder = tmp_path / "studies" / "s"
+        folder.mkdir(parents=True)
+        (folder / "notes.txt").write_text("mine")
+        manifest = make_manifest("s").model_dump_json(by_alias=True)
+        killed = subprocess.run(
+            [sys.executable, "-c", _KILLED[stage] + _CREATE, str(tmp_path / "studies"), manifest], cwd=REPOSITORY,
+            input="", capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert killed.returncode == -9, killed.stderr
+        assert not (folder / "manifest.json").exists()
+        study = open_or_create(tmp_path / "studies", make_manifest("s"))
+        assert study.records() == []
+        study.close()
+        assert (folder / "notes.txt").read_text() == "mine"
+        assert not list(folder.glob(".*partial"))
+
+    def test_a_removal_that_is_killed(self, make_study, make_manifest, tmp_path):
+        """A manifest whose database and runs are gone already: the next `tune` begins anew."""
+        study = make_study()
+        study.close()
+        (study.folder / "study.db").unlink()
+        (study.folder / "trials").rmdir()
+        assert open_or_create(tmp_path / "studies", make_manifest("s")).records() == []
+
+    def test_a_database_with_trials_is_no_unfinished_one(self, make_study, make_manifest, tmp_path, measurement):
+        """Nor is one of somebody else, or a link: without their manifest they stay as they are, with a sentence."""
+        study = make_study()
+        study.tell(study.ask(60), measurement)
+        study.close()
+        (study.folder / "manifest.json").unlink()
+        database = study.folder / "study.db"
+        kept = database.read_bytes()
+        with closing(sqlite3.connect(tmp_path / "songs.db")) as connection:
+            connection.execute("CREATE TABLE songs (name TEXT)")
+            connection.commit()
+        (tmp_path / "empty.db").touch()
+        others = (database, tmp_path / "songs.db", tmp_path / "empty.db")
+        for number, place in enumerate(others):
+            folder = tmp_path / f"studies{number}" / "s"
+            folder.mkdir(parents=True)
+            if place.name == "empty.db":
+                (folder / "study.db").symlink_to(place)
+            else:
+                shutil.copyfile(place, folder / "study.db")
+            with pytest.raises(StoreError, match=r"study\.db without a manifest\.json, and not an empty one"):
+                open_or_create(folder.parent, make_manifest("s"))
+            assert (folder / "study.db").read_bytes() == place.read_bytes()
+        assert database.read_bytes() == kept
 
     def test_a_study_that_is_alone_frees_its_lock(self, make_study):
         """`run STUDY N` holds what `tune` holds, and no longer than it works."""
@@ -354,6 +458,32 @@ def _named(module: str) -> list[psutil.Process]:
     processes = psutil.process_iter(["cmdline"])
     return [each for each in processes if (each.info["cmdline"] or [""])[-1] == module]
 
+
+_CREATE = """
+import sys
+from pathlib import Path
+from autotune.errors import StoreError
+from autotune.study.manifest import Manifest
+from autotune.study.open import create_study
+manifest = Manifest.model_validate_json(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.read()
+try:
+    create_study(Path(sys.argv[1]), manifest)
+    print("made")
+except StoreError as error:
+    print(error)
+"""
+
+_KILL = "import os, signal\nkill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+_KILLED = {
+    "connect": _KILL + "import autotune.study.storage as storage\nstorage._use_wal = kill\n",
+    "tables": _KILL + "import sqlalchemy\n@sqlalchemy.event.listens_for(sqlalchemy.Table, 'after_create')\n"
+    "def after(table, *_, **__):\n    if table.name == 'trials':\n        kill()\n",
+    "study": _KILL + "import optuna\noptuna.create_study = kill\n",
+    "manifest": _KILL + "import autotune.files, os\nos.fsync = kill\n",
+}
+"""Program before `_CREATE` -> where it is killed."""
 
 _NO_FORK = """
 import os, subprocess

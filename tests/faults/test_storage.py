@@ -15,10 +15,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
+from autotune.measure.accuracy import load_reference, save_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.study import own_files, storage
 from autotune.study.budget import Budget
@@ -210,10 +212,104 @@ class TestLinks:
         """The lock file is emptied to write a process number into it."""
         study = make_study()
         (tmp_path / "thesis.txt").write_text("mine")
+        (study.folder / "lock").unlink()
         (study.folder / "lock").symlink_to(tmp_path / "thesis.txt")
         with pytest.raises(StoreError, match="lock"), study.writing():
             pass
         assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+class TestLinksOfOthers:
+    """In a folder that others may write, no link of theirs has another file overwritten, whatever its name."""
+
+    @pytest.fixture
+    def victim(self, tmp_path: Path) -> Path:
+        path = tmp_path / "thesis.txt"
+        path.write_text("mine")
+        return path
+
+    @pytest.fixture
+    def _known_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As if the name could be foreseen."""
+        monkeypatch.setattr("secrets.token_hex", lambda _: "0")
+
+    @pytest.mark.usefixtures("_known_names")
+    def test_at_the_temporary_name(self, tmp_path: Path, victim: Path) -> None:
+        """Even where it is guessed: the write fails, and neither the link nor what it leads to is touched."""
+        link = tmp_path / ".best.yaml.0.partial"
+        link.symlink_to(victim)
+        (tmp_path / ".new.yaml.0.partial").symlink_to(tmp_path / "not there")
+        for name in ("best.yaml", "new.yaml"):
+            with pytest.raises(OSError, match="File exists"):
+                write_whole(tmp_path / name, "text")
+            assert not (tmp_path / name).exists()
+        assert link.is_symlink()
+        assert victim.read_text() == "mine"
+        assert not (tmp_path / "not there").exists()
+
+    def test_at_names_that_can_be_foreseen(self, tmp_path: Path, victim: Path) -> None:
+        """Those of the file, of its process and of its kind; the file itself takes a link's place."""
+        names = (f".best.yaml.{os.getpid()}.partial", "best.yaml.partial", "best.partial", "best.yaml")
+        for each in names:
+            (tmp_path / each).symlink_to(victim)
+        write_whole(tmp_path / "best.yaml", "text")
+        assert victim.read_text() == "mine"
+        assert (tmp_path / "best.yaml").read_text() == "text"
+        assert not (tmp_path / "best.yaml").is_symlink()
+        assert all((tmp_path / each).is_symlink() for each in names[:-1])
+
+    def test_of_the_reference(self, tmp_path: Path, victim: Path) -> None:
+        """The outputs that configs are compared with are no way in either."""
+        for each in ("reference.partial", "reference.npz.partial", "reference.npz"):
+            (tmp_path / each).symlink_to(victim)
+        save_reference(tmp_path / "reference.npz", [[np.arange(3.0)]])
+        assert victim.read_text() == "mine"
+        assert load_reference(tmp_path / "reference.npz")[0][0].tolist() == [0.0, 1.0, 2.0]
+
+    @pytest.mark.usefixtures("_known_names")
+    def test_an_export_says_so(self, tuned: Path, monkeypatch: pytest.MonkeyPatch, victim: Path) -> None:
+        """One sentence, exit status 2."""
+        monkeypatch.chdir(tuned)
+        Path(".best.yaml.0.partial").symlink_to(victim)
+        refused(command("export", "s", "-o", "best.yaml"), "cannot write best.yaml: File exists")
+        assert victim.read_text() == "mine"
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "framework": lambda m: m["workload"].update(framework="nosuch"),
+    "another framework": lambda m: m["workload"].update(framework="torch"),
+    "framework of the space": lambda m: m["space"].update(framework="nosuch"),
+    "a further framework": lambda m: m.update(
+        others=[{"workload": m["workload"], "framework_version": "0", "space_file": "x.yaml"}]
+    ),
+    "no knobs": lambda m: m["space"].update(knobs=[]),
+    "no values": lambda m: m["space"]["knobs"][0].update(values=[]),
+    "name of a knob": lambda m: m["space"]["knobs"][0].update(name="nosuch"),
+    "untuned": lambda m: m["space"]["knobs"][0].update(untuned="nosuch"),
+    "name": lambda m: m.update(name="other"),
+    "objective": lambda m: m.update(objectives=[]),
+    "null": lambda m: m.update(workload=None),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_manifest(tuned: Path, monkeypatch: pytest.MonkeyPatch, edit: str) -> None:
+    """Every command has one sentence, that names the file or the study; the others of the folder are listed."""
+    monkeypatch.chdir(tuned)
+    path = Path("studies/s/manifest.json")
+    content = json.loads(path.read_text())
+    EDITS[edit](content)
+    path.write_text(json.dumps(content))
+    before = contents(tuned)
+    for verb in ("show", "export", "explain", "report", "resume"):
+        result = command(verb, "s")
+        refused(result, "error: ")
+        assert result.stderr.count("\n") == 2, result.stderr
+        assert "manifest.json" in result.stderr or "study.db" in result.stderr
+    assert command("studies").exit_code == 0
+    assert {name: each for name, each in contents(tuned).items() if "study.db" not in name} == {
+        name: each for name, each in before.items() if "study.db" not in name
+    }
 
 
 READING = """

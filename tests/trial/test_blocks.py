@@ -89,14 +89,14 @@ def scripted(measurement, latency_ms, *, plan, **more):
 
 
 def live_children(of_folder=""):
-    """Trials that are alive, by the file that their output goes to."""
+    """Trials that are alive, by the folder that they work in."""
     found = []
     for each in own_children():
         try:
-            output = Path(os.readlink(f"/proc/{each.pid}/fd/1"))
+            working = Path(os.readlink(f"/proc/{each.pid}/cwd"))
         except OSError:
             continue
-        if output.name == "stdout.txt" and str(output.parent).endswith(of_folder):
+        if working.name == "scratch" and str(working.parent).endswith(of_folder):
             found.append(each)
     return found
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
+from autotune.trial.runner.bounded_log import BoundedLog
 from autotune.trial.runner.reaper import continue_tree, kill_group, stop_tree
 from autotune.trial.worker.stages import QUEUED
 
@@ -32,6 +33,8 @@ class Child:
     stops: bool
     """It is stopped (SIGSTOP) while it waits for its turn."""
     limits: dict[str, float]
+    logs: list[BoundedLog] = field(default_factory=list)
+    """Of its stdout and stderr; none where it writes to the supervisor's stderr."""
     stage: str = Stage.START.value
     stage_started: float = field(default_factory=time.monotonic)
     busy_s: float = 0.0

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from autotune.backends.capabilities import ImportedAhead
@@ -22,19 +23,22 @@ _PR_SET_PDEATHSIG = 1
 
 def fork_worker(
     folder: TrialFolder,
-    order: dict[str, Any],
     pipes: dict[str, int],
+    outputs: Sequence[int],
     to_close: list[int],
     ahead: ImportedAhead | None,
 ) -> int:
-    """Start a trial in a fork of this process, which has imported the framework. Returns the process number."""
+    """Start a trial in a fork of this process, which has imported the framework. Returns the process number.
+
+    `outputs`: pipes for its stdout and stderr; none: it writes to this process's stderr.
+    """
     pid = start_when_possible(os.fork)
     if pid:
         return pid
     code = 1
     try:
-        _become_child(folder, order)
-        for descriptor in to_close:
+        _become_child(folder, outputs)
+        for descriptor in (*outputs, *to_close):
             os.close(descriptor)
         for name in os.environ.pop(PRELOAD_ONLY_VARIABLE, "").split(","):
             os.environ.pop(name, None)
@@ -46,7 +50,7 @@ def fork_worker(
         worker.leave(code)
 
 
-def spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int]) -> int:
+def spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, int], outputs: Sequence[int]) -> int:
     """Start a trial, or another program for a folder, in a new Python. Returns the process number."""
     numbers = {name: str(pipe) for name, pipe in pipes.items()}
     environment = {**os.environ, **numbers, MARK_VARIABLE: mark_of(folder.path)}
@@ -58,15 +62,15 @@ def spawn_worker(folder: TrialFolder, order: dict[str, Any], pipes: dict[str, in
         env=environment,
         pass_fds=list(pipes.values()),
         # Safe: a supervisor has a single thread (`supervisor.main` sees to it).
-        preexec_fn=lambda: _become_child(folder, order),  # noqa: PLW1509
+        preexec_fn=lambda: _become_child(folder, outputs),  # noqa: PLW1509
     )
     # Reaped by the supervisor with all the others; Popen must not try.
     process.returncode = 0
     return process.pid
 
 
-def _become_child(folder: TrialFolder, order: dict[str, Any]) -> None:
-    """Set up a child: own session, killed with the supervisor, default signals, output to the folder."""
+def _become_child(folder: TrialFolder, outputs: Sequence[int]) -> None:
+    """Set up a child: own session, killed with the supervisor, default signals, its output."""
     os.setsid()
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
@@ -74,11 +78,8 @@ def _become_child(folder: TrialFolder, order: dict[str, Any]) -> None:
         signal.signal(each, signal.SIG_DFL)
     os.environ[MARK_VARIABLE] = mark_of(folder.path)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if order["echo"]:
-        os.dup2(2, 1)
-        return
-    for descriptor, path in ((1, folder.stdout), (2, folder.stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
+    for descriptor, output in enumerate(outputs or (2, 2), start=1):
+        os.dup2(output, descriptor)
 
 
 def prctl(option: int, value: int) -> None:

@@ -29,6 +29,7 @@ import selectors
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,6 +39,7 @@ from autotune.errors import HarnessError
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.process_start import start_when_possible
+from autotune.trial.runner.bounded_log import BoundedLog
 from autotune.trial.runner.child import LONGEST_WAIT_S, Child
 from autotune.trial.runner.reaper import kill_descendants, kill_group, reap_children, unkillable
 from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
@@ -92,7 +94,8 @@ class Supervisor:
         finally:
             kill_descendants()
             # A parent that was killed cannot do it.
-            for folder in self._children:
+            for folder, child in self._children.items():
+                self._close_logs(child.logs)
                 TrialFolder(Path(folder)).drop_temporary()
 
     def _react(self) -> bool:
@@ -102,6 +105,9 @@ class Supervisor:
         for child in self._children.values():
             if child.stages in ready and not self._forward_stages(child):
                 self._selector.unregister(child.stages)
+            for log in child.logs:
+                if log.pipe in ready and not log.forward():
+                    self._selector.unregister(log.pipe)
         if self._wakeup_read in ready:
             _drain(self._wakeup_read)
             self._reap()
@@ -156,7 +162,8 @@ class Supervisor:
             self._tell(event="refused", folder=order["folder"], error=str(error))
             return
         self._children[child.folder] = child
-        self._selector.register(child.stages, selectors.EVENT_READ)
+        for descriptor in (child.stages, *(log.pipe for log in child.logs)):
+            self._selector.register(descriptor, selectors.EVENT_READ)
         if self._alone is not None:
             child.pause(_BY_COMPILER)
 
@@ -169,24 +176,37 @@ class Supervisor:
         if waits_at is not None and turn is not None:
             for_child[waits_at] = turn
         ours = [each for each in (stages, turns) if each is not None]
+        logs: list[BoundedLog] = []
         try:
+            for path in () if order["echo"] else (folder.stdout, folder.stderr):
+                logs.append(BoundedLog(path))
+            outputs = [log.end for log in logs]
             if self._preloaded and not order["fresh"]:
-                pid = fork_worker(folder, order, for_child, [*ours, *self._descriptors()], self._ahead)
+                inherited = [*ours, *_descriptors_of(logs), *self._descriptors()]
+                pid = fork_worker(folder, for_child, outputs, inherited, self._ahead)
             else:
-                pid = start_when_possible(lambda: spawn_worker(folder, order, for_child))
+                pid = start_when_possible(lambda: spawn_worker(folder, order, for_child, outputs))
         except HarnessError:
+            self._close_logs(logs)
             for descriptor in ours:
                 os.close(descriptor)
             raise
         finally:
-            for descriptor in for_child.values():
+            for descriptor in (*for_child.values(), *(log.end for log in logs)):
                 os.close(descriptor)
-        return Child(order["folder"], pid, stages, turns, stops=order["stops"], limits=order["limits"])
+        return Child(order["folder"], pid, stages, turns, stops=order["stops"], limits=order["limits"], logs=logs)
+
+    def _close_logs(self, logs: Sequence[BoundedLog]) -> None:
+        for log in logs:
+            if log.pipe in self._selector.get_map():
+                self._selector.unregister(log.pipe)
+            log.close()
 
     def _descriptors(self) -> list[int]:
         """All file descriptors that a forked trial must close."""
         of_others = [pipe for each in self._children.values() for pipe in (each.stages, each.turns) if pipe is not None]
-        return [self._orders, self._events, self._wakeup_read, self._wakeup_write, *of_others]
+        of_logs = [each for child in self._children.values() for each in _descriptors_of(child.logs)]
+        return [self._orders, self._events, self._wakeup_read, self._wakeup_write, *of_others, *of_logs]
 
     def _forward_stages(self, child: Child) -> bool:
         """Forward the child's stages to the parent. Returns False when the pipe is closed."""
@@ -246,6 +266,7 @@ class Supervisor:
             self._selector.unregister(child.stages)
         kill_group(child.pid)
         kill_descendants(None if not self._children else child.folder)
+        self._close_logs(child.logs)
         self._end_alone(child)
         child.close_turns()
         os.close(child.stages)
@@ -255,6 +276,10 @@ class Supervisor:
         # If the parent is gone, the closed stdin ends this process soon.
         with suppress(BrokenPipeError):
             os.write(self._events, (json.dumps(event) + "\n").encode())
+
+
+def _descriptors_of(logs: Sequence[BoundedLog]) -> list[int]:
+    return [each for log in logs for each in log.descriptors]
 
 
 def _drain(descriptor: int) -> None:

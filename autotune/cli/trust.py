@@ -1,0 +1,114 @@
+"""What a file of flags may decide, by who wrote it.
+
+Whoever stands in a folder has not thereby read its files. `[tool.autotune]` of the current folder's `pyproject.toml`
+decides what is searched for and how long, and nothing that reaches further: no server, which would be sent the user's
+password; no code and no variables; no path elsewhere. A file that is named with `--config` decides all but servers. The
+user's own file decides everything, and names the folders whose files may as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.user_folders import config_folder
+
+OF_A_PROJECT = frozenset(
+    {
+        *("task", "shapes", "device", "framework", "study", "preset", "fixed-precision"),
+        *("trials", "early-stop", "compile-timeout", "trial-timeout", "quiet", "profile"),
+        *("objective", "constraint", "tolerance", "reference", "seed", "deadline"),
+    }
+)
+"""Flags that a file in any folder may set: they choose among what is there."""
+INSIDE_A_PROJECT = frozenset({"studies-dir", "traffic", "budget"})
+"""Likewise, as long as what they name lies in the file's own folder."""
+OF_A_NAMED_FILE = OF_A_PROJECT | INSIDE_A_PROJECT | {
+    *("model", "model-arg", "space", "prior", "sampler", "env", "process-settings", "jobs", "report"),
+}  # fmt: skip
+"""Flags that a file may set which the user has named: it is as if they were typed. No server is among them."""
+TRUSTED = "trusted"
+"""Key of the user's own file: folders whose files may set every flag, and so may those of the folders below."""
+
+
+@dataclass(frozen=True)
+class FlagFile:
+    """A file of flags."""
+
+    path: Path
+    prefix: str
+    """Of its keys in a sentence."""
+    may: frozenset[str] | None
+    """The flags that it sets; None: every flag."""
+    inside: frozenset[str] = frozenset()
+    """Those of them that name something in its own folder."""
+
+    def ignores(self, flag: str, value: object) -> bool:
+        """Whether this file may not set the flag to the value."""
+        if self.may is None:
+            return False
+        return flag not in self.may or (flag in self.inside and not self._holds(value))
+
+    def _holds(self, value: object) -> bool:
+        folder = Path(os.path.realpath(self.path.parent))
+        named = [Path(os.path.realpath(folder / str(each))) for each in (value if isinstance(value, list) else [value])]
+        return all(each == folder or folder in each.parents for each in named)
+
+    def sentence(self, flags: Sequence[str]) -> str:
+        """That these flags of the file are ignored, and the way out."""
+        keys = ", ".join(self.prefix + each for each in flags)
+        typed = ", ".join(f"--{each}" for each in flags)
+        own = user_file()
+        folder = json.dumps(str(_home_of(self.path)), ensure_ascii=False)
+        trusting = f", or write {TRUSTED} = [{folder}] into {own}" if own else ""
+        return (
+            f"{self.path}: ignored {keys}: a folder that you do not trust decides no server, code, variable or path "
+            f"elsewhere; give {typed} yourself{trusting}"
+        )
+
+
+def of_the_project(path: Path, trusted: Sequence[Path]) -> FlagFile:
+    """`[tool.autotune]` in the current folder."""
+    is_trusted = _lies_in(path, trusted)
+    may = None if is_trusted else OF_A_PROJECT | INSIDE_A_PROJECT
+    return FlagFile(path, "tool.autotune.", may, INSIDE_A_PROJECT)
+
+
+def of_the_command_line(path: Path, trusted: Sequence[Path]) -> FlagFile:
+    """A file that is given with `--config`."""
+    return FlagFile(path, "", None if _lies_in(path, trusted) else OF_A_NAMED_FILE)
+
+
+def of_the_user(path: Path) -> FlagFile:
+    """The user's own file."""
+    return FlagFile(path, "", None)
+
+
+def user_file() -> Path | None:
+    """Where the user's own settings are, whether there are any or not; None for a user without a home."""
+    folder = config_folder()
+    return None if folder is None else folder / "config.toml"
+
+
+def trusted_folders(path: Path, given: object) -> list[Path]:
+    """What the user's file at `path` says under `TRUSTED`. Raises InputError."""
+    from autotune.errors import InputError
+
+    folders = [os.path.expanduser(str(each)) for each in given] if isinstance(given, list) else [""]
+    if not all(os.path.isabs(each) for each in folders):
+        tip = f'write e.g. {TRUSTED} = ["/home/me/project"]'
+        raise InputError(f"{path}: key {TRUSTED}: is not a list of absolute paths", tip=tip)
+    return [Path(os.path.realpath(each)) for each in folders]
+
+
+def _lies_in(path: Path, folders: Sequence[Path]) -> bool:
+    home = _home_of(path)
+    return any(home == each or each in home.parents for each in folders)
+
+
+def _home_of(path: Path) -> Path:
+    """The folder of the file itself, where the path is a link to it."""
+    return Path(os.path.realpath(path)).parent

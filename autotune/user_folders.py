@@ -1,0 +1,24 @@
+"""Where a user's own files are, by https://specifications.freedesktop.org/basedir-spec/latest/."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def config_folder() -> Path | None:
+    """Of the user's settings; None where the user has no home, and the environment names no folder."""
+    return _folder("XDG_CONFIG_HOME", ".config")
+
+
+def cache_folder() -> Path | None:
+    """Of what can be made again; None as above."""
+    return _folder("XDG_CACHE_HOME", ".cache")
+
+
+def _folder(variable: str, usual: str) -> Path | None:
+    given = os.environ.get(variable, "")
+    if os.path.isabs(given):
+        return Path(given) / "autotune"
+    home = os.path.expanduser("~")  # The text itself, where there is neither HOME nor an entry for the user.
+    return Path(home, usual, "autotune") if os.path.isabs(home) else None
