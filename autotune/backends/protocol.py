@@ -159,10 +159,15 @@ class Backend(Protocol):
         return
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
-        """A tensor as a NumPy array (bfloat16 as float32), None for what is no tensor."""
+        """A tensor as a NumPy array, None for what is no tensor. A type that NumPy lacks comes as the next wider one."""
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
-        """`array` as a tensor of the type and on the device of `original`."""
+        """What `to_array` gives for a tensor as one of the same kind as `original`: its type, number of dimensions,
+        layout and device, and whether it requires gradients."""
+
+    def requires_grad(self, value: Any) -> bool:
+        """The framework was told to record gradients for this tensor; False for what is no tensor."""
+        return False
 
     def content(self, value: Any) -> Hashable | None:
         """Another value once a tensor, or a generator of random numbers, was changed; None for what is neither."""
@@ -175,7 +180,7 @@ class Backend(Protocol):
         return getattr(value, "__dict__", None)
 
     def spec(self, value: Any) -> TensorSpec | None:
-        """Shape and type of a tensor, None for what is no tensor."""
+        """Shape and type of a tensor, None for what is no tensor. The shape may be another one than its array's."""
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         """Names and shapes of the model's parameters and buffers, in a stable order."""

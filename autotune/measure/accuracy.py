@@ -1,4 +1,4 @@
-"""Accuracy of outputs: inputs for the check, the error against the reference, and the tolerance. NumPy only."""
+"""Accuracy of outputs: the error against the reference, and the tolerance. NumPy only."""
 
 from __future__ import annotations
 
@@ -28,23 +28,6 @@ def default_tolerance(dtypes: Iterable[str]) -> float:
     """The tolerance for a model whose tensors have these element types, as any framework writes them."""
     present = {dtype.lower() for dtype in dtypes}
     return next((value for name, value in DEFAULT_TOLERANCES.items() if name in present), 1e-3)
-
-
-def derived_inputs(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
-    """Further inputs of the same shapes, made from the values of the example inputs.
-
-    Values are shuffled, so that token ids stay valid and images keep their range. Arrays with both signs are negated as
-    well (an asymmetric range is mirrored), which flips branches on a mean or a sum: a capture of one path only then
-    gives wrong results.
-    """
-    generator = np.random.default_rng(seed)
-    return [None if array is None else _derived(array, generator) for array in arrays]
-
-
-def _derived(array: Array, generator: np.random.Generator) -> Array:
-    shuffled = generator.permutation(array.reshape(-1)).reshape(array.shape)
-    signed = np.issubdtype(array.dtype, np.floating) and array.size and array.min() < 0 < array.max()
-    return -shuffled if signed else shuffled
 
 
 def relative_error(reference: Sequence[Array], outputs: Sequence[Array]) -> float:
@@ -113,6 +96,15 @@ def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> 
     with temporary.open("wb") as file:
         np.savez(file, counts=counts, **named)
     temporary.replace(path)
+
+
+def num_compared(path: Path) -> int | None:
+    """For how many inputs a reference holds outputs; None if it is missing or cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return len(stored["counts"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+        return None
 
 
 def load_reference(path: Path) -> list[list[Array]]:

@@ -51,10 +51,15 @@ class Reason(StrEnum):
     """The run's time was used up, which says nothing about the config: the next run tries it again."""
 
 
+RAGGED = -1
+"""In a shape: a dimension in which the parts of a nested tensor have sizes of their own."""
+
+
 class TensorSpec(Record):
     """Shape and element type of one example input or output, as the framework names them."""
 
     shape: tuple[int, ...]
+    """`RAGGED` for a dimension that has no one size."""
     dtype: str
 
 
@@ -66,6 +71,9 @@ class Signature(Record):
     structure_sha256: str
     inputs: tuple[TensorSpec, ...]
     items_per_call: int
+    records_gradients: bool = False
+    """An input requires gradients, so that they were recorded in every call that was measured: a model that
+    differentiates within itself. A job's calls record them as well."""
 
 
 class Axis(Record):
@@ -212,6 +220,8 @@ class Measurement(Record):
     """Largest over all checked inputs and outputs of max|y - reference| / max|reference|; None for the reference."""
     output_errors: tuple[float, ...] | None = None
     """The same for each output tensor, in order; None for the reference, and in records of older releases."""
+    not_checked: tuple[str, ...] = ()
+    """What the check of the outputs could not vary, each as a sentence."""
     diagnosis: Diagnosis
     signature: Signature
     environment: Environment

@@ -37,7 +37,7 @@ from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.per_shape import versions
 from autotune.backends.mindspore.profile import profile
 from autotune.backends.mindspore.state import attributes_of
-from autotune.backends.mindspore.tensors import array_of
+from autotune.backends.mindspore.tensors import array_of, tensor_like
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -142,7 +142,7 @@ class MindSporeBackend(Backend):
         return array_of(value) if isinstance(value, ms.Tensor) else None
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
-        return ms.Tensor(np.ascontiguousarray(array), dtype=original.dtype)
+        return tensor_like(array, original)
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
         return attributes_of(value) if isinstance(value, ms.nn.Cell) else super().attributes(value)

@@ -46,7 +46,7 @@ from autotune.backends.torch.knobs import process_knobs, settings_of
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
-from autotune.backends.torch.tensors import array_of, writes_of
+from autotune.backends.torch.tensors import array_of, placed, shape_of, tensor_like, writes_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
 from autotune.config import Config, Scalar
@@ -137,7 +137,9 @@ class TorchBackend(Backend):
         return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module or a function"
 
     def place(self, value: Any) -> Any:
-        return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
+        if isinstance(value, torch.Tensor):
+            return placed(value, self._device)
+        return value.to(self._device) if isinstance(value, torch.nn.Module) else value
 
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
         step: Callable[..., Any] = apply(model, config, changes)
@@ -167,7 +169,10 @@ class TorchBackend(Backend):
         return array_of(value) if isinstance(value, torch.Tensor) else None
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(dtype=original.dtype, device=original.device)
+        return tensor_like(array, original)
+
+    def requires_grad(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.requires_grad
 
     def content(self, value: Any) -> Hashable | None:
         """A parameter is not read, since there may be gigabytes of them."""
@@ -185,7 +190,7 @@ class TorchBackend(Backend):
     def spec(self, value: Any) -> TensorSpec | None:
         if not isinstance(value, torch.Tensor):
             return None
-        return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
+        return TensorSpec(shape=shape_of(value), dtype=str(value.dtype).removeprefix("torch."))
 
     def parameters(self, model: Any) -> Sequence[tuple[str, TensorSpec]]:
         named = [*model.named_parameters(), *model.named_buffers()]

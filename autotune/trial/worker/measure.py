@@ -32,7 +32,7 @@ from autotune.trial.worker.device_lock import DeviceLock
 from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.spared import Spared
 from autotune.trial.worker.stages import StageReporter, Turns
-from autotune.trial.worker.subject import Subject, build_subject
+from autotune.trial.worker.subject import Subject, build_subject, paired_with
 from autotune.trial.worker.task import task_for
 from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, copying_s, first_pass, one_call
 
@@ -60,7 +60,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
     backend.prepare(request.workload.device, request.workload.seed)
     device = DeviceLock.of(request, backend, progress)
     memory = PeakMemory(backend)
-    subject = build_subject(request.workload, backend)
+    subject = _as_compared(request, build_subject(request.workload, backend))
     model, inputs = subject.model, subject.inputs
     task = task_for(request.workload, subject, backend)
 
@@ -100,6 +100,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         second_call_s = None if second is None else second.seconds
         # What is recorded in the second call is held as well; without one the check is no part of the compile.
         compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes(spared.resident_bytes)
+        not_checked = subject.limits_of_check(len(seen)) if request.judged else ()
         errors = check(request, seen, request.tolerance_for(subject.dtypes), task.gate) if request.judged else None
         del outputs, seen
 
@@ -127,6 +128,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         compile_peak_memory_bytes=compile_peak_bytes if cold is None else cold.peak_memory_bytes,
         relative_error=None if errors is None else max(errors),
         output_errors=errors,
+        not_checked=not_checked,
         diagnosis=diagnosis,
         signature=subject.signature,
         environment=here,
@@ -139,6 +141,13 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         device_times=device_times,
         copies_s=copies_s,
     )
+
+
+def _as_compared(request: TrialRequest, subject: Subject) -> Subject:
+    """With the inputs that the reference was made of; nothing is made up where nothing is compared."""
+    if request.workload.task == "train":
+        return subject
+    return paired_with(subject, Path(request.reference)) if request.judged else subject.without_derived()
 
 
 def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> AbstractContextManager[None]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,19 +13,21 @@ import numpy as np
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError
-from autotune.measure import accuracy
-from autotune.measure.accuracy import WideType
+from autotune.measure.accuracy import WideType, num_compared
+from autotune.measure.derived_inputs import derived_inputs
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
+from autotune.trial.given_inputs import built_for
 from autotune.trial.worker.traffic_inputs import Stream, find_shapes
 from autotune.workload.arguments import Arguments
-from autotune.workload.build import TrainingRecipe, Variants, build
+from autotune.workload.build import TrainingRecipe, Variants
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Workload
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`inputs` are the example first, then those that results are checked on, then the example again.
+    """`inputs` are the example first, then those that results are checked on, then the example again. `derived` is the
+    one among them that the tool made of the example, if any: the model need not take it.
 
     Under traffic the example has the most frequent shape, and the others have shapes of the stream, so that no check
     shows a compiler a shape that is not in the stream.
@@ -44,11 +48,32 @@ class Subject:
     """What is known of the shapes of its inputs; None: there is one shape."""
     stream: Stream | None = None
     """The calls of a trial under traffic; given if and only if there are `shapes`."""
+    derived: Arguments | None = None
+    not_checked: tuple[str, ...] = ()
+    """What the inputs leave as it is, each as a sentence."""
+
+    def without_derived(self) -> Subject:
+        """The same with the author's inputs alone."""
+        if self.derived is None:
+            return self
+        kept = [each for each in self.inputs if each is not self.derived]
+        return replace(self, inputs=kept, derived=None, not_checked=(*self.not_checked, NOT_TAKEN))
+
+    def limits_of_check(self, num_seen: int) -> tuple[str, ...]:
+        """What the check does not vary, where a task saw outputs for so many of the inputs. Only for inference."""
+        is_left_out = self.recipe is None and self.derived is not None and num_seen < len(self.inputs)
+        return (self.without_derived() if is_left_out else self).not_checked
+
+
+NOT_TAKEN = (
+    "the untuned model fails on the further input that was made of the example, or gives NaN for it, so that results "
+    "were compared on the author's inputs alone; give real ones (more_inputs, --inputs, autotune.record)"
+)
 
 
 def build_subject(workload: Workload, backend: Backend) -> Subject:
     """Build the workload's model and inputs and put them on the device. Raises InputError or AutotuneError."""
-    built = build(workload)
+    built = built_for(workload, backend)
     built = replace(built, model=backend.as_model(built.model))
     problem = backend.check_model(built.model)
     if problem is not None:
@@ -61,30 +86,37 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
             raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
         training.set_training(model)
     given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
-    specs = tuple(spec for leaf in given[0].leaves() if (spec := backend.spec(leaf)) is not None)
-    if not specs:
-        raise AutotuneError(
-            f"{workload.model} returned no tensor among its inputs", tip="inside a list or dict none is found"
-        )
-    shapes = stream = None
+    constants = _constants(backend, given)
+    specs = _specs(backend, given[0], workload.model)
+    shapes = stream = derived = None
     if workload.traffic is not None:
         shapes = find_shapes(workload, built, model, given[0], backend)
         stream = Stream.of(workload, given[0], shapes, backend)
-        given = [*stream.checked, _derived(backend, stream.checked[0], workload.seed)]
-    elif not built.more_inputs:
-        given.append(_derived(backend, given[0], workload.seed))
+        given = list(stream.checked)
+    if workload.traffic is not None or not built.more_inputs:
+        derived = _derived(backend, given[0], workload.seed)
+        given.append(derived)
     parameters = list(backend.parameters(model))
     return Subject(
         model=model,
         inputs=[*given, given[0]],
-        signature=_signature(model, parameters, specs),
+        signature=_signature(model, parameters, specs, _require_gradients(backend, given)),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
         example_sha256=_digests(backend, given[0]),
         variants=built.variants,
         recipe=built.recipe,
         shapes=shapes,
         stream=stream,
+        derived=derived,
+        not_checked=constants,
     )
+
+
+def paired_with(subject: Subject, reference: Path) -> Subject:
+    """With the inputs for which the reference holds outputs: without the derived one if the untuned model did not take
+    it. Only for inference."""
+    left_out = num_compared(reference) == len(subject.inputs) - 1
+    return subject.without_derived() if left_out else subject
 
 
 def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
@@ -92,6 +124,7 @@ def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subjec
     inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
     return replace(
         subject,
+        derived=None if subject.derived is None else inputs[-1],
         model=backend.widen(subject.model, dtype),
         inputs=[*inputs, inputs[0]],
         example_sha256=_digests(backend, inputs[0]),
@@ -125,36 +158,87 @@ _MAX_NAMED = 3
 
 
 def _written_inputs(subject: Subject, backend: Backend) -> list[str]:
-    example = subject.inputs[0]
-    names = [*(f"argument {n + 1}" for n in range(len(example.positional))), *(example.keyword or {})]
-    now = _digests(backend, example)
-    return [name for name, old, new in zip(names, subject.example_sha256, now, strict=True) if old != new]
+    named = subject.inputs[0].named_leaves()
+    now = _digests(backend, subject.inputs[0])
+    return [name for (name, _), old, new in zip(named, subject.example_sha256, now, strict=True) if old != new]
 
 
 def _digests(backend: Backend, inputs: Arguments) -> tuple[str | None, ...]:
     arrays = [backend.to_array(leaf) for leaf in inputs.leaves()]
     return tuple(
-        None if array is None else hashlib.sha256(np.ascontiguousarray(array).data).hexdigest() for array in arrays
+        None if array is None else hashlib.sha256(np.asarray(array, order="C").data).hexdigest() for array in arrays
     )
 
 
+def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec, ...]:
+    """Of all tensors among the inputs. Raises AutotuneError if there is none, or one that cannot be read."""
+    specs = []
+    for name, leaf in example.named_leaves():
+        spec = backend.spec(leaf)
+        if spec is None:
+            continue
+        try:
+            backend.to_array(leaf)
+        except Exception as error:
+            raise AutotuneError(
+                f"{model}: {name}, a {type(leaf).__name__} of type {spec.dtype}, cannot be read: {error}",
+                tip="let the model make it of a tensor of a plain type",
+            ) from error
+        specs.append(spec)
+    if not specs:
+        raise AutotuneError(
+            f"{model} returned no tensor among its inputs",
+            tip="tensors are looked for in tuples, lists, dicts and dataclasses too, not in other objects",
+        )
+    return tuple(specs)
+
+
+def _require_gradients(backend: Backend, given: Sequence[Arguments]) -> bool:
+    return any(backend.requires_grad(leaf) for each in given for leaf in each.leaves())
+
+
+def _constants(backend: Backend, given: Sequence[Arguments]) -> tuple[str, ...]:
+    """A sentence about the numbers, texts and flags that are the same in all of the author's inputs."""
+    plain = [
+        {name: leaf for name, leaf in each.named_leaves() if isinstance(leaf, (bool, int, float, str))} for each in given
+    ]
+    same = [f"{name} ({value!r:.40})" for name, value in plain[0].items() if all(each.get(name) == value for each in plain)]
+    if not same:
+        return ()
+    named = ", ".join(same[:_MAX_NAMED]) + (f" and {len(same) - _MAX_NAMED} more" if len(same) > _MAX_NAMED else "")
+    verb = "was" if len(same) == 1 else "were"
+    return (f"{named} {verb} the same in all calls: compiled code may be made for that alone",)
+
+
 def _placed(backend: Backend, arguments: Arguments) -> Arguments:
-    return arguments.with_leaves([backend.place(leaf) for leaf in arguments.leaves()])
+    return _mapped(arguments, backend.place)
 
 
 def _derived(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     leaves = inputs.leaves()
-    arrays = accuracy.derived_inputs([backend.to_array(leaf) for leaf in leaves], seed)
-    return inputs.with_leaves(
-        [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
-    )
+    arrays = derived_inputs([backend.to_array(leaf) for leaf in leaves], seed)
+    made = {id(leaf): array for leaf, array in zip(leaves, arrays, strict=True)}
+    return _mapped(inputs, lambda leaf: leaf if made[id(leaf)] is None else backend.like(made[id(leaf)], leaf))
 
 
-def _signature(model: Any, parameters: list[tuple[str, TensorSpec]], inputs: tuple[TensorSpec, ...]) -> Signature:
+def _mapped(arguments: Arguments, change: Callable[[Any], Any]) -> Arguments:
+    """With other leaves. One object that is there twice stays one: compilers look at that."""
+    changed: dict[int, Any] = {}
+    leaves = arguments.leaves()
+    for leaf in leaves:
+        if id(leaf) not in changed:
+            changed[id(leaf)] = change(leaf)
+    return arguments.with_leaves([changed[id(leaf)] for leaf in leaves])
+
+
+def _signature(
+    model: Any, parameters: list[tuple[str, TensorSpec]], inputs: tuple[TensorSpec, ...], records_gradients: bool
+) -> Signature:
     return Signature(
         model_class=f"{type(model).__module__}.{type(model).__qualname__}",
         num_parameters=sum(int(np.prod(spec.shape)) for _, spec in parameters),
         structure_sha256=structure_sha256(parameters),
         inputs=inputs,
         items_per_call=inputs[0].shape[0] if inputs[0].shape else 1,
+        records_gradients=records_gradients,
     )
