@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from autotune.backends.capabilities import (
     BreakCapture,
+    CallsFile,
+    CallWatch,
     CompileCache,
     Fingerprint,
     ModelProxies,
@@ -86,6 +88,8 @@ class Backend(Protocol):
     program: Fingerprint | None = None
     capture_despite: BreakCapture | None = None
     proxies: ModelProxies = PlainCalls()
+    calls_file: CallsFile | None = None
+    watch_calls: CallWatch | None = None
     instruments: Instruments | None = None
     """Of the selected accelerator; there after `prepare`. None: there is none, or nothing of it can be read."""
 
@@ -159,7 +163,7 @@ class Backend(Protocol):
         return
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
-        """A tensor as a NumPy array, None for what is no tensor. A type that NumPy lacks comes as the next wider one."""
+        """A tensor as a NumPy array, None for what is no tensor. A type that NumPy lacks comes as a wider one."""
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
         """What `to_array` gives for a tensor as one of the same kind as `original`: its type, number of dimensions,
@@ -242,9 +246,10 @@ class SavedModels(Protocol):
     LOADER: str
     """Text of a module whose function `build` returns what was saved in `{file}`, a file beside it."""
 
-    def save_model(self, model: Any, inputs: Any, path: Path) -> frozenset[str]:
-        """Write both; the same model gives the same bytes. Returns the modules that loading them needs. Raises
-        InputError for what another process could not load, and OSError."""
+    def save_model(self, model: Any, inputs: list[Any] | None, path: Path) -> frozenset[str]:
+        """Write both, the example inputs first; None: they come from another file. The same model gives the same bytes.
+        Returns the modules that loading them needs. Raises InputError for what another process could not load, and
+        OSError."""
 
 
 @contextmanager

@@ -57,6 +57,7 @@ def make_workload(
     traffic: Traffic | None = None,
     num_calls: int = STREAM_CALLS,
     search_path: Path | None = None,
+    inputs: Path | None = None,
 ) -> Workload:
     """The workload as it is seen from a folder, the current one unless another is given; `num_calls` of its traffic are
     replayed in a trial. Raises InputError for a model that is not there."""
@@ -73,10 +74,21 @@ def make_workload(
         task=task,
         traffic=traffic,
         stream_calls=num_calls,
+        inputs=None if inputs is None else str(inputs),
+        inputs_sha256=None if inputs is None else digest_of_inputs(inputs),
         seed=seed,
         search_path=str(search_path),
         source_sha256=digest,
     )
+
+
+def digest_of_inputs(path: Path) -> str:
+    """SHA-256 of a file with real calls. Raises InputError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"--inputs {path}: {error.strerror}", tip="check the path") from None
 
 
 def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> tuple[str, str | None]:

@@ -127,6 +127,8 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             tolerance=manifest.tolerance,
             reference_precision=manifest.reference_precision,
             signature=measured.signature,
+            inputs=workload.inputs,
+            not_checked=answer.untuned.measurement.not_checked,
         ),
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=target.framework_version),
         evidence=Evidence(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
-from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, build
 from autotune.workload.workload import Workload
 
@@ -16,4 +15,4 @@ def built_for(workload: Workload, backend: Backend) -> Built:
     if workload.inputs is None:
         return build(workload)
     calls = require(backend.calls_file, "--inputs").read(Path(workload.inputs))
-    return build(workload, [Arguments.of(each) for each in calls])
+    return build(workload, calls)

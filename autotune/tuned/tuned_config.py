@@ -44,6 +44,10 @@ class TunedWorkload(Record):
     reference_precision: ReferencePrecision
     """What outputs are compared with: those of the untuned model as it is, or in a wider type."""
     signature: Signature
+    inputs: str | None = None
+    """File of the real calls that were checked or timed, where it lay; None: the model's function gave all inputs."""
+    not_checked: tuple[str, ...] = ()
+    """What the check of the outputs could not vary, each as a sentence."""
 
 
 class TunedEnvironment(Environment):

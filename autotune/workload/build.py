@@ -3,8 +3,8 @@
 A workload names a function. The function returns `(model, inputs)`, `(model, inputs, more_inputs)`, or a dict with
 these keys and further declarations about the model (see `Built`). `inputs` is a tensor, a tuple of positional or a dict
 of keyword arguments, or a tuple of these two; `more_inputs` lists further inputs of the same form on which results are
-compared (others are derived if none are given: see `derived_inputs`). Where real calls come from a file, the function may
-return the model alone.
+compared (others are derived if none are given: see `derived_inputs`). Where real calls come from a file, the function
+may return the model alone.
 
 For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is
 `loss(model, *inputs, *targets)`, its gradients, and the optimizer's step.
@@ -87,8 +87,8 @@ def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
         targets = Arguments.of(parts.get("targets", ()))
         own = [each.extended_by(targets) for each in own]
         read["recipe"] = _recipe(parts, workload)
-    example, *further = [*own, *calls]
-    return Built(model, example, tuple(further), **read)
+    inputs = [*own, *calls]
+    return Built(model, inputs[0], tuple(inputs[1:]), **read)
 
 
 _POSITIONS = ("model", "inputs", "more_inputs")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from autotune.backends.capabilities import Versions
 from autotune.backends.mindspore import ascend
 from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
+from autotune.backends.mindspore.calls_file import MindSporeCallsFile, watch_calls
 from autotune.backends.mindspore.capabilities import (
     MindSporeCompileCache,
     MindSporeProxies,
@@ -82,6 +83,10 @@ class MindSporeBackend(Backend):
     regions = MindSporeRegions()
     compile_cache = MindSporeCompileCache()
     proxies = MindSporeProxies()
+    watch_calls = staticmethod(watch_calls)
+
+    def __init__(self) -> None:
+        self.calls_file = MindSporeCallsFile(self)
 
     def find(self) -> DeviceReport:
         names = {device: _device_label(device) for device in TARGETS}

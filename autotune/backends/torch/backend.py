@@ -23,6 +23,7 @@ from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.backends.torch import counters, device_memory, npu
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs, device_of
+from autotune.backends.torch.calls_file import TorchCallsFile, watch_calls
 from autotune.backends.torch.capabilities import (
     TorchCompileCache,
     TorchProxies,
@@ -75,6 +76,8 @@ class TorchBackend(Backend):
     compile_cache = TorchCompileCache()
     shared_kernels = TorchSharedKernels()
     proxies = TorchProxies()
+    calls_file = TorchCallsFile()
+    watch_calls = staticmethod(watch_calls)
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")

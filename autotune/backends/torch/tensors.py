@@ -22,8 +22,8 @@ def array_of(value: torch.Tensor) -> NDArray[Any]:
     """Its elements, which may share the tensor's memory.
 
     Floats that NumPy lacks come as float32, quantised tensors as the numbers that they stand for, types that cannot be
-    converted as bytes. A sparse tensor comes dense, one of more than `MOST_DENSE` elements as rows of indices and value;
-    a nested one as its rows, one after the other.
+    converted as bytes. A sparse tensor comes dense, one of more than `MOST_DENSE` elements as rows of indices and
+    value; a nested one as its rows, one after the other.
     """
     strided = _strided(value.detach()).resolve_conj().resolve_neg().cpu()
     array: NDArray[Any] = _known_to_numpy(strided).numpy()
@@ -37,7 +37,7 @@ def tensor_like(array: NDArray[Any], original: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         made = _of_kind(values, original.detach())
     if type(original) is not torch.Tensor and not original.is_nested:
-        made = made.as_subclass(type(original))  # type: ignore[arg-type]
+        made = made.as_subclass(type(original))
     if not original.is_nested:
         vars(made).update(vars(original))  # What a subclass keeps, and marks such as `mark_dynamic`.
     return made.requires_grad_(original.requires_grad)
@@ -77,7 +77,7 @@ def _strided(value: torch.Tensor) -> torch.Tensor:
         return value
     if value.numel() <= MOST_DENSE or value.layout is _MKLDNN:
         return value.to_dense()
-    entries = value.to_sparse_coo().coalesce()
+    entries = value.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
     numbers = entries.values().reshape(entries.values().shape[0], -1)
     return torch.cat([entries.indices().T.to(torch.float64), numbers.to(torch.float64)], dim=1)
 
@@ -142,7 +142,7 @@ def _sparse(values: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     blocks = original.values().shape[1:3] if original.layout in _BLOCKED else None
     if values.shape == original.shape:
         return values.to_sparse(layout=original.layout, blocksize=blocks)
-    entries = original.to_sparse_coo().coalesce()
+    entries = original.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
     indices = entries.indices().shape[0]
     numbers = values[:, indices:].reshape(entries.values().shape)
     made = torch.sparse_coo_tensor(entries.indices(), numbers, original.shape, is_coalesced=True)

@@ -23,8 +23,8 @@ from autotune.config import Scalar
 from autotune.errors import HarnessError, InputError, InvalidConfigError
 from autotune.space.declared import Declaration
 from autotune.trial.command import module_command, package_path
+from autotune.trial.given_inputs import built_for
 from autotune.trial.process_start import start_when_possible
-from autotune.workload.build import build
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload
 
@@ -136,7 +136,7 @@ def _declared(workload: Workload) -> dict[str, Any]:
     backend = load_backend(workload.framework)
     backend.prepare(workload.device, workload.seed)
     try:
-        built = build(workload)
+        built = built_for(workload, backend)
     except InputError as error:
         return {"problem": (str(error), error.tip)}
     model = backend.as_model(built.model)

@@ -33,7 +33,7 @@ from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.spared import Spared
 from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject, build_subject, paired_with
-from autotune.trial.worker.task import task_for
+from autotune.trial.worker.task import TrialTask, task_for
 from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, copying_s, first_pass, one_call
 
 PROFILED_CALLS = 5
@@ -100,8 +100,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         second_call_s = None if second is None else second.seconds
         # What is recorded in the second call is held as well; without one the check is no part of the compile.
         compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes(spared.resident_bytes)
-        not_checked = subject.limits_of_check(len(seen)) if request.judged else ()
-        errors = check(request, seen, request.tolerance_for(subject.dtypes), task.gate) if request.judged else None
+        errors, not_checked = _checked(request, subject, task, seen)
         del outputs, seen
 
         program = compile_model.program(backend, model, request.config)
@@ -148,6 +147,16 @@ def _as_compared(request: TrialRequest, subject: Subject) -> Subject:
     if request.workload.task == "train":
         return subject
     return paired_with(subject, Path(request.reference)) if request.judged else subject.without_derived()
+
+
+def _checked(
+    request: TrialRequest, subject: Subject, task: TrialTask, seen: list[list[Any]]
+) -> tuple[tuple[float, ...] | None, tuple[str, ...]]:
+    """Errors against the reference, and what they say nothing about."""
+    if not request.judged:
+        return None, ()
+    errors = check(request, seen, request.tolerance_for(subject.dtypes), task.gate)
+    return errors, subject.limits_of_check(len(seen))
 
 
 def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> AbstractContextManager[None]:

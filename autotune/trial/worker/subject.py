@@ -86,7 +86,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
             raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
         training.set_training(model)
     given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
-    constants = _constants(backend, given)
+    constants = _constants(given)
     specs = _specs(backend, given[0], workload.model)
     shapes = stream = derived = None
     if workload.traffic is not None:
@@ -197,12 +197,14 @@ def _require_gradients(backend: Backend, given: Sequence[Arguments]) -> bool:
     return any(backend.requires_grad(leaf) for each in given for leaf in each.leaves())
 
 
-def _constants(backend: Backend, given: Sequence[Arguments]) -> tuple[str, ...]:
+def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:
     """A sentence about the numbers, texts and flags that are the same in all of the author's inputs."""
-    plain = [
-        {name: leaf for name, leaf in each.named_leaves() if isinstance(leaf, (bool, int, float, str))} for each in given
+    example, *others = [dict(each.named_leaves()) for each in given]
+    same = [
+        f"{name} ({value!r:.40})"
+        for name, value in example.items()
+        if isinstance(value, (bool, int, float, str)) and all(other.get(name) == value for other in others)
     ]
-    same = [f"{name} ({value!r:.40})" for name, value in plain[0].items() if all(each.get(name) == value for each in plain)]
     if not same:
         return ()
     named = ", ".join(same[:_MAX_NAMED]) + (f" and {len(same) - _MAX_NAMED} more" if len(same) > _MAX_NAMED else "")
@@ -218,7 +220,12 @@ def _derived(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     leaves = inputs.leaves()
     arrays = derived_inputs([backend.to_array(leaf) for leaf in leaves], seed)
     made = {id(leaf): array for leaf, array in zip(leaves, arrays, strict=True)}
-    return _mapped(inputs, lambda leaf: leaf if made[id(leaf)] is None else backend.like(made[id(leaf)], leaf))
+
+    def other(leaf: Any) -> Any:
+        array = made[id(leaf)]
+        return leaf if array is None else backend.like(array, leaf)
+
+    return _mapped(inputs, other)
 
 
 def _mapped(arguments: Arguments, change: Callable[[Any], Any]) -> Arguments:
