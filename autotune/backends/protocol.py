@@ -78,6 +78,9 @@ class Backend(Protocol):
     clock: Clock = time.perf_counter
     """What calls are timed with: seconds from any start. It is read after `synchronise`."""
 
+    input_gradients: bool = False
+    """Set before `compile`: calls are measured, and may be made, while gradients of their inputs are recorded."""
+
     training: Training | None = None
     shapes: ShapeStrategies | None = None
     regions: Regions | None = None

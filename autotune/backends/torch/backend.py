@@ -145,7 +145,7 @@ class TorchBackend(Backend):
         return value.to(self._device) if isinstance(value, torch.nn.Module) else value
 
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
-        step: Callable[..., Any] = apply(model, config, changes)
+        step: Callable[..., Any] = apply(model, config, changes, input_gradients=self.input_gradients)
         return step
 
     def process_settings(self, config: Config) -> tuple[str, ...]:

@@ -159,7 +159,12 @@ def _quantised(values: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
 def _nested(values: torch.Tensor, original: Any) -> torch.Tensor:
     if original.layout is torch.jagged:
         return torch.nested.nested_tensor_from_jagged(
-            values, original.offsets(), original.lengths(), jagged_dim=original._ragged_idx
+            values,
+            original.offsets(),
+            original.lengths(),
+            jagged_dim=original._ragged_idx,
+            min_seqlen=getattr(original, "_maybe_min_seqlen", None),
+            max_seqlen=getattr(original, "_maybe_max_seqlen", None),
         )
     return torch._nested_view_from_buffer(
         values,

@@ -97,10 +97,11 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         derived = _derived(backend, given[0], workload.seed)
         given.append(derived)
     parameters = list(backend.parameters(model))
+    backend.input_gradients = _require_gradients(backend, given)
     return Subject(
         model=model,
         inputs=[*given, given[0]],
-        signature=_signature(model, parameters, specs, _require_gradients(backend, given)),
+        signature=_signature(model, parameters, specs, backend.input_gradients),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
         example_sha256=_digests(backend, given[0]),
         variants=built.variants,
@@ -194,6 +195,7 @@ def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec
 
 
 def _require_gradients(backend: Backend, given: Sequence[Arguments]) -> bool:
+    """The author wants gradients recorded, as for a model that differentiates within itself."""
     return any(backend.requires_grad(leaf) for each in given for leaf in each.leaves())
 
 
