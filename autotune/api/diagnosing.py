@@ -62,9 +62,10 @@ def diagnose(
     be built or a knob that there is not, and HarnessError for a model that does not run untuned.
     """
     notify = notify_all(callbacks)
+    live_inputs = None if inputs is None else [inputs]
     # What has to be written goes into a folder of its own there, as if it were a study's.
     request = make_request(study="model", framework=framework, device=device, arguments=arguments, seed=seed)
-    with scratch() as folder, named_model(build, inputs, request, folder, notify) as named:
+    with scratch() as folder, named_model(build, live_inputs, request, folder, notify) as named:
         found = examine(named, [f"{name}={value!r}" for name, value in (knobs or {}).items()], notify)
     # What was written for a function or a live model is gone with the folder.
     is_named = isinstance(build, str) and inputs is None

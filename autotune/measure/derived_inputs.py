@@ -98,8 +98,9 @@ def _is_ordered(array: Array) -> bool:
     if array.ndim == 1:
         return bool(_sorted(array))
     rows = _sorted(array) if array.shape[-1] > 3 else np.zeros(1, bool)
-    is_any = rows.any() if _holds_indices(array) else rows.mean() >= 0.5
-    return bool(is_any or (array.ndim == 2 and len(array) > 2 and _sorted(array.T).all()))
+    if _holds_indices(array):
+        return bool(rows.any())
+    return bool(rows.mean() >= 0.5 or (array.ndim == 2 and len(array) > 2 and _sorted(array.T).all()))
 
 
 def _sorted(array: Array) -> Any:

@@ -53,9 +53,7 @@ class CompiledStep:
         ):
             raise UnsuitableCallError("hooks for all modules are registered, and compiled code would not call them")
         if torch.is_grad_enabled():
-            if not self._input_gradients and any(
-                each.requires_grad for each in tensors_in((*args, *kwargs.values()))
-            ):
+            if not self._input_gradients and any(each.requires_grad for each in tensors_in((*args, *kwargs.values()))):
                 raise UnsuitableCallError(
                     "the call's inputs require gradients, and the config was measured without gradients"
                 )
