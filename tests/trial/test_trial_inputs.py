@@ -149,8 +149,8 @@ def test_a_failure_on_an_authors_input_is_one(run):
     assert "no such picture" in untuned.error
 
 
-def test_nothing_is_made_up_where_nothing_is_compared(run):
-    """As in `diagnose`: what such an input recompiles would be no finding about the model."""
+def test_what_is_made_up_fails_no_trial_that_compares_nothing(run):
+    """As in `diagnose`, which calls the model with it for the sake of recompiles."""
     for outcome in run(PICKY.format(check=NOT_FOR_IT["it fails"]), judged=False):
         assert isinstance(outcome, Measurement), outcome
         assert outcome.not_checked == ()

@@ -143,10 +143,9 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
 
 
 def _as_compared(request: TrialRequest, subject: Subject) -> Subject:
-    """With the inputs that the reference was made of; nothing is made up where nothing is compared."""
-    if request.workload.task == "train":
-        return subject
-    return paired_with(subject, Path(request.reference)) if request.judged else subject.without_derived()
+    """With the inputs that the reference was made of, if there is one."""
+    is_compared = request.judged and request.workload.task == "infer"
+    return paired_with(subject, Path(request.reference)) if is_compared else subject
 
 
 def _checked(

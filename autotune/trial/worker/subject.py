@@ -49,6 +49,8 @@ class Subject:
     stream: Stream | None = None
     """The calls of a trial under traffic; given if and only if there are `shapes`."""
     derived: Arguments | None = None
+    derived_may_fail: bool = True
+    """No reference holds outputs for the derived inputs: a call with them that fails is left out."""
     not_checked: tuple[str, ...] = ()
     """What the inputs leave as it is, each as a sentence."""
 
@@ -116,8 +118,11 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
 def paired_with(subject: Subject, reference: Path) -> Subject:
     """With the inputs for which the reference holds outputs: without the derived one if the untuned model did not take
     it. Only for inference."""
-    left_out = num_compared(reference) == len(subject.inputs) - 1
-    return subject.without_derived() if left_out else subject
+    num_inputs = num_compared(reference)
+    if num_inputs is None:
+        return subject
+    paired = subject.without_derived() if num_inputs == len(subject.inputs) - 1 else subject
+    return replace(paired, derived_may_fail=False)
 
 
 def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
