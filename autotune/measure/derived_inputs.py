@@ -54,8 +54,8 @@ def _floats(array: Array, order: Array) -> Array:
     if moved is array and array.ndim and array.shape[-1] > _LONG and not (is_ordered or _is_square(array)):
         moved = np.flip(array, axis=-1)
     is_signed = np.iscomplexobj(array) or bool((array < 0).any() and (array > 0).any())
-    factor = -_SCALE if is_signed and not (is_ordered or is_special) else _SCALE
-    return np.asarray(moved * array.dtype.type(factor))
+    sign = -1 if is_signed and not (is_ordered or is_special) else 1
+    return np.asarray(moved * array.dtype.type(sign * (1 if _is_normalised(array) else _SCALE)))
 
 
 def _integers(array: Array, order: Array, generator: np.random.Generator) -> Array:
@@ -118,6 +118,14 @@ def _holds_indices(array: Array) -> bool:
 def _is_square(array: Array) -> bool:
     """One square matrix, whose rows may mean the same as its columns."""
     return array.ndim == 2 and array.shape[0] == array.shape[1] > 1
+
+
+def _is_normalised(array: Array) -> bool:
+    """Distributions, whose rows add up to 1, or directions and rotations, whose rows have a norm of 1."""
+    if array.ndim < 2 or array.shape[-1] < 2:
+        return False
+    wide = array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+    return any(bool(np.allclose(each, 1, atol=1e-3)) for each in (wide.sum(-1), np.linalg.norm(wide, axis=-1)))
 
 
 def _is_special_matrix(array: Array) -> bool:

@@ -214,6 +214,19 @@ def test_one_sign_stays_one_sign(example: Array) -> None:
     assert np.abs(other).max() <= np.abs(example).max()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_normalised_stays_so(seed: int) -> None:
+    """Rows of a distribution add up to 1, and a direction is one of length 1."""
+    weights = np.abs(random(5, 4))
+    shares = weights / weights.sum(-1, keepdims=True)
+    directions = random(5, 3) / np.linalg.norm(random(5, 3), axis=-1, keepdims=True)
+    others = derived(shares, directions, seed=seed)
+    assert np.allclose(others[0].sum(-1), 1)
+    assert (others[0] >= 0).all()
+    assert np.allclose(np.linalg.norm(others[1], axis=-1), 1)
+    assert not any(map(np.array_equal, others, (shares, directions)))
+
+
 def test_the_seed_decides() -> None:
     """One seed gives one set of inputs in every process, another seed another set."""
     example = integers(1000, 100)
