@@ -220,8 +220,8 @@ class Measurement(Record):
     """Largest over all checked inputs and outputs of max|y - reference| / max|reference|; None for the reference."""
     output_errors: tuple[float, ...] | None = None
     """The same for each output tensor, in order; None for the reference, and in records of older releases."""
-    not_checked: tuple[str, ...] = ()
-    """What the check of the outputs could not vary, each as a sentence."""
+    not_varied: tuple[str, ...] = ()
+    """What the inputs that results were compared on have in common, each as a sentence: nothing is known beyond."""
     diagnosis: Diagnosis
     signature: Signature
     environment: Environment

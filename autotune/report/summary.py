@@ -300,7 +300,7 @@ def _obstacles(answer: StudyResult) -> list[str]:
         lines.append(f"{KINDS[each.kind]:<11} {one_line(each)}")
     lines += [f"failed      {line}" for line in failure_lines(answer)]
     lines += rules_summary(answer)
-    lines += [f"unchecked   {each}" for each in _not_checked(answer)]
+    lines += [f"unchecked   {each}" for each in _not_varied(answer)]
     if answer.confirmation is not None and answer.confirmation.note:
         lines.append(f"note        {answer.confirmation.note}")
     if answer.is_outdated:
@@ -310,9 +310,9 @@ def _obstacles(answer: StudyResult) -> list[str]:
     return lines
 
 
-def _not_checked(answer: StudyResult) -> tuple[str, ...]:
+def _not_varied(answer: StudyResult) -> tuple[str, ...]:
     """Said of the inputs, which are the same for all trials."""
-    return () if answer.untuned is None else answer.untuned.measurement.not_checked
+    return () if answer.untuned is None else answer.untuned.measurement.not_varied
 
 
 def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:

@@ -128,7 +128,6 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             reference_precision=manifest.reference_precision,
             signature=measured.signature,
             inputs=workload.inputs,
-            not_checked=answer.untuned.measurement.not_checked,
         ),
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=target.framework_version),
         evidence=Evidence(
@@ -142,6 +141,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             noise_floor=answer.noise_floor and answer.noise_floor.spread,
             compile_warm_s=confirmation.compile_warm_s if is_answer else None,
             break_even_calls=break_even_of(manifest.objective, confirmation, answer.untuned, record),
+            not_varied=answer.untuned.measurement.not_varied,
         ),
         shapes=_shapes(manifest, measured),
     )

@@ -46,8 +46,6 @@ class TunedWorkload(Record):
     signature: Signature
     inputs: str | None = None
     """File of the real calls that were checked or timed, where it lay; None: the model's function gave all inputs."""
-    not_checked: tuple[str, ...] = ()
-    """What the check of the outputs could not vary, each as a sentence."""
 
 
 class TunedEnvironment(Environment):
@@ -97,6 +95,8 @@ class Evidence(Record):
     """Share by which two processes of the untuned model differed on that machine."""
     compile_warm_s: float | None
     break_even_calls: int | None
+    not_varied: tuple[str, ...] = ()
+    """What the inputs that results were compared on have in common, each as a sentence: nothing is proven beyond."""
 
 
 class TunedConfig(Record):

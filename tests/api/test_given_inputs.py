@@ -48,7 +48,7 @@ def test_a_study_is_made_with_a_file(tune, calls_file, model_file):
     result = tune(f"{model_file}:alone", "calls.npz", study="s", trials=1)
     untuned = result.answer.untuned.measurement
     assert untuned.signature.inputs[0].shape == (4,)
-    assert untuned.not_checked == ()
+    assert untuned.not_varied == ()
     again = tune(f"{model_file}:alone", "calls.npz", study="s", trials=1)
     assert len(again.trials()) == 1
     calls_file(3, 5)
@@ -64,7 +64,7 @@ def test_what_never_varied_is_said_in_the_summary_and_in_the_export(tune, model_
     result = tune(f"{model_file}:tiny", trials=2)
     said = "argument 2 (2) was the same in all calls: compiled code may be made for that alone"
     assert str(result).count(said) == 1
-    assert result.export("best.yaml").workload.not_checked == (said,)
+    assert result.export("best.yaml").evidence.not_varied == (said,)
     assert said in Path("best.yaml").read_text().replace("\n    ", " ")
 
 

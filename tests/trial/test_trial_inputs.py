@@ -128,7 +128,7 @@ def test_a_study_goes_on_without_an_input_that_the_model_does_not_take(run, tmp_
     """Where the untuned model fails on what was made up, or gives NaN: all trials leave it out, and say so."""
     for outcome in run(PICKY.format(check=check), reference_precision=precision):
         assert isinstance(outcome, Measurement), outcome
-        assert outcome.not_checked == (NOT_TAKEN,)
+        assert outcome.not_varied == (NOT_TAKEN,)
     assert num_compared(tmp_path / "reference.npz") == 2
 
 
@@ -153,7 +153,7 @@ def test_what_is_made_up_fails_no_trial_that_compares_nothing(run):
     """As in `diagnose`, which calls the model with it for the sake of recompiles."""
     for outcome in run(PICKY.format(check=NOT_FOR_IT["it fails"]), judged=False):
         assert isinstance(outcome, Measurement), outcome
-        assert outcome.not_checked == ()
+        assert outcome.not_varied == ()
 
 
 CALLED = "def model(x, step, *, mode):\n    return x * step\ndef tiny():\n"
@@ -170,9 +170,9 @@ def test_numbers_that_never_varied_are_said(subject, example, more, words):
     """The compiled code may be made for them. What the author's further inputs vary is not listed."""
     made = subject(f"{CALLED}    return model, {example}, [{', '.join(more)}]\n")
     if words is None:
-        assert made.not_checked == ()
+        assert made.not_varied == ()
     else:
-        (sentence,) = made.not_checked
+        (sentence,) = made.not_varied
         assert sentence.startswith(words)
 
 
@@ -192,7 +192,7 @@ def test_calls_of_a_file_are_further_inputs(run, calls_file, tmp_path):
     file = calls_file(Arguments((np.ones(5), 7)), Arguments((np.ones((2, 2)), 8)))
     untuned, tuned = run("def tiny():\n    return (lambda x, n: x * n), (np.ones(3), 2)\n", inputs=file)
     assert isinstance(tuned, Measurement), tuned
-    assert (untuned.signature.inputs[0].shape, untuned.not_checked) == ((3,), ())
+    assert (untuned.signature.inputs[0].shape, untuned.not_varied) == ((3,), ())
     with np.load(tmp_path / "reference.npz") as stored:
         assert [stored[f"{number}.0"].tolist() for number in range(4)] == [
             [2, 2, 2], [7] * 5, [[8, 8], [8, 8]], [2, 2, 2]

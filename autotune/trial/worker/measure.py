@@ -100,7 +100,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         second_call_s = None if second is None else second.seconds
         # What is recorded in the second call is held as well; without one the check is no part of the compile.
         compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes(spared.resident_bytes)
-        errors, not_checked = _checked(request, subject, task, seen)
+        errors, not_varied = _checked(request, subject, task, seen)
         del outputs, seen
 
         program = compile_model.program(backend, model, request.config)
@@ -127,7 +127,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         compile_peak_memory_bytes=compile_peak_bytes if cold is None else cold.peak_memory_bytes,
         relative_error=None if errors is None else max(errors),
         output_errors=errors,
-        not_checked=not_checked,
+        not_varied=not_varied,
         diagnosis=diagnosis,
         signature=subject.signature,
         environment=here,

@@ -51,7 +51,7 @@ class Subject:
     derived: Arguments | None = None
     derived_may_fail: bool = True
     """No reference holds outputs for the derived inputs: a call with them that fails is left out."""
-    not_checked: tuple[str, ...] = ()
+    not_varied: tuple[str, ...] = ()
     """What the inputs leave as it is, each as a sentence."""
 
     def without_derived(self) -> Subject:
@@ -59,12 +59,12 @@ class Subject:
         if self.derived is None:
             return self
         kept = [each for each in self.inputs if each is not self.derived]
-        return replace(self, inputs=kept, derived=None, not_checked=(*self.not_checked, NOT_TAKEN))
+        return replace(self, inputs=kept, derived=None, not_varied=(*self.not_varied, NOT_TAKEN))
 
     def limits_of_check(self, num_seen: int) -> tuple[str, ...]:
         """What the check does not vary, where a task saw outputs for so many of the inputs. Only for inference."""
         is_left_out = self.recipe is None and self.derived is not None and num_seen < len(self.inputs)
-        return (self.without_derived() if is_left_out else self).not_checked
+        return (self.without_derived() if is_left_out else self).not_varied
 
 
 NOT_TAKEN = (
@@ -111,7 +111,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         shapes=shapes,
         stream=stream,
         derived=derived,
-        not_checked=constants,
+        not_varied=constants,
     )
 
 
