@@ -84,7 +84,7 @@ _KEYWORDS = {
 """Field -> the argument that it comes from, where the two differ."""
 
 
-def split_inputs(inputs: Any, more_inputs: Sequence[Any]) -> tuple[str | PathLike[str] | None, list[Any] | None]:
+def split_inputs(inputs: Any, more_inputs: Sequence[Any] = ()) -> tuple[str | PathLike[str] | None, list[Any] | None]:
     """The file that the inputs are in, and those of a live model. Raises InputError."""
     if isinstance(inputs, (str, PathLike)) or inputs is None:
         if more_inputs:

@@ -42,8 +42,8 @@ class Recording:
         self._lock = Lock()
         self.calls: list[Arguments] = []
         """What is kept so far: copies."""
-        self._stop = require(self._backend.watch_calls, "autotune.record")(model, self._keep)
         self._is_open = True
+        self._stop = require(self._backend.watch_calls, "autotune.record")(model, self._keep)
 
     def close(self) -> None:
         """Watch no more calls, and write the file if there were any. Raises OSError and InputError."""
@@ -68,14 +68,14 @@ class Recording:
                 if len(self.calls) >= self._num_calls:
                     self._close()
             except Exception as error:
-                self._is_open = False
+                self._stop()
                 _LOG.warning("%s: no more calls are recorded: %s", self._path, error)
 
     def _close(self) -> None:
         self._stop()
-        if self._is_open and self.calls:
+        is_open, self._is_open = self._is_open, False
+        if is_open and self.calls:
             self._file.write(self.calls, self._path)
-        self._is_open = False
 
 
 def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:

@@ -176,7 +176,7 @@ def _make_targets(
                 traffic=traffic,
                 num_calls=num_calls,
                 search_path=request.search_path,
-                inputs=None if request.inputs is None else request.inputs.expanduser().resolve(),
+                inputs=request.inputs,
             ),
             framework_version=framework_version(name),
             space_file=str(files.get(name) or bundled_space(name)),

@@ -60,9 +60,10 @@ def make_workload(
     inputs: Path | None = None,
 ) -> Workload:
     """The workload as it is seen from a folder, the current one unless another is given; `num_calls` of its traffic are
-    replayed in a trial. Raises InputError for a model that is not there."""
+    replayed in a trial. `inputs`: a file with real calls. Raises InputError for a model or a file that is not there."""
     search_path = search_path or Path.cwd()
     reference, digest = resolve_model(model, framework, task, search_path)
+    inputs = None if inputs is None else inputs.expanduser().resolve()
     if hub.is_hub(model):
         arguments = {**arguments, "name": hub.name_of(model, search_path)}
     return Workload(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import autotune
+from autotune.api import diagnosing
 from autotune.api.given_model import named_model
 from autotune.api.requests import make_request, split_inputs
 from autotune.backends.fake.backend import FakeBackend
@@ -96,3 +97,18 @@ def test_further_inputs_go_with_a_live_model(torch, tmp_path):
 @pytest.fixture
 def torch():
     return pytest.importorskip("torch")
+
+
+def test_diagnose_takes_a_file_too(torch, tmp_path, monkeypatch):
+    """As `tune` does: its request has the file, and the live model is saved alone."""
+    heard = []
+    monkeypatch.setattr(diagnosing, "examine", lambda request, *_: heard.append(request) or Found())
+    diagnosing.diagnose(torch.nn.Linear(2, 2), tmp_path / "calls.pt", device="cpu")
+    assert heard[0].inputs == tmp_path / "calls.pt"
+
+
+class Found:
+    """Stands for a diagnosis."""
+
+    def model_copy(self, update):
+        return self

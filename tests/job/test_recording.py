@@ -86,14 +86,15 @@ def test_results_are_those_of_an_unwatched_model(net, tmp_path):
 
 
 def test_a_call_that_cannot_be_kept_ends_the_recording(net, tmp_path, caplog):
-    """With one warning that names the argument. The call is made."""
+    """With one warning that names the argument. The call is made, and those before it are kept."""
     with autotune.record(net, tmp_path / "calls.pt"), caplog.at_level(logging.WARNING, "autotune"):
+        net(torch.ones(2, 3))
         assert net(torch.ones(1, 3), odd={"a": object()}) is not None
         net(torch.ones(1, 3))
     assert [each.getMessage() for each in caplog.records] == [
         f"{tmp_path}/calls.pt: no more calls are recorded: odd['a'] is a object"
     ]
-    assert not (tmp_path / "calls.pt").exists()
+    assert [each.positional[0].shape[0] for each in read(tmp_path / "calls.pt")] == [2]
 
 
 def test_a_file_that_cannot_be_written_ends_no_call(net, tmp_path, caplog):
