@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autotune.errors import AutotuneError, InputError
     from autotune.job.fallback import MismatchError
     from autotune.job.load import Loaded
+    from autotune.job.recording import Recording
     from autotune.job.stats import Stats
     from autotune.job.tiers.model import LoadedTiers, TieredModel
     from autotune.job.tiers.selector import TieredStats
@@ -45,6 +46,7 @@ __all__ = [
     "load",
     "load_study",
     "load_tiers",
+    "record",
     "resume",
     "stats",
     "tune",
@@ -105,6 +107,20 @@ def stats(model: Any) -> Any:
 
     recorder = recorder_of(model)
     return None if recorder is None else recorder.stats()
+
+
+def record(model: Any, path: str | PathLike[str], calls: int = 8) -> Recording:
+    """Keep the arguments of the next `calls` calls of a job's model in the file at `path`, for `tune --inputs`.
+
+    The calls are watched from now on, each is made as ever, and its tensors, numbers and texts are copied before. The
+    file is written when so many calls were made, or at the end of a `with` block; it ends in `.pt` for PyTorch, in
+    `.npz` for MindSpore. Give the model as it is, before `apply`. Raises InputError for any other object, and for a
+    file that is there already. A call that cannot be kept, such as one with an object that no safe file holds, ends the
+    recording with a warning; the calls before it are written.
+    """
+    from autotune.job.recording import record as watch
+
+    return watch(model, path, calls)
 
 
 def expose(model: Any, name: str) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback, DiagnosisStep
 from autotune.api.given_model import named_model
-from autotune.api.requests import make_request
+from autotune.api.requests import make_request, split_inputs
 from autotune.api.scratch import runners_in, scratch
 from autotune.api.wording import in_python_words
 from autotune.command_line import command
@@ -62,9 +62,12 @@ def diagnose(
     be built or a knob that there is not, and HarnessError for a model that does not run untuned.
     """
     notify = notify_all(callbacks)
+    file, live_inputs = split_inputs(inputs)
     # What has to be written goes into a folder of its own there, as if it were a study's.
-    request = make_request(study="model", framework=framework, device=device, arguments=arguments, seed=seed)
-    with scratch() as folder, named_model(build, inputs, request, folder, notify) as named:
+    request = make_request(
+        study="model", framework=framework, device=device, arguments=arguments, inputs=file, seed=seed
+    )
+    with scratch() as folder, named_model(build, live_inputs, request, folder, notify) as named:
         found = examine(named, [f"{name}={value!r}" for name, value in (knobs or {}).items()], notify)
     # What was written for a function or a live model is gone with the folder.
     is_named = isinstance(build, str) and inputs is None

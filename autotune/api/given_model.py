@@ -35,9 +35,11 @@ Notify = Callable[[ModelSaved], None]
 
 @contextmanager
 def named_model(
-    build: Any, inputs: Any, request: TuneRequest, studies_dir: Path, notify: Notify
+    build: Any, inputs: list[Any] | None, request: TuneRequest, studies_dir: Path, notify: Notify
 ) -> Iterator[TuneRequest]:
-    """The request with its model as a text. What was written for it is removed if the block raises and makes no study.
+    """The request with its model as a text; `inputs` are those of a live model, the example first.
+
+    What was written for it is removed if the block raises and makes no study.
 
     Raises InputError for what cannot be tuned, and StoreError where nothing can be written.
     """
@@ -57,9 +59,9 @@ class _Naming:
     written: list[Path] = field(default_factory=list)
     """What was not there before, the folder first."""
 
-    def request_for(self, build: Any, inputs: Any) -> TuneRequest:
+    def request_for(self, build: Any, inputs: list[Any] | None) -> TuneRequest:
         models: tuple[str, ...]
-        if inputs is not None:
+        if inputs is not None or (self.request.inputs is not None and framework_of(build) is not None):
             models = (self._saved(build, inputs),)
         elif isinstance(build, Mapping):
             models = tuple(f"{framework}={self._text(each)}" for framework, each in build.items())
@@ -96,8 +98,8 @@ class _Naming:
         self._write(path, source.text)
         return f"{path}:{source.name}"
 
-    def _saved(self, model: Any, inputs: Any) -> str:
-        """A live model, in a file that is named after its content."""
+    def _saved(self, model: Any, inputs: list[Any] | None) -> str:
+        """A live model with its inputs, if it has any, in a file that is named after its content."""
         if isinstance(model, (str, FunctionType)):
             raise InputError(
                 "inputs are given with a live model; a function or a name brings its own",

@@ -27,6 +27,7 @@ def make_request(
     arguments: Mapping[str, Scalar] | None = None,
     shapes: Texts = (),
     traffic: str | PathLike[str] | None = None,
+    inputs: str | PathLike[str] | None = None,
     objective: Texts | None = None,
     constraints: Texts = (),
     tolerance: float | None = None,
@@ -53,6 +54,7 @@ def make_request(
         "arguments": dict(arguments or {}),
         "shapes": _listed("shapes", shapes),
         "traffic": traffic if traffic is None else Path(traffic),
+        "inputs": inputs if inputs is None else Path(inputs),
         "objectives": _listed("objective", objective or ()),
         "constraints": _listed("constraints", constraints),
         "tolerance": tolerance,
@@ -80,6 +82,18 @@ _KEYWORDS = {
     "variables": "env",
 }
 """Field -> the argument that it comes from, where the two differ."""
+
+
+def split_inputs(inputs: Any, more_inputs: Sequence[Any] = ()) -> tuple[str | PathLike[str] | None, list[Any] | None]:
+    """The file that the inputs are in, and those of a live model. Raises InputError."""
+    if isinstance(inputs, (str, PathLike)) or inputs is None:
+        if more_inputs:
+            raise InputError(
+                "more_inputs are given with a live model and its inputs; a function brings its own",
+                tip="let it return (model, inputs, more_inputs)",
+            )
+        return inputs, None
+    return None, [inputs, *more_inputs]
 
 
 def _listed(name: str, given: Any) -> tuple[Any, ...]:

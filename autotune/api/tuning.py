@@ -13,7 +13,7 @@ from typing import Any
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
 from autotune.api.given_model import named_model
-from autotune.api.requests import Paths, Texts, make_request
+from autotune.api.requests import Paths, Texts, make_request, split_inputs
 from autotune.api.result import TuneResult
 from autotune.api.running import BudgetLike, parse_budget, profile_best, reopen, require_on, search
 from autotune.api.wording import in_python_words
@@ -38,6 +38,7 @@ def tune(
     build: Any,
     inputs: Any = None,
     *,
+    more_inputs: Sequence[Any] = (),
     device: str = "auto",
     framework: str | None = None,
     arguments: Mapping[str, Scalar] | None = None,
@@ -81,7 +82,10 @@ def tune(
       several frameworks, a dict of these by framework.
     * `inputs`: None, unless `build` is a live `torch.nn.Module`: then its example inputs, a tensor, a tuple of
       positional or a dict of keyword arguments of a call. Model and inputs are saved (`torch.save`) into the study's
-      folder, and trials load them from there; what happens to the live model later does not reach them.
+      folder, and trials load them from there; what happens to the live model later does not reach them. Or, with
+      either, the path of a file of real calls, as of `tune --inputs`: results are compared on them, and the first is
+      timed where there are no other inputs.
+    * `more_inputs`: with a live model, further inputs of the same form on which results are compared.
     * `arguments`: name -> value (number, text, bool or None) for the function.
     * `task`: `"infer"` or `"train"`. `shapes`, `traffic`: the shapes of the job, as of `tune --shapes`, `--traffic`.
 
@@ -124,6 +128,7 @@ def tune(
     deadline = Deadline.after(limits.wall_s, begun)
     names = (prior,) if isinstance(prior, str) else prior
     sources = [read_prior(text, folder, url) for text in dict.fromkeys(names)]
+    file, live_inputs = split_inputs(inputs, more_inputs)
     request = make_request(
         study=study,
         device=device,
@@ -132,6 +137,7 @@ def tune(
         arguments=arguments,
         shapes=shapes,
         traffic=traffic,
+        inputs=file,
         objective=objective,
         constraints=constraints,
         tolerance=tolerance,
@@ -145,7 +151,7 @@ def tune(
         env=env,
     )
     with _audience(callbacks, progress=progress) as tell:
-        with named_model(build, inputs, request, folder, tell) as named:
+        with named_model(build, live_inputs, request, folder, tell) as named:
             manifest = make_manifest(named, partial(deadline.cap, limits.limits))
             opened = open_or_create(folder, manifest, url)
         return _run(opened, limits, deadline, sources, tell, profile=profile, on=on)

@@ -64,7 +64,7 @@ class CallState:
         found = [(name, part_of(self._backend, name, self._values.get(name, _GONE))) for name in changed]
         gone = Part("", "gone", np.asarray(""), is_tensor=False)
         parts = [replace(part or gone, name=_shown(name)) for name, part in found if part or name not in self._marks]
-        return [replace(each, array=gone.array) if each.form == "float" else each for each in parts]
+        return [each.without_value() if each.form == "float" else each for each in parts]
 
     def _mark(self, name: str) -> object:
         return self._marks.get(name, _GONE)

@@ -248,6 +248,26 @@ class ModelProxies(Protocol):
         """Calls what `compile` gave, or the model, also once a job's calls of it go to a proxy."""
 
 
+class CallsFile(Protocol):
+    """Real calls of a model in a file."""
+
+    suffixes: tuple[str, ...]
+    """Of the files that can be read; the first is what is written."""
+
+    def read(self, path: Path) -> list[Arguments]:
+        """The calls, whose tensors are on the CPU. Runs no code of the file. Raises InputError."""
+
+    def write(self, calls: Sequence[Arguments], path: Path) -> None:
+        """Write them so that `read` can read them. Raises OSError, and InputError for what cannot be read so."""
+
+
+class CallWatch(Protocol):
+    """The calls that a job makes of its model."""
+
+    def __call__(self, model: Any, tell: Callable[[Arguments], None]) -> Callable[[], None]:
+        """Tell the arguments of each call of the model, before it is made. Returns what ends that."""
+
+
 class PlainCalls:
     """See `ModelProxies`. For a framework whose models are plain callables: the job holds the function itself."""
 

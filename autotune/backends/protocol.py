@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 
 from autotune.backends.capabilities import (
     BreakCapture,
+    CallsFile,
+    CallWatch,
     CompileCache,
     Fingerprint,
     ModelProxies,
@@ -90,6 +92,9 @@ class Backend(Protocol):
     clock: Clock = time.perf_counter
     """What calls are timed with: seconds from any start. It is read after `synchronise`."""
 
+    input_gradients: bool = False
+    """Set before `compile`: calls are measured, and may be made, while gradients of their inputs are recorded."""
+
     training: Training | None = None
     shapes: ShapeStrategies | None = None
     regions: Regions | None = None
@@ -100,6 +105,8 @@ class Backend(Protocol):
     program: Fingerprint | None = None
     capture_despite: BreakCapture | None = None
     proxies: ModelProxies = PlainCalls()
+    calls_file: CallsFile | None = None
+    watch_calls: CallWatch | None = None
     instruments: Instruments | None = None
     """Of the selected accelerator; there after `prepare`. None: there is none, or nothing of it can be read."""
 
@@ -183,10 +190,15 @@ class Backend(Protocol):
         return
 
     def to_array(self, value: Any) -> NDArray[Any] | None:
-        """A tensor as a NumPy array (bfloat16 as float32), None for what is no tensor."""
+        """A tensor as a NumPy array, None for what is no tensor. A type that NumPy lacks comes as a wider one."""
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
-        """`array` as a tensor of the type and on the device of `original`."""
+        """What `to_array` gives for a tensor as one of the same kind as `original`: its type, number of dimensions,
+        layout and device, and whether it requires gradients."""
+
+    def requires_grad(self, value: Any) -> bool:
+        """The framework was told to record gradients for this tensor; False for what is no tensor."""
+        return False
 
     def content(self, value: Any) -> Hashable | None:
         """Another value once a tensor, or a generator of random numbers, was changed; None for what is neither."""
@@ -200,7 +212,7 @@ class Backend(Protocol):
         return None if held is None else {**attributes_in_classes(type(value)), **held}
 
     def spec(self, value: Any) -> TensorSpec | None:
-        """Shape and type of a tensor, None for what is no tensor."""
+        """Shape and type of a tensor, None for what is no tensor. The shape may be another one than its array's."""
 
     def form(self, value: Any) -> str:
         """What must be equal in two tensors beside their elements: the type of these, and the layout in memory."""
@@ -290,9 +302,10 @@ class SavedModels(Protocol):
     LOADER: str
     """Text of a module whose function `build` returns what was saved in `{file}`, a file beside it."""
 
-    def save_model(self, model: Any, inputs: Any, path: Path) -> frozenset[str]:
-        """Write both; the same model gives the same bytes. Returns the modules that loading them needs. Raises
-        InputError for what another process could not load, and OSError."""
+    def save_model(self, model: Any, inputs: list[Any] | None, path: Path) -> frozenset[str]:
+        """Write both, the example inputs first; None: they come from another file. The same model gives the same bytes.
+        Returns the modules that loading them needs. Raises InputError for what another process could not load, and
+        OSError."""
 
 
 @contextmanager

@@ -76,6 +76,14 @@ def tune(
         Path | None,
         typer.Option("--traffic", help='Input shapes as a log: JSON lines like {"batch": 4, "count": 120}.'),
     ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--inputs",
+            help="File of real calls (torch.save of a list, or autotune.record): results are compared on them, and the "
+            "first is timed where the model's function gives no inputs.",
+        ),
+    ] = None,
     device: Annotated[
         str, typer.Option("--device", envvar="AUTOTUNE_DEVICE", help="auto, cpu, gpu or ascend.")
     ] = "auto",
@@ -218,6 +226,7 @@ def tune(
         task=one_of("--task", task, "infer", "train"),
         shapes=tuple(shapes or ()),
         traffic=traffic,
+        inputs=inputs,
         study=study,
         spaces=tuple(space or ()),
         objectives=tuple(objective or ()),

@@ -219,7 +219,13 @@ def make_case(request: TuneRequest, knobs: Iterable[str]) -> DiagnosisCase:
     space = load_space(bundled_space(framework), framework=framework, circumstances=here)
     return DiagnosisCase(
         workload=make_workload(
-            request.models[0], arguments, framework, device, request.seed, search_path=request.search_path
+            request.models[0],
+            arguments,
+            framework,
+            device,
+            request.seed,
+            search_path=request.search_path,
+            inputs=request.inputs,
         ),
         untuned=space.untuned(),
         config=_with_knobs(space, parse_arguments("--knob", knobs)),

@@ -1,4 +1,4 @@
-"""What outputs are checked with: further inputs, the tolerance and the file of the reference. NumPy only."""
+"""What outputs are checked with: the tolerance, and the file of the reference. NumPy only."""
 
 from __future__ import annotations
 
@@ -31,23 +31,6 @@ def default_tolerance(dtypes: Iterable[str]) -> float:
     return next((value for name, value in DEFAULT_TOLERANCES.items() if name in present), 1e-3)
 
 
-def derived_inputs(arrays: Sequence[Array | None], seed: int) -> list[Array | None]:
-    """Further inputs of the same shapes, made from the values of the example inputs.
-
-    Values are shuffled, so that token ids stay valid and images keep their range. Arrays with both signs are negated as
-    well (an asymmetric range is mirrored), which flips branches on a mean or a sum: a capture of one path only then
-    gives wrong results.
-    """
-    generator = np.random.default_rng(seed)
-    return [None if array is None else _derived(array, generator) for array in arrays]
-
-
-def _derived(array: Array, generator: np.random.Generator) -> Array:
-    shuffled = generator.permutation(array.reshape(-1)).reshape(array.shape)
-    signed = np.issubdtype(array.dtype, np.floating) and array.size and array.min() < 0 < array.max()
-    return -shuffled if signed else shuffled
-
-
 def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> None:
     """Write the untuned model's outputs, one list per input, under a temporary name first: no file is partial."""
     named = {f"{i}.{j}": y for i, outputs in enumerate(outputs_per_input) for j, y in enumerate(outputs)}
@@ -62,10 +45,13 @@ def save_reference(path: Path, outputs_per_input: Sequence[Sequence[Array]]) -> 
         Path(temporary).unlink(missing_ok=True)
 
 
-def load_reference(path: Path) -> list[list[Array]]:
-    """Read what `save_reference` wrote. Raises OSError, ValueError or KeyError if it is missing or incomplete."""
+def load_reference(path: Path, most: int | None = None) -> list[list[Array]]:
+    """Read what `save_reference` wrote, or the first `most` lists of it.
+
+    Raises OSError, ValueError or KeyError if it is missing or incomplete.
+    """
     try:
         with np.load(path, allow_pickle=False) as stored:
-            return [[stored[f"{i}.{j}"] for j in range(count)] for i, count in enumerate(stored["counts"])]
+            return [[stored[f"{i}.{j}"] for j in range(count)] for i, count in enumerate(stored["counts"][:most])]
     except (zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path} is incomplete: {error}") from None

@@ -51,10 +51,15 @@ class Reason(StrEnum):
     """The run's time was used up, which says nothing about the config: the next run tries it again."""
 
 
+RAGGED = -1
+"""In a shape: a dimension in which the parts of a nested tensor have sizes of their own."""
+
+
 class TensorSpec(Record):
     """Shape and element type of one example input or output, as the framework names them."""
 
     shape: tuple[int, ...]
+    """`RAGGED` for a dimension that has no one size."""
     dtype: str
 
 
@@ -69,6 +74,9 @@ class Signature(Record):
     compare: dict[str, float | None] | Literal["function"] | None = None
     """How the model's author has its outputs compared: the tolerance of some by name, None for one that is not
     compared; a function, which no file holds; None: all within the study's tolerance."""
+    records_gradients: bool = False
+    """An input requires gradients, so that they were recorded in every call that was measured: a model that
+    differentiates within itself. A job's calls record them as well."""
 
 
 class Axis(Record):
@@ -217,6 +225,8 @@ class Measurement(Record):
     """The same for each output tensor, in order; None for the reference, and in records of older releases."""
     not_compared: tuple[str, ...] = ()
     """What calls give or leave behind and no check looks into: names of outputs with their classes, in words."""
+    not_varied: tuple[str, ...] = ()
+    """What the inputs that results were compared on have in common, each as a sentence: nothing is known beyond."""
     diagnosis: Diagnosis
     signature: Signature
     environment: Environment

@@ -16,7 +16,7 @@ from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.measure.constraint import OF_TRAFFIC, Constraint
 from autotune.measure.objective import UNDER_TRAFFIC, Objective, parse_objectives
-from autotune.planning.models import make_workload, models_of, resolve_model
+from autotune.planning.models import digest_of_inputs, make_workload, models_of, resolve_model
 from autotune.planning.request import TuneRequest, check_text, parse_arguments, parse_pairs, study_name
 from autotune.planning.spaces import bundled_space, space_of, spaces_of
 from autotune.planning.targets import choose_targets
@@ -46,6 +46,11 @@ def make_manifest(request: TuneRequest, limits: LimitsNow = Limits) -> Manifest:
             tip="make a study for each",
         )
     traffic = _parse_traffic(request)
+    if traffic is not None and request.inputs is not None:
+        raise InputError(
+            "--inputs with --shapes or --traffic: results are compared on shapes of the traffic",
+            tip="leave one of the two out",
+        )
     objectives = parse_objectives(request.objectives or (() if traffic is None else (UNDER_TRAFFIC,)))
     constraints = tuple(Constraint.parse(text) for text in request.constraints)
     sampler = None if request.sampler is None else sampler_name(request.sampler)
@@ -177,6 +182,7 @@ def _make_targets(
                 traffic=traffic,
                 num_calls=num_calls,
                 search_path=request.search_path,
+                inputs=request.inputs,
             ),
             framework_version=framework_version(name),
             space_file=str(files.get(name) or bundled_space(name)),
@@ -213,6 +219,11 @@ def _current_target(target: Target) -> Target:
     return target.model_copy(
         update={
             "framework_version": framework_version(workload.framework),
-            "workload": workload.model_copy(update={"source_sha256": digest}),
+            "workload": workload.model_copy(
+                update={
+                    "source_sha256": digest,
+                    "inputs_sha256": None if workload.inputs is None else digest_of_inputs(Path(workload.inputs)),
+                }
+            ),
         }
     )

@@ -57,11 +57,13 @@ def make_workload(
     traffic: Traffic | None = None,
     num_calls: int = STREAM_CALLS,
     search_path: Path | None = None,
+    inputs: Path | None = None,
 ) -> Workload:
     """The workload as it is seen from a folder, the current one unless another is given; `num_calls` of its traffic are
-    replayed in a trial. Raises InputError for a model that is not there."""
+    replayed in a trial. `inputs`: a file with real calls. Raises InputError for a model or a file that is not there."""
     search_path = search_path or Path.cwd()
     reference, digest = resolve_model(model, framework, task, search_path)
+    inputs = None if inputs is None else inputs.expanduser().resolve()
     if hub.is_hub(model):
         arguments = {**arguments, "name": hub.name_of(model, search_path)}
     return Workload(
@@ -73,10 +75,21 @@ def make_workload(
         task=task,
         traffic=traffic,
         stream_calls=num_calls,
+        inputs=None if inputs is None else str(inputs),
+        inputs_sha256=None if inputs is None else digest_of_inputs(inputs),
         seed=seed,
         search_path=str(search_path),
         source_sha256=digest,
     )
+
+
+def digest_of_inputs(path: Path) -> str:
+    """SHA-256 of a file with real calls. Raises InputError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"--inputs {path}: {error.strerror}", tip="check the path") from None
 
 
 def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> tuple[str, str | None]:

@@ -30,6 +30,8 @@ class TuneRequest(Record):
     task: Task = "infer"
     shapes: tuple[str, ...] = ()
     traffic: Path | None = None
+    inputs: Path | None = None
+    """A file with real calls."""
     study: str | None = None
     spaces: tuple[Path, ...] = ()
     objectives: tuple[str, ...] = ()

@@ -310,6 +310,7 @@ def _obstacles(answer: StudyResult) -> list[str]:
         ]
     lines += [f"failed      {line}" for line in failure_lines(answer)]
     lines += rules_summary(answer)
+    lines += [f"unchecked   {each}" for each in _not_varied(answer)]
     if answer.confirmation is not None and answer.confirmation.note:
         lines.append(f"note        {answer.confirmation.note}")
     if answer.is_outdated:
@@ -317,6 +318,11 @@ def _obstacles(answer: StudyResult) -> list[str]:
     elif answer.confirmation is not None and answer.confirmation.cut_short:
         lines.append("note        the confirmation is not complete; `resume` confirms again")
     return lines
+
+
+def _not_varied(answer: StudyResult) -> tuple[str, ...]:
+    """Said of the inputs, which are the same for all trials."""
+    return () if answer.untuned is None else answer.untuned.measurement.not_varied
 
 
 def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:

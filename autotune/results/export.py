@@ -127,6 +127,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             tolerance=manifest.tolerance,
             reference_precision=manifest.reference_precision,
             signature=measured.signature,
+            inputs=workload.inputs,
         ),
         environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=target.framework_version),
         evidence=Evidence(
@@ -141,6 +142,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             compile_warm_s=confirmation.compile_warm_s if is_answer else None,
             break_even_calls=break_even_of(manifest.objective, confirmation, answer.untuned, record),
             not_compared=measured.not_compared,
+            not_varied=answer.untuned.measurement.not_varied,
         ),
         shapes=_shapes(manifest, measured),
     )

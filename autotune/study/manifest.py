@@ -131,6 +131,7 @@ class Manifest(Record):
             "device": workload.device,
             "task": workload.task,
             "shapes": None if self.traffic is None else f"{self.traffic} ({self.traffic.fingerprint})",
+            "inputs (SHA-256)": " + ".join((t.workload.inputs_sha256 or "")[:12] for t in targets),
             "seed": workload.seed,
             "search space": self.space.fingerprint,
             "objective": ", ".join(each.name for each in self.objectives),

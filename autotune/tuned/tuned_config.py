@@ -44,6 +44,8 @@ class TunedWorkload(Record):
     reference_precision: ReferencePrecision
     """What outputs are compared with: those of the untuned model as it is, or in a wider type."""
     signature: Signature
+    inputs: str | None = None
+    """File of the real calls that were checked or timed, where it lay; None: the model's function gave all inputs."""
 
 
 class TunedEnvironment(Environment):
@@ -95,6 +97,8 @@ class Evidence(Record):
     break_even_calls: int | None
     not_compared: tuple[str, ...] = ()
     """What the model's calls give or leave behind and no check has looked into, in words."""
+    not_varied: tuple[str, ...] = ()
+    """What the inputs that results were compared on have in common, each as a sentence: nothing is proven beyond."""
 
 
 class TunedConfig(Record):

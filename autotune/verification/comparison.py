@@ -83,6 +83,7 @@ def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signat
         task=wanted.task,
         traffic=None if tuned.shapes is None else tuned.shapes.traffic,
         num_calls=stream_calls([Objective.parse(wanted.objective)]),
+        inputs=None if wanted.inputs is None else Path(wanted.inputs),
     )
     return Side(workload, config, signature)
 

@@ -53,8 +53,8 @@ class Arguments:
 
 
 def _is_whole_call(inputs: Any) -> bool:
-    """A tuple of positional and a dict of keyword arguments. Two positional arguments look so too, but then no argument
-    is a tensor, and such inputs cannot be tuned."""
+    """A tuple of positional and a dict of keyword arguments. Two positional arguments that are a tuple and a dict are
+    written within another such pair: `((tuple, dict), {})`."""
     return (
         isinstance(inputs, tuple)
         and len(inputs) == 2

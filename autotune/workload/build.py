@@ -3,7 +3,8 @@
 A workload names a function. The function returns `(model, inputs)`, `(model, inputs, more_inputs)`, or a dict with
 these keys and further declarations about the model (see `Built`). `inputs` is a tensor, a tuple of positional or a dict
 of keyword arguments, or a tuple of these two; `more_inputs` lists further inputs of the same form on which results are
-compared (others are derived if none are given: see `accuracy.derived_inputs`).
+compared (others are derived if none are given: see `derived_inputs`). Where real calls come from a file, the function
+may return the model alone.
 
 For training the dict has `loss` and `optimizer` too, and `targets` if the loss takes any. A training step then is
 `loss(model, *inputs, *targets)`, its gradients, and the optimizer's step.
@@ -16,7 +17,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,8 +75,10 @@ class Built:
         return self.model if self.recipe is None else partial(self.recipe.loss, self.model)
 
 
-def build(workload: Workload) -> Built:
+def build(workload: Workload, calls: Sequence[Arguments] = ()) -> Built:
     """Import the workload's function and call it. Only for child processes: it runs user code and a framework.
+
+    `calls` are those of the workload's file: further inputs, or all inputs of a function that gives none.
 
     Raises InputError if the file, the function or its result is wrong, or either ends the program; other exceptions of
     the function are not caught.
@@ -83,19 +86,20 @@ def build(workload: Workload) -> Built:
     with _as_a_program(workload):
         function = _find_function(workload)
         returned = function(**_arguments(function, workload))
-    parts = _parts(returned, workload)
+    parts = _parts(returned, workload, calls)
     model = parts["model"]
     if not callable(model):
         raise InputError(f"{workload.model} returned {_kind(model)} as the model, which cannot be called")
     read = {key: read_as(parts[key], workload) for key, read_as in _READ.items() if key in parts}
     for tier in read.get("tiers", {}).values():
         _require_known(tier.arguments, function, workload, f"{workload.model}: the tiers:")
-    inputs = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())]
-    if workload.task == "infer":
-        return Built(model, inputs[0], tuple(inputs[1:]), **read)
-    targets = Arguments.of(parts.get("targets", ()))
-    batches = [each.extended_by(targets) for each in inputs]
-    return Built(model, batches[0], tuple(batches[1:]), recipe=_recipe(parts, workload), **read)
+    own = [Arguments.of(parts["inputs"]), *read.pop("more_inputs", ())] if "inputs" in parts else []
+    if workload.task == "train":
+        targets = Arguments.of(parts.get("targets", ()))
+        own = [each.extended_by(targets) for each in own]
+        read["recipe"] = _recipe(parts, workload)
+    inputs = [*own, *calls]
+    return Built(model, inputs[0], tuple(inputs[1:]), **read)
 
 
 @contextmanager
@@ -123,18 +127,24 @@ _FOR_TRAINING = (
 )
 
 
-def _parts(returned: object, workload: Workload) -> Mapping[str, Any]:
+def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> Mapping[str, Any]:
     """The parts that the function returned, by name. Raises InputError if one that the task needs is missing."""
     if isinstance(returned, tuple) and len(returned) in (2, 3):
         parts: Mapping[str, Any] = dict(zip(_POSITIONS, returned, strict=False))
     elif isinstance(returned, Mapping):
         parts = returned
+    elif calls and callable(returned):
+        parts = {"model": returned}
     else:
         raise InputError(
             f"{workload.model} returned {_kind(returned)}",
             tip="it must return (model, inputs), (model, inputs, more_inputs) or a dict of these and more",
         )
-    needed = ("model", "inputs", *(("loss", "optimizer") if workload.task == "train" else ()))
+    needed = (
+        "model",
+        *(() if calls else ("inputs",)),
+        *(("loss", "optimizer") if workload.task == "train" else ()),
+    )
     missing = [key for key in needed if key not in parts]
     if missing:
         tip = _FOR_TRAINING if workload.task == "train" else None

@@ -39,6 +39,10 @@ class Workload(Record):
     """The shapes that it is called with; `arguments` then hold the largest size of each dimension. None: one shape."""
     stream_calls: PositiveInt = STREAM_CALLS
     """Calls of the stream that a trial replays where there is traffic."""
+    inputs: str | None = None
+    """Absolute path of a file with real calls (see `Backend.calls_file`); None: the function gives all inputs."""
+    inputs_sha256: str | None = None
+    """Of that file."""
     seed: int = 0
     search_path: str
     """Folder from which `package.module` is importable: where the user started the tool."""

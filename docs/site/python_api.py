@@ -18,6 +18,7 @@ from autotune.api.side_by_side import Comparison, Verification
 from autotune.doctor.diagnose import ModelDiagnosis
 from autotune.doctor.findings import Finding
 from autotune.job.load import Loaded
+from autotune.job.recording import Recording
 from autotune.job.stats import Stats
 from autotune.job.tiers.model import LoadedTiers, TieredModel
 from autotune.job.tiers.selector import TieredStats
@@ -42,6 +43,8 @@ GROUPS: dict[str, list[Any]] = {
         autotune.stats,
         Stats,
         autotune.expose,
+        autotune.record,
+        Recording,
         autotune.AdaptivePolicy,
         autotune.load_tiers,
         LoadedTiers,

@@ -25,7 +25,7 @@ def text_of(tmp_path, monkeypatch):
 
     def text_of(build, inputs=None, notify=NEVER, **settings):
         request = make_request(framework="fake", device="cpu", **settings)
-        with named_model(build, inputs, request, Path("studies"), notify) as named:
+        with named_model(build, None if inputs is None else [inputs], request, Path("studies"), notify) as named:
             return named.models, named
 
     return text_of

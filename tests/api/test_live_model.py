@@ -57,7 +57,8 @@ def net(torch, tmp_path, monkeypatch):
 def saved(model, inputs, heard=None, **settings):
     """The text that stands for the model."""
     request = make_request(device="cpu", **settings)
-    with named_model(model, inputs, request, Path("studies"), (heard if heard is not None else []).append) as named:
+    live = None if inputs is None else [inputs]
+    with named_model(model, live, request, Path("studies"), (heard if heard is not None else []).append) as named:
         return named.models[0], named
 
 

@@ -161,6 +161,7 @@ def child(cell, config):
             "same_parameters": [name for name, _ in backend.parameters(model)] == names,
             "again": backend.check_model(model),
             "inside_another": error(0, nn.SequentialCell(model)),
+            "ranks": [backend.like(backend.to_array(each), each).ndim for each in (ms.Tensor(3.5), ms.Tensor(4), ones)],
             "half": str(backend.to_array(backend.like(np.ones(2, np.float32), ones.astype(ms.bfloat16))).dtype),
             "kernels": len(list(os.scandir("akg_kernel_meta"))) if os.path.isdir("akg_kernel_meta") else 0,
         }
@@ -329,6 +330,11 @@ def test_python_left_in_a_graph_is_a_break(run, config):
 def test_bfloat16_reads_as_float32(run):
     """NumPy has no bfloat16; arrays of it come as float32, tensors made from them are bfloat16 again."""
     assert run("Mlp", PYNATIVE)["half"] == "float32"
+
+
+def test_a_tensor_like_another_has_its_rank(run):
+    """One without dimensions, as time steps are, has none."""
+    assert run("Mlp", PYNATIVE)["ranks"] == [0, 0, 2]
 
 
 @pytest.mark.slow

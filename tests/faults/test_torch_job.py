@@ -1439,23 +1439,22 @@ class TestCheckedCalls:
         assert (warned(caplog), autotune.stats(tuned).state) == ([], "tuned")
 
     def test_outputs_that_numpy_lacks(self, answer, caplog):
-        """They are the job's all the same, with one warning."""
+        """They are compared as the next wider type, and are the job's own."""
         tuned = answer(CAPTURED).apply(made(Float8), check=True, margin=None)
         with torch.no_grad():
             assert tuned(X).dtype is torch.float8_e4m3fn
-        assert len(warned(caplog)) == 1
-        assert "cannot be compared (TypeError: Got unsupported ScalarType Float8_e4m3fn)" in warned(caplog)[0]
+        assert not warned(caplog)
 
     @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
     @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
     def test_nested_inputs(self, answer, caplog, layout):
-        """They have no sizes that could be those of the study: such calls are untuned, with one warning."""
+        """Of parts of other sizes, where the study had none: such calls are untuned, with one warning."""
         tuned = answer(CAPTURED).apply(made(Relu))
         nested = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)], layout=layout)
         for _ in range(2):
             assert tuned(nested).is_nested
         assert len(warned(caplog)) == 1
-        assert "inputs that cannot be described" in warned(caplog)[0]
+        assert "here float32[2, -1, 8]" in warned(caplog)[0]
 
     def test_a_lazy_model(self, answer, caplog):
         """Before its first call there are no parameters to know it by: it stays untuned, and one warning says what to

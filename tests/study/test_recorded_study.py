@@ -1,8 +1,9 @@
 """A study that an earlier version made still opens, shows, exports and resumes.
 
 `recorded/` is what the flat package of autotune 0.1.0 (commit 389d0f5) left of `tune` on the `fake` framework, with its
-`show --json` and its export. Only what names a machine was replaced, and the reference was written anew in the form
-that has names and forms of outputs. A change that this test refuses would break the studies that users have.
+`show --json` and its export. Only what names a machine was replaced, and the reference was written anew, in the form
+that has names and forms of outputs and for the inputs that are made up since. A change that this test refuses would
+break the studies that users have.
 """
 
 from __future__ import annotations
@@ -87,11 +88,12 @@ def reduced_to(then, now):
 
 
 def test_it_exports_what_it_exported(study, tmp_path):
-    """The YAML file of then, to the last key, and what came since."""
+    """The YAML file of then, to the last key, and those that came since."""
     then = yaml.safe_load((RECORDED / "best.yaml").read_text())
     then["environment"]["vector_instructions"] = None
-    then["evidence"]["not_compared"] = []
-    then["workload"]["signature"]["compare"] = None
+    then["evidence"] |= {"not_compared": [], "not_varied": []}
+    then["workload"]["inputs"] = None
+    then["workload"]["signature"] |= {"compare": None, "records_gradients": False}
     export(study, tmp_path / "now.yaml")
     now = yaml.safe_load((tmp_path / "now.yaml").read_text())
     assert now == then

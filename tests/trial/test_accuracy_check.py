@@ -94,13 +94,6 @@ def test_what_is_left_behind_counts(checked):
         checked(seen_of(RIGHT, RIGHT, left=[written]), seen_of(RIGHT, RIGHT))
 
 
-def test_a_derived_input_outside_the_domain_is_not_compared(checked):
-    """Where the untuned model itself gives NaN there is no answer to compare with; the other inputs count."""
-    nowhere = [np.array([NAN, 1.0]), *RIGHT[1:]]
-    elsewhere = [np.array([1.0, NAN]), *RIGHT[1:]]
-    assert checked(seen_of(RIGHT, nowhere, RIGHT), seen_of(RIGHT, elsewhere, RIGHT)) == (0, 0, 0)
-
-
 def test_rows_of_nan_are_an_answer(checked):
     """A model whose mask hides a row as a whole gives NaN there for its own example."""
     masked = [np.array([NAN, 1.0]), *RIGHT[1:]]
@@ -237,6 +230,30 @@ def test_an_output_that_the_next_call_overwrites_is_kept(run_untuned, tmp_path):
     _, example, other, *_ = load_reference(tmp_path / "reference.npz")
     assert example[0].tolist() == list(range(9))
     assert other[0].tolist() != example[0].tolist()
+
+
+REFUSING = """
+class Model:
+    def __init__(self):
+        self.calls = np.zeros(1)
+    def __call__(self, x):
+        self.calls += 1
+        if x.max() < 0.9:
+            raise ValueError("outside of the domain")
+        return x * 2
+def tiny():
+    return Model(), np.ones(3)
+"""
+
+
+def test_a_made_up_input_that_fails_after_it_has_changed_something(run_untuned):
+    """The study goes on without it; of what the failing call changed only the name is compared, since it is not made
+    again."""
+    first, again = run_untuned(REFUSING, runs=2)
+    for outcome in (first, again):
+        assert isinstance(outcome, Measurement), outcome
+        assert "fails on the further input" in outcome.not_varied[0]
+    assert again.output_errors == (0,)
 
 
 FLOAT32 = """

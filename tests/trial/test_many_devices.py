@@ -411,12 +411,18 @@ def test_local_imports_travel_with_the_model(make_request, tmp_path, workload):
 
 
 def test_a_worker_sees_no_path_of_the_driver(make_request, tmp_path):
-    """Model, search path, reference and cache of the request are paths of the worker's host."""
-    request = make_request()
-    order = order_for("j", request, parcel_of(request), is_live=False, fresh=False)
+    """Model, search path, file of calls, reference and cache of the request are paths of the worker's host."""
+    calls = tmp_path / "calls.npz"
+    calls.write_bytes(b"calls")
+    plain = make_request()
+    request = plain.model_copy(update={"workload": plain.workload.model_copy(update={"inputs": str(calls)})})
+    parcel = parcel_of(request)
+    order = order_for("j", request, parcel, is_live=False, fresh=False)
     there = request_there(order, tmp_path / "w", tmp_path / "w" / "r.npz", tmp_path / "w" / "c")
     assert there.workload.reference == f"{tmp_path}/w/{MODEL_FOLDER}/tiny_model.py:tiny"
     assert there.workload.search_path == f"{tmp_path}/w/{SEARCH_FOLDER}"
+    assert there.workload.inputs == f"{tmp_path}/w/inputs/calls.npz"
+    assert parcel.contents[parcel.files["inputs/calls.npz"]] == b"calls"
     assert there.reference.startswith(f"{tmp_path}/w/")
     assert there.cache.startswith(f"{tmp_path}/w/")
 

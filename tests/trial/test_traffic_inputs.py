@@ -107,7 +107,7 @@ REFUSED = {
     "have the same shapes whatever it is": "def f(seq=2):\n    return model, np.ones((2, 4))",
     "has shape (18, 4) at 9 and (4, 4) at 2": "def f(seq=2):\n    return model, np.ones((2 * seq, 4))",
     "has shape (9, 1) at 9 and (2,) at 2": "def f(seq=2):\n    return model, np.ones((9, 1) if seq == 9 else (2,))",
-    "number 2 is 9 at 9 and 2 at 2": "def f(seq=2):\n    return model, (np.ones((seq, 4)), seq)",
+    "argument 2 is 9 at 9 and 2 at 2": "def f(seq=2):\n    return model, (np.ones((seq, 4)), seq)",
     "are 9 at 9 and 2 at 2": "def f(seq=2):\n    return model, [np.ones(4)] * seq",
     "the outputs of m: number 1 has shape (3, 2) at 9 and (1, 2) at 2": (
         "def f(seq=2):\n"

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 
 from autotune.backends.capabilities import VaryingAxis, Versions
 from autotune.backends.fake.behaviours import BEHAVIOURS, FakeOutOfMemoryError
-from autotune.backends.fake.capabilities import FakeCache, FakeRegions, FakeShapes, FakeTraining, FakeVersions
+from autotune.backends.fake.capabilities import (
+    FakeCache,
+    FakeCallsFile,
+    FakeRegions,
+    FakeShapes,
+    FakeTraining,
+    FakeVersions,
+)
 from autotune.backends.fake.clock import RealClock, SimulatedClock, clock_of_a_trial
 from autotune.backends.protocol import Backend, DeviceReport
 from autotune.backends.undo import UndoLog
@@ -58,6 +65,7 @@ class FakeBackend(Backend):
         self.shapes = FakeShapes(self)
         self.regions = FakeRegions()
         self.compile_cache = FakeCache(self)
+        self.calls_file = FakeCallsFile(self)
 
     def find(self) -> DeviceReport:
         return DeviceReport(version="0", devices={"cpu": "fake"}, compilers={})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.backends.array_file import SUFFIX, read_arrays, write_arrays
 from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.protocol import variables_set
 from autotune.backends.undo import UndoLog
@@ -23,6 +24,21 @@ from autotune.workload.regions import Region, matching_paths
 
 if TYPE_CHECKING:
     from autotune.backends.fake.backend import FakeBackend
+
+
+class FakeCallsFile:
+    """See `CallsFile`."""
+
+    suffixes: tuple[str, ...] = (SUFFIX,)
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+
+    def read(self, path: Path) -> list[Arguments]:
+        return read_arrays(path, lambda array, _: array)
+
+    def write(self, calls: Sequence[Arguments], path: Path) -> None:
+        write_arrays(calls, path, self._backend)
 
 
 class FakeTraining:

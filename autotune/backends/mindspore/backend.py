@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from autotune.backends.capabilities import Versions
 from autotune.backends.mindspore import ascend
 from autotune.backends.mindspore.apply import already_compiled, apply, process_settings, selected_device
+from autotune.backends.mindspore.calls_file import MindSporeCallsFile, watch_calls
 from autotune.backends.mindspore.capabilities import (
     MindSporeCompileCache,
     MindSporeProxies,
@@ -38,7 +39,7 @@ from autotune.backends.mindspore.moved_names import first
 from autotune.backends.mindspore.per_shape import versions
 from autotune.backends.mindspore.profile import profile
 from autotune.backends.mindspore.state import attributes_of
-from autotune.backends.mindspore.tensors import array_of
+from autotune.backends.mindspore.tensors import array_of, tensor_like
 from autotune.backends.protocol import Backend, DeviceReport, EffectsOf, python_random_state
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -83,6 +84,10 @@ class MindSporeBackend(Backend):
     regions = MindSporeRegions()
     compile_cache = MindSporeCompileCache()
     proxies = MindSporeProxies()
+    watch_calls = staticmethod(watch_calls)
+
+    def __init__(self) -> None:
+        self.calls_file = MindSporeCallsFile(self)
 
     def find(self) -> DeviceReport:
         names = {device: _device_label(device) for device in TARGETS}
@@ -146,7 +151,7 @@ class MindSporeBackend(Backend):
         return array_of(value) if isinstance(value, ms.Tensor) else None
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
-        return ms.Tensor(np.ascontiguousarray(array), dtype=original.dtype)
+        return tensor_like(array, original)
 
     def attributes(self, value: Any) -> Mapping[str, Any] | None:
         return attributes_of(value) if isinstance(value, ms.nn.Cell) else super().attributes(value)

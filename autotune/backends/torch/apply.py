@@ -44,15 +44,17 @@ _TRIM_THRESHOLD, _MMAP_MAX = 128 * 1024, 65536
 """Their values when a process starts."""
 
 
-def apply(model: torch.nn.Module, config: Config, changes: UndoLog) -> Any:
+def apply(model: torch.nn.Module, config: Config, changes: UndoLog, *, input_gradients: bool = False) -> Any:
     """The model under `config`, compiled at its first call; the very same object where nothing wraps it.
+
+    `input_gradients`: it takes calls for whose inputs gradients are recorded.
 
     A config that compiles or leaves out parts (knob `region`) rewrites the modules of `model`, which has to be a copy.
     Raises InvalidConfigError for what this release or system does not take, before anything is changed.
     """
     settings = settings_of(config)
     regions.check(model, settings.region)
-    setup = prepare(model, settings, changes)
+    setup = prepare(model, settings, changes, input_gradients=input_gradients)
     step: Any = with_precision(model, settings)
     if setup.compile is not None:
         step = regions.compile_region(model, step, settings.region, setup.compile)
@@ -69,7 +71,14 @@ class ModelSetup:
     """Puts what the settings need around a compiled step."""
 
 
-def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one_shape: bool = False) -> ModelSetup:
+def prepare(
+    model: torch.nn.Module,
+    settings: Settings,
+    changes: UndoLog,
+    *,
+    one_shape: bool = False,
+    input_gradients: bool = False,
+) -> ModelSetup:
     """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
 
     `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others.
@@ -85,7 +94,7 @@ def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one
         if weights is not None:
             step = FrozenStep(model, step, weights)
         if compile_ is not None:
-            step = CompiledStep(model, step)
+            step = CompiledStep(model, step, input_gradients=input_gradients)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step
 
     return ModelSetup(compile_, wrap)

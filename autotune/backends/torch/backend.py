@@ -23,6 +23,7 @@ from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.backends.torch import counters, device_memory, npu
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs, device_of
+from autotune.backends.torch.calls_file import TorchCallsFile, watch_calls
 from autotune.backends.torch.capabilities import (
     TorchCompileCache,
     TorchProxies,
@@ -48,7 +49,7 @@ from autotune.backends.torch.lazy import materialise
 from autotune.backends.torch.options import require_option
 from autotune.backends.torch.per_shape import versions
 from autotune.backends.torch.profile import profile
-from autotune.backends.torch.tensors import array_of, require_shape, writes_of
+from autotune.backends.torch.tensors import array_of, placed, require_shape, shape_of, tensor_like, writes_of
 from autotune.backends.undo import UndoLog
 from autotune.command_line import command
 from autotune.config import Config, Scalar
@@ -77,6 +78,8 @@ class TorchBackend(Backend):
     compile_cache = TorchCompileCache()
     shared_kernels = TorchSharedKernels()
     proxies = TorchProxies()
+    calls_file = TorchCallsFile()
+    watch_calls = staticmethod(watch_calls)
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
@@ -139,13 +142,15 @@ class TorchBackend(Backend):
         return f"a {type(model).__name__}; the torch backend needs a torch.nn.Module or a function"
 
     def place(self, value: Any) -> Any:
-        return value.to(self._device) if isinstance(value, (torch.nn.Module, torch.Tensor)) else value
+        if isinstance(value, torch.Tensor):
+            return placed(value, self._device)
+        return value.to(self._device) if isinstance(value, torch.nn.Module) else value
 
     def materialise(self, model: Any, call: Callable[[], object]) -> None:
         materialise(model, call)
 
     def compile(self, model: Any, config: Config, changes: UndoLog) -> Callable[..., Any]:
-        step: Callable[..., Any] = apply(model, config, changes)
+        step: Callable[..., Any] = apply(model, config, changes, input_gradients=self.input_gradients)
         return step
 
     def process_settings(self, config: Config) -> tuple[str, ...]:
@@ -172,7 +177,10 @@ class TorchBackend(Backend):
         return array_of(value) if isinstance(value, torch.Tensor) else None
 
     def like(self, array: NDArray[Any], original: Any) -> Any:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(dtype=original.dtype, device=original.device)
+        return tensor_like(array, original)
+
+    def requires_grad(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.requires_grad
 
     def content(self, value: Any) -> Hashable | None:
         """A parameter is not read, since there may be gigabytes of them."""
@@ -193,7 +201,7 @@ class TorchBackend(Backend):
         if not isinstance(value, torch.Tensor):
             return None
         require_shape(value)
-        return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
+        return TensorSpec(shape=shape_of(value), dtype=str(value.dtype).removeprefix("torch."))
 
     def form(self, value: Any) -> str:
         layout = "" if value.layout is torch.strided else f" {str(value.layout).removeprefix('torch.')}"

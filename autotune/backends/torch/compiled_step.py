@@ -30,8 +30,10 @@ _EndOfCheckpoint: Any = getattr(checkpoint, "_StopRecomputationError", ())
 class CompiledStep:
     """Raises UnsuitableCallError, before anything runs, for a call that is not what was compiled and measured."""
 
-    def __init__(self, model: torch.nn.Module, step: Callable[..., Any]) -> None:
+    def __init__(self, model: torch.nn.Module, step: Callable[..., Any], *, input_gradients: bool = False) -> None:
+        """`input_gradients`: it was measured with gradients of its inputs recorded."""
         self._step = step
+        self._input_gradients = input_gradients
         self._methods = ClassMethods(model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +53,7 @@ class CompiledStep:
         ):
             raise UnsuitableCallError("hooks for all modules are registered, and compiled code would not call them")
         if torch.is_grad_enabled():
-            if any(each.requires_grad for each in tensors_in((*args, *kwargs.values()))):
+            if not self._input_gradients and any(each.requires_grad for each in tensors_in((*args, *kwargs.values()))):
                 raise UnsuitableCallError(
                     "the call's inputs require gradients, and the config was measured without gradients"
                 )

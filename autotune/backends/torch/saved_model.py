@@ -24,12 +24,15 @@ import torch
 
 def build():
     saved = torch.load(Path(__file__).with_name("{file}"), map_location="cpu", weights_only=False)
-    return saved["model"], saved["inputs"]
+    if saved["inputs"] is None:
+        return saved["model"]
+    inputs, *more_inputs = saved["inputs"]
+    return (saved["model"], inputs, more_inputs) if more_inputs else (saved["model"], inputs)
 '''
 """The text of a module whose function `build` gives what was saved in `file`."""
 
 
-def save_model(model: Any, inputs: Any, path: Path) -> frozenset[str]:
+def save_model(model: Any, inputs: list[Any] | None, path: Path) -> frozenset[str]:
     """Write both to `path`. Returns the modules that are needed to load them.
 
     Raises InputError for a model that another process cannot load: one with a lambda or a local function in it, or of a

@@ -1,34 +1,65 @@
-"""A PyTorch tensor as a NumPy array."""
+"""PyTorch tensors as NumPy arrays, and tensors of the same kind made of arrays: type, layout, strides, gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.parameter import is_lazy
 
 from autotune.errors import InputError
+from autotune.measure.measurement import RAGGED
 
 _FLOATS_OF_NUMPY = (torch.float16, torch.float32, torch.float64)
+_BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
+_MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
+MOST_DENSE = 1 << 24
+"""Elements up to which a sparse tensor is looked at as a dense one: an adjacency of 100,000 nodes would take 40 GB."""
 
 
 def array_of(value: torch.Tensor) -> NDArray[Any]:
-    """Its elements; of a type that NumPy lacks (bfloat16, float8, quantised, half complex) as float32 or complex64. It
-    may share the tensor's memory."""
-    dense = value.detach().to_dense() if value.layout is not torch.strided else value.detach()
-    dense = dense.resolve_conj().resolve_neg().cpu()
-    array: NDArray[Any] = _in_a_known_type(dense).numpy()
+    """Its elements, which may share the tensor's memory.
+
+    Floats that NumPy lacks come as float32, quantised tensors as the numbers that they stand for, types that cannot be
+    converted as bytes. A sparse tensor comes dense, one of more than `MOST_DENSE` elements as rows of indices and
+    value; a nested one as its rows, one after the other.
+    """
+    strided = _strided(value.detach()).resolve_conj().resolve_neg().cpu()
+    array: NDArray[Any] = _known_to_numpy(strided).numpy()
     return array
 
 
-def _in_a_known_type(dense: torch.Tensor) -> torch.Tensor:
-    if dense.is_quantized:
-        return dense.dequantize()
-    if dense.dtype is torch.complex32:
-        return dense.to(torch.complex64)
-    return dense.float() if dense.is_floating_point() and dense.dtype not in _FLOATS_OF_NUMPY else dense
+def tensor_like(array: NDArray[Any], original: torch.Tensor) -> torch.Tensor:
+    """A tensor of what `array_of` gives for one like `original`: in type, layout, strides, device, class and whether
+    it requires gradients."""
+    values = torch.from_numpy(np.asarray(array, order="C"))
+    with torch.no_grad():
+        made = _of_kind(values, original.detach())
+    if type(original) is not torch.Tensor and not original.is_nested:
+        made = made.as_subclass(type(original))
+    if not original.is_nested:
+        vars(made).update(vars(original))  # What a subclass keeps, and marks such as `mark_dynamic`.
+    return made.requires_grad_(original.requires_grad)
+
+
+def placed(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """On the device. A leaf that requires gradients stays one: a copy would be a result of the first."""
+    if value.requires_grad and value.is_leaf and value.device != device:
+        return value.detach().to(device).requires_grad_()
+    return value.to(device)
+
+
+def shape_of(value: torch.Tensor) -> tuple[int, ...]:
+    """Its shape, with `RAGGED` for what has no one size in a nested tensor."""
+    if not value.is_nested:
+        return tuple(value.shape)
+    if value.layout is torch.jagged:
+        return tuple(size if isinstance(size, int) else RAGGED for size in value.shape)
+    columns = value._nested_tensor_size().unbind(1)
+    return (value.size(0), *(int(each[0]) if len(set(each.tolist())) == 1 else RAGGED for each in columns))
 
 
 def require_shape(value: torch.Tensor) -> None:
@@ -38,11 +69,6 @@ def require_shape(value: torch.Tensor) -> None:
             "a parameter has no shape before the model's first call (a lazy module, such as torch.nn.LazyLinear)",
             tip="call the model once before apply(), or in the function that builds it",
         )
-    if value.is_nested:
-        raise InputError(
-            "a nested tensor among the inputs has rows of different lengths and no shape",
-            tip="give the model padded rows, e.g. torch.nested.to_padded_tensor(nested, 0.0)",
-        )
 
 
 def writes_of(weight: torch.nn.Parameter) -> Hashable | None:
@@ -50,3 +76,110 @@ def writes_of(weight: torch.nn.Parameter) -> Hashable | None:
     if weight.is_inference():
         return None
     return id(weight), weight._version, weight.data_ptr() if type(weight) is torch.nn.Parameter else None
+
+
+def _strided(value: torch.Tensor) -> torch.Tensor:
+    """Its numbers in a plain tensor."""
+    if value.is_nested:
+        return value.values()
+    if value.is_quantized:
+        return value.dequantize()
+    if value.layout is torch.strided:
+        return value
+    if value.numel() <= MOST_DENSE or value.layout is _MKLDNN:
+        return value.to_dense()
+    entries = value.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+    numbers = entries.values().reshape(entries.values().shape[0], -1)
+    return torch.cat([entries.indices().T.to(torch.float64), numbers.to(torch.float64)], dim=1)
+
+
+def _known_to_numpy(value: torch.Tensor) -> torch.Tensor:
+    if value.dtype is torch.complex32:
+        return value.to(torch.complex64)
+    if value.dtype.is_floating_point and value.dtype not in _FLOATS_OF_NUMPY:
+        return _converted(value, torch.float32)
+    return value if _has_numpy_type(value.dtype) else value.view(torch.uint8)
+
+
+def _has_numpy_type(dtype: torch.dtype) -> bool:
+    try:
+        torch.empty(0, dtype=dtype).numpy()
+    except TypeError:
+        return False
+    return True
+
+
+def _converted(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """In another type; the same bytes where PyTorch has no conversion, as for packed 4-bit numbers."""
+    try:
+        return value.to(dtype)
+    except (RuntimeError, NotImplementedError):
+        return value.view(torch.uint8 if value.dtype is not torch.uint8 else dtype)
+
+
+def _of_kind(values: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    device = original.device
+    if original.is_nested:
+        return _nested(values.to(original.dtype).to(device), original)
+    if original.is_quantized:
+        return _quantised(values.to(device), original)
+    if original.layout is torch.strided:
+        return _strided_like(_converted(values, original.dtype).to(device), original)
+    return _sparse(values.to(device), original).to(original.dtype)
+
+
+def _strided_like(values: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """With the original's strides: an expanded dimension stays one. Of another shape, dense and in the same order of
+    dimensions: channels-last stays so."""
+    if values.shape != original.shape:
+        order = sorted(range(values.dim()), key=original.stride().__getitem__, reverse=True)
+        return values.permute(order).contiguous().permute([order.index(each) for each in range(len(order))])
+    if original.is_conj():
+        return _strided_like(values.conj().resolve_conj(), original.conj()).conj()
+    strides = list(zip(original.shape, original.stride(), strict=True))
+    single = [slice(0, 1) if stride == 0 else slice(None) for _, stride in strides]
+    sizes = [1 if stride == 0 and size > 1 else size for size, stride in strides]
+    made = torch.empty_strided(sizes, original.stride(), dtype=original.dtype, device=original.device)
+    try:
+        made.copy_(values[tuple(single)])
+    except RuntimeError:  # Elements that share memory otherwise, such as windows made by `unfold`.
+        return values
+    return made.expand(original.shape)
+
+
+def _sparse(values: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    if original.layout is _MKLDNN:
+        return values.to_mkldnn()
+    blocks = original.values().shape[1:3] if original.layout in _BLOCKED else None
+    if values.shape == original.shape:
+        return values.to_sparse(layout=original.layout, blocksize=blocks)
+    entries = original.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+    indices = entries.indices().shape[0]
+    numbers = values[:, indices:].reshape(entries.values().shape)
+    made = torch.sparse_coo_tensor(entries.indices(), numbers, original.shape, is_coalesced=True)
+    return made if original.layout is torch.sparse_coo else made.to_sparse(layout=original.layout, blocksize=blocks)
+
+
+def _quantised(values: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    if original.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return torch.quantize_per_tensor(values, original.q_scale(), original.q_zero_point(), original.dtype)
+    scales, zero_points = original.q_per_channel_scales(), original.q_per_channel_zero_points()
+    return torch.quantize_per_channel(values, scales, zero_points, original.q_per_channel_axis(), original.dtype)
+
+
+def _nested(values: torch.Tensor, original: Any) -> torch.Tensor:
+    if original.layout is torch.jagged:
+        return torch.nested.nested_tensor_from_jagged(
+            values,
+            original.offsets(),
+            original.lengths(),
+            jagged_dim=original._ragged_idx,
+            min_seqlen=getattr(original, "_maybe_min_seqlen", None),
+            max_seqlen=getattr(original, "_maybe_max_seqlen", None),
+        )
+    return torch._nested_view_from_buffer(
+        values,
+        original._nested_tensor_size(),
+        original._nested_tensor_strides(),
+        original._nested_tensor_storage_offsets(),
+    )

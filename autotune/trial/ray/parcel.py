@@ -16,6 +16,8 @@ MODEL_FOLDER = "model"
 """Place of the model's file, with its siblings."""
 SEARCH_FOLDER = "search"
 """Place of the folder from which the user's packages are imported."""
+INPUTS_FOLDER = "inputs"
+"""Place of the file of real calls."""
 REFERENCE = "reference.npz"
 CACHE = "cache"
 _OWN_PACKAGE = "autotune"
@@ -59,6 +61,8 @@ def parcel_of(request: TrialRequest) -> Parcel:
     place, _ = split_reference(workload.reference)
     search_path = Path(workload.search_path)
     parcel = Parcel()
+    if workload.inputs is not None:
+        parcel.add(_inputs_there(workload.inputs), Path(workload.inputs))
     if not place.endswith(".py"):
         _add_imports(parcel, {place.partition(".")[0]}, {SEARCH_FOLDER: search_path})
         return parcel
@@ -78,6 +82,8 @@ def order_for(
     rewritten = {request.workload.search_path: SEARCH_FOLDER}
     if place.endswith(".py"):
         rewritten[place] = f"{MODEL_FOLDER}/{Path(place).name}"
+    if request.workload.inputs is not None:
+        rewritten[request.workload.inputs] = _inputs_there(request.workload.inputs)
     return Begin(
         job=job,
         request=request.model_dump_json(by_alias=True),
@@ -100,11 +106,16 @@ def request_there(order: Begin, home: Path, reference: Path, cache: Path) -> Tri
         update={
             "reference": workload.reference if moved is None else f"{home / moved}:{function}",
             "search_path": str(home / SEARCH_FOLDER),
+            "inputs": workload.inputs and str(home / order.rewritten[workload.inputs]),
         }
     )
     return request.model_copy(
         update={"workload": workload, "reference": str(reference), "cache": str(cache), "toolchain": None}
     )
+
+
+def _inputs_there(path: str) -> str:
+    return f"{INPUTS_FOLDER}/{Path(path).name}"
 
 
 def _add_imports(parcel: Parcel, names: set[str], roots: dict[str, Path]) -> None:

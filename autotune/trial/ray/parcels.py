@@ -20,7 +20,7 @@ class Parcels:
 
     def of(self, request: TrialRequest, cache: bytes | None) -> Parcel:
         """The model's source with its local imports, the reference outputs once they are there, and a compile cache."""
-        key = (request.workload.reference, request.workload.search_path)
+        key = (request.workload.reference, f"{request.workload.search_path} {request.workload.inputs}")
         if key not in self._made:
             self._made[key] = parcel_of(request)
         parcel = Parcel()

@@ -30,6 +30,7 @@ from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Stage
 from autotune.space.declared import Declaration
 from autotune.trial.folder import TrialFolder
+from autotune.trial.given_inputs import built_for
 from autotune.trial.request import Limits
 from autotune.trial.runner.deadline import LimitsNow
 from autotune.trial.runner.exit_status import STOPPED
@@ -37,7 +38,6 @@ from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.failures import message_of
 from autotune.trial.worker.main import leave
 from autotune.trial.worker.stages import StageReporter
-from autotune.workload.build import build
 from autotune.workload.regions import repeated_blocks
 from autotune.workload.workload import Workload
 
@@ -179,7 +179,7 @@ def _declared(argument: str) -> dict[str, Any]:
     workload = Workload.model_validate_json(argument)
     backend = load_backend(workload.framework)
     backend.prepare(workload.device, workload.seed)
-    built = build(workload)
+    built = built_for(workload, backend)
     model = backend.as_model(built.model)
     problem = backend.check_model(model)
     if problem is not None:

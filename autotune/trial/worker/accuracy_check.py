@@ -110,6 +110,14 @@ def read_reference(request: TrialRequest, gate: Gate) -> Any:
         raise HarnessError(f"the reference outputs cannot be read: {request.reference}: {error}") from None
 
 
+def num_compared(reference: Path) -> int | None:
+    """For how many inputs a reference of outputs holds what they gave; None if it is missing or cannot be read."""
+    try:
+        return len(_heading(accuracy.load_reference(reference, most=1))["parts"]) - 1
+    except (OSError, ValueError, KeyError):
+        return None
+
+
 def is_reference(request: TrialRequest) -> bool:
     """This run writes the reference."""
     return request.untuned and not Path(request.reference).exists()
@@ -180,8 +188,6 @@ class OutputGate:
         terms = Terms(tolerance, reference.has_forms and seen.has_forms, reference.ignored, self.authors)
         worst: dict[str, float] = {}
         for number, (expected, got) in enumerate(zip(reference.calls, seen.calls, strict=True)):
-            if _is_outside(expected.parts, reference.calls[0].parts):
-                continue
             spreads = reference.spreads[number] if number < len(reference.spreads) else None
             try:
                 found = parts.errors(expected.parts, got.parts, terms, spreads)
@@ -263,7 +269,7 @@ def _with_forms_of(reference: Seen, seen: Seen) -> Seen:
     return replace(reference, calls=calls, left=own(reference.left), has_forms=True)
 
 
-def _is_outside(expected: Sequence[Part], example: Sequence[Part]) -> bool:
+def is_outside(expected: Sequence[Part], example: Sequence[Part]) -> bool:
     """The untuned model gives NaN for these inputs, and none for the example: they are outside of its domain."""
     return _num_nan(expected) > 0 and _num_nan(example) == 0
 

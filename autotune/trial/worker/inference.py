@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +20,7 @@ from autotune.config import Config
 from autotune.errors import quoted
 from autotune.measure.agreement import Array, spread_of
 from autotune.measure.parts import Part
-from autotune.trial.worker.accuracy_check import Gate, OutputGate, Seen
+from autotune.trial.worker.accuracy_check import Gate, OutputGate, Seen, is_outside
 from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
@@ -40,8 +42,13 @@ class Inference:
         self.gate: Gate = OutputGate(workload.model, partial(why_unrepeatable, subject, backend), subject.authors)
         self._before = self._state()
 
+    @property
+    def not_varied(self) -> tuple[str, ...]:
+        return self._subject.not_varied
+
     def recording(self) -> AbstractContextManager[Any]:
-        return self._backend.inference()
+        """Gradients are recorded if an input of the author's requires them, and else not."""
+        return nullcontext() if self._subject.signature.records_gradients else self._backend.inference()
 
     def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
         functions = declared_functions(config, self._subject.variants)
@@ -59,9 +66,36 @@ class Inference:
         """What the call gives for each of the subject's inputs, and what all calls leave behind."""
         example, *others = self._subject.inputs
         calls = [self._observed(first, example)]
-        calls += (self._observed(each.call(step), each) for each in others)
+        disturbed: list[Part] = []
+        for each in others:
+            if each is self._subject.derived and self._subject.derived_may_fail:
+                found, disturbed = self._tried(step, each, calls[0])
+                calls += found
+            else:
+                calls.append(self._observed(each.call(step), each))
         left, not_compared = self._left()
+        names = {part.name for part in disturbed}
+        left = [part.without_value() if part.name in names else part for part in left]
         return Seen(calls, left, not_compared, has_forms=not self._subject.is_wide)
+
+    def _tried(
+        self, step: Callable[..., Any], inputs: Arguments, example: Observed
+    ) -> tuple[list[Observed], list[Part]]:
+        """What the model gives for inputs that were made up. If it does not take them, nothing, and what the call left
+        behind; from now on the subject is without them."""
+        before = self._state()
+        try:
+            call = self._observed(inputs.call(step), inputs)
+        except Exception:
+            traceback.print_exc()
+        else:
+            if not is_outside(call.parts, example.parts):
+                return [call], []
+            print("the further input, made of the example, gives NaN", file=sys.stderr)
+        self._subject = self._subject.without_derived()
+        after = self._state()
+        both = isinstance(before, CallState) and isinstance(after, CallState)
+        return [], after.changed_since(before) if both else []
 
     def require_sound(self, step: Callable[..., Any]) -> None:
         """An output does not depend on the calls before."""

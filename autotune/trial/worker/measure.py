@@ -33,7 +33,7 @@ from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.reference import complete_reference
 from autotune.trial.worker.spared import Spared
 from autotune.trial.worker.stages import StageReporter, Turns
-from autotune.trial.worker.subject import Subject, build_subject
+from autotune.trial.worker.subject import Subject, build_subject, paired_with
 from autotune.trial.worker.task import task_for
 from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, copying_s, first_pass, one_call
 
@@ -61,7 +61,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
     backend.prepare(request.workload.device, request.workload.seed)
     device = DeviceLock.of(request, backend, progress)
     memory = PeakMemory(backend)
-    subject = build_subject(request.workload, backend)
+    subject = _as_compared(request, build_subject(request.workload, backend))
     model, inputs = subject.model, subject.inputs
     task = task_for(request.workload, subject, backend)
 
@@ -131,6 +131,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         relative_error=None if checked.errors is None else max(checked.errors),
         output_errors=checked.errors,
         not_compared=checked.not_compared,
+        not_varied=task.not_varied if request.judged else (),
         diagnosis=diagnosis,
         signature=subject.signature,
         environment=here,
@@ -143,6 +144,12 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
         device_times=device_times,
         copies_s=copies_s,
     )
+
+
+def _as_compared(request: TrialRequest, subject: Subject) -> Subject:
+    """With the inputs that the reference was made of, if there is one."""
+    is_compared = request.judged and request.workload.task == "infer"
+    return paired_with(subject, Path(request.reference)) if is_compared else subject
 
 
 def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> AbstractContextManager[None]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,20 +14,23 @@ import numpy as np
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.errors import AutotuneError
-from autotune.measure import accuracy
 from autotune.measure.accuracy import WideType
+from autotune.measure.derived_inputs import derived_inputs
 from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.measure.parts import AuthorsWord
+from autotune.trial.given_inputs import built_for
+from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.traffic_inputs import Stream, find_shapes
 from autotune.workload.arguments import Arguments
-from autotune.workload.build import TrainingRecipe, Variants, build
+from autotune.workload.build import TrainingRecipe, Variants
 from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Workload
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`inputs` are the example first, then those that results are checked on, then the example again.
+    """`inputs` are the example first, then those that results are checked on, then the example again. `derived` is the
+    one among them that the tool made of the example, if any: the model need not take it.
 
     Under traffic the example has the most frequent shape, and the others have shapes of the stream, so that no check
     shows a compiler a shape that is not in the stream.
@@ -50,11 +55,29 @@ class Subject:
     """What is known of the shapes of its inputs; None: there is one shape."""
     stream: Stream | None = None
     """The calls of a trial under traffic; given if and only if there are `shapes`."""
+    derived: Arguments | None = None
+    derived_may_fail: bool = True
+    """No reference holds outputs for the derived inputs: a call with them that fails is left out."""
+    not_varied: tuple[str, ...] = ()
+    """What the inputs leave as it is, each as a sentence."""
+
+    def without_derived(self) -> Subject:
+        """The same with the author's inputs alone."""
+        if self.derived is None:
+            return self
+        kept = [each for each in self.inputs if each is not self.derived]
+        return replace(self, inputs=kept, derived=None, not_varied=(*self.not_varied, NOT_TAKEN))
+
+
+NOT_TAKEN = (
+    "the untuned model fails on the further input that was made of the example, or gives NaN for it, so that results "
+    "were compared on the author's inputs alone; give real ones (more_inputs, --inputs, autotune.record)"
+)
 
 
 def build_subject(workload: Workload, backend: Backend) -> Subject:
     """Build the workload's model and inputs and put them on the device. Raises InputError or AutotuneError."""
-    built = build(workload)
+    built = built_for(workload, backend)
     built = replace(built, model=backend.as_model(built.model))
     problem = backend.check_model(built.model)
     if problem is not None:
@@ -68,23 +91,22 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         training.set_training(model)
     given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
     backend.materialise(model, partial(given[0].call, built.called))
-    specs = tuple(spec for leaf in given[0].leaves() if (spec := backend.spec(leaf)) is not None)
-    if not specs:
-        raise AutotuneError(
-            f"{workload.model} returned no tensor among its inputs", tip="inside a list or dict none is found"
-        )
-    shapes = stream = None
+    constants = _constants(given)
+    specs = _specs(backend, given[0], workload.model)
+    shapes = stream = derived = None
     if workload.traffic is not None:
         shapes = find_shapes(workload, built, model, given[0], backend)
         stream = Stream.of(workload, given[0], shapes, backend)
-        given = [*stream.checked, _derived(backend, stream.checked[0], workload.seed)]
-    elif not built.more_inputs:
-        given.append(_derived(backend, given[0], workload.seed))
+        given = list(stream.checked)
+    if workload.traffic is not None or not built.more_inputs:
+        derived = _derived(backend, given[0], workload.seed)
+        given.append(derived)
     parameters = list(backend.parameters(model))
+    backend.input_gradients = _require_gradients(backend, given)
     return Subject(
         model=model,
         inputs=[*given, given[0]],
-        signature=_signature(model, parameters, specs, built.compare),
+        signature=_signature(model, parameters, specs, built.compare, records_gradients=backend.input_gradients),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
         example_sha256=_digests(backend, given[0]),
         variants=built.variants,
@@ -92,7 +114,19 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         recipe=built.recipe,
         shapes=shapes,
         stream=stream,
+        derived=derived,
+        not_varied=constants,
     )
+
+
+def paired_with(subject: Subject, reference: Path) -> Subject:
+    """With the inputs for which the reference holds outputs: without the derived one if the untuned model did not take
+    it. Only for inference."""
+    num_inputs = num_compared(reference)
+    if num_inputs is None:
+        return subject
+    paired = subject.without_derived() if num_inputs == len(subject.inputs) - 1 else subject
+    return replace(paired, derived_may_fail=False)
 
 
 def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subject:
@@ -100,6 +134,7 @@ def widen_subject(subject: Subject, backend: Backend, dtype: WideType) -> Subjec
     inputs = [each.with_leaves([backend.widen(leaf, dtype) for leaf in each.leaves()]) for each in subject.inputs[:-1]]
     return replace(
         subject,
+        derived=None if subject.derived is None else inputs[-1],
         model=backend.widen(subject.model, dtype),
         inputs=[*inputs, inputs[0]],
         is_wide=True,
@@ -134,29 +169,85 @@ _MAX_NAMED = 3
 
 
 def _written_inputs(subject: Subject, backend: Backend) -> list[str]:
-    example = subject.inputs[0]
-    names = [*(f"argument {n + 1}" for n in range(len(example.positional))), *(example.keyword or {})]
-    now = _digests(backend, example)
-    return [name for name, old, new in zip(names, subject.example_sha256, now, strict=True) if old != new]
+    named = subject.inputs[0].named_leaves()
+    now = _digests(backend, subject.inputs[0])
+    return [name for (name, _), old, new in zip(named, subject.example_sha256, now, strict=True) if old != new]
 
 
 def _digests(backend: Backend, inputs: Arguments) -> tuple[str | None, ...]:
     arrays = [backend.to_array(leaf) for leaf in inputs.leaves()]
     return tuple(
-        None if array is None else hashlib.sha256(np.ascontiguousarray(array).data).hexdigest() for array in arrays
+        None if array is None else hashlib.sha256(np.asarray(array, order="C").data).hexdigest() for array in arrays
     )
 
 
+def _specs(backend: Backend, example: Arguments, model: str) -> tuple[TensorSpec, ...]:
+    """Of all tensors among the inputs. Raises AutotuneError if there is none, or one that cannot be read."""
+    specs = []
+    for name, leaf in example.named_leaves():
+        spec = backend.spec(leaf)
+        if spec is None:
+            continue
+        try:
+            backend.to_array(leaf)
+        except Exception as error:
+            raise AutotuneError(
+                f"{model}: {name}, a {type(leaf).__name__} of type {spec.dtype}, cannot be read: {error}",
+                tip="let the model make it of a tensor of a plain type",
+            ) from error
+        specs.append(spec)
+    if not specs:
+        raise AutotuneError(
+            f"{model} returned no tensor among its inputs",
+            tip="tensors are looked for in tuples, lists, dicts and dataclasses too, not in other objects",
+        )
+    return tuple(specs)
+
+
+def _require_gradients(backend: Backend, given: Sequence[Arguments]) -> bool:
+    """The author wants gradients recorded, as for a model that differentiates within itself."""
+    return any(backend.requires_grad(leaf) for each in given for leaf in each.leaves())
+
+
+def _constants(given: Sequence[Arguments]) -> tuple[str, ...]:
+    """A sentence about the numbers, texts and flags that are the same in all of the author's inputs."""
+    example, *others = [dict(each.named_leaves()) for each in given]
+    same = [
+        f"{name} ({value!r:.40})"
+        for name, value in example.items()
+        if isinstance(value, (bool, int, float, str)) and all(other.get(name) == value for other in others)
+    ]
+    if not same:
+        return ()
+    named = ", ".join(same[:_MAX_NAMED]) + (f" and {len(same) - _MAX_NAMED} more" if len(same) > _MAX_NAMED else "")
+    verb = "was" if len(same) == 1 else "were"
+    return (f"{named} {verb} the same in all calls: compiled code may be made for that alone",)
+
+
 def _placed(backend: Backend, arguments: Arguments) -> Arguments:
-    return arguments.with_leaves([backend.place(leaf) for leaf in arguments.leaves()])
+    return _mapped(arguments, backend.place)
 
 
 def _derived(backend: Backend, inputs: Arguments, seed: int) -> Arguments:
     leaves = inputs.leaves()
-    arrays = accuracy.derived_inputs([backend.to_array(leaf) for leaf in leaves], seed)
-    return inputs.with_leaves(
-        [leaf if array is None else backend.like(array, leaf) for leaf, array in zip(leaves, arrays, strict=True)]
-    )
+    arrays = derived_inputs([backend.to_array(leaf) for leaf in leaves], seed)
+    made = {id(leaf): array for leaf, array in zip(leaves, arrays, strict=True)}
+
+    def other(leaf: Any) -> Any:
+        array = made[id(leaf)]
+        return leaf if array is None else backend.like(array, leaf)
+
+    return _mapped(inputs, other)
+
+
+def _mapped(arguments: Arguments, change: Callable[[Any], Any]) -> Arguments:
+    """With other leaves. One object that is there twice stays one: compilers look at that."""
+    changed: dict[int, Any] = {}
+    leaves = arguments.leaves()
+    for leaf in leaves:
+        if id(leaf) not in changed:
+            changed[id(leaf)] = change(leaf)
+    return arguments.with_leaves([changed[id(leaf)] for leaf in leaves])
 
 
 def _signature(
@@ -164,6 +255,8 @@ def _signature(
     parameters: list[tuple[str, TensorSpec]],
     inputs: tuple[TensorSpec, ...],
     authors: AuthorsWord | None,
+    *,
+    records_gradients: bool,
 ) -> Signature:
     return Signature(
         model_class=f"{type(model).__module__}.{type(model).__qualname__}",
@@ -172,4 +265,5 @@ def _signature(
         inputs=inputs,
         items_per_call=inputs[0].shape[0] if inputs[0].shape else 1,
         compare=None if authors is None else authors.described(),
+        records_gradients=records_gradients,
     )

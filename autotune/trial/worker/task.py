@@ -22,6 +22,10 @@ class TrialTask(Protocol):
     gate: Gate
     """What is compared; used after `observe`."""
 
+    @property
+    def not_varied(self) -> tuple[str, ...]:
+        """What the inputs that were seen leave as it is, each as a sentence."""
+
     def recording(self) -> AbstractContextManager[Any]:
         """The context in which all calls are made."""
 

@@ -108,7 +108,7 @@ class VaryingDimension:
 
 
 def cut(largest: Arguments, axes: Sequence[Axis], sizes: Sizes, backend: Backend) -> Arguments:
-    """The beginning of each input along its axes, as many as `sizes` says: contiguous copies."""
+    """The beginning of each input along its axes, as many as `sizes` says: copies."""
     leaves = largest.leaves()
     for number in {each.leaf for each in axes}:
         array = backend.to_array(leaves[number])
@@ -117,7 +117,7 @@ def cut(largest: Arguments, axes: Sequence[Axis], sizes: Sizes, backend: Backend
         for each in axes:
             if each.leaf == number:
                 kept[each.axis] = slice(sizes[each.dimension])
-        leaves[number] = backend.like(np.ascontiguousarray(array[tuple(kept)]), leaves[number])
+        leaves[number] = backend.like(array[tuple(kept)], leaves[number])
     return largest.with_leaves(leaves)
 
 
@@ -132,22 +132,22 @@ def _input_axes(dimension: VaryingDimension, workload: Workload, largest: Argume
     """Where the inputs differ that the workload's function gives with the dimension at its smallest size."""
     arguments = {**workload.arguments, **dimension.at_smallest}
     other = build(workload.model_copy(update={"arguments": arguments})).inputs.leaves()
-    leaves = largest.leaves()
+    named = largest.named_leaves()
     who = f"--shapes {dimension.name}: the inputs of {workload.model}"
-    if len(other) != len(leaves):
-        raise InputError(f"{who} are {len(leaves)} at {dimension.largest} and {len(other)} at {dimension.smallest}")
+    if len(other) != len(named):
+        raise InputError(f"{who} are {len(named)} at {dimension.largest} and {len(other)} at {dimension.smallest}")
     axes = []
-    for number, (large, small) in enumerate(zip(leaves, other, strict=True)):
+    for number, ((name, large), small) in enumerate(zip(named, other, strict=True)):
         if _is_plain(large) and _is_plain(small) and large != small:
             raise InputError(
-                f"{who}: number {number + 1} is {large!r} at {dimension.largest} and {small!r} at {dimension.smallest}",
+                f"{who}: {name} is {large!r} at {dimension.largest} and {small!r} at {dimension.smallest}",
                 tip="what varies must be a tensor's axis; let the model read the size from it",
             )
         shapes = _shape(large, backend), _shape(small, backend)
         if shapes[0] != shapes[1]:
             axes += [
                 Axis(dimension=dimension.name, leaf=number, axis=axis)
-                for axis in dimension.axes(f"{who}: number {number + 1}", *shapes)
+                for axis in dimension.axes(f"{who}: {name}", *shapes)
             ]
     if not axes:
         raise InputError(f"{who} have the same shapes whatever it is", tip="is it a dimension of an input?")

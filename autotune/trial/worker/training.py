@@ -71,6 +71,10 @@ class Training:
         self._gate = StepGate(workload.model)
         self.gate: Gate = self._gate
 
+    @property
+    def not_varied(self) -> tuple[str, ...]:
+        return self._subject.not_varied
+
     def recording(self) -> AbstractContextManager[Any]:
         """Gradients are the point."""
         return nullcontext()

@@ -1,0 +1,76 @@
+"""Calls of a model in a file of NumPy arrays (`.npz`), which any framework can read and no code can hide in.
+
+Beside the arrays it holds a text, `calls`: JSON that says which array, number or container stands where.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.backends.protocol import Backend
+from autotune.errors import InputError
+from autotune.files import write_whole
+from autotune.workload.arguments import Arguments
+
+Make = Callable[[NDArray[Any], str], Any]
+"""A tensor of an array, in the element type of that name."""
+
+SUFFIX = ".npz"
+_CALLS = "calls"
+
+
+def write_arrays(calls: Sequence[Arguments], path: Path, backend: Backend) -> None:
+    """Raises OSError, and InputError for a value that has no place in such a file."""
+    arrays: list[NDArray[Any]] = []
+
+    def node(value: Any) -> Any:
+        array = backend.to_array(value)
+        if array is not None:
+            spec = backend.spec(value)
+            assert spec is not None
+            arrays.append(array)
+            return {"tensor": len(arrays) - 1, "dtype": spec.dtype}
+        if isinstance(value, Mapping):
+            return {"dict": [[node(key), node(each)] for key, each in value.items()]}
+        if type(value) in (tuple, list):
+            return {type(value).__name__: [node(each) for each in value]}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return {"value": value}
+        raise InputError(f"a {type(value).__name__} cannot be written to {path}")
+
+    said = json.dumps([[node(each.positional), node(each.keyword or {})] for each in calls])
+    buffer = io.BytesIO()
+    np.savez(buffer, **{_CALLS: np.array(said)}, **{str(number): each for number, each in enumerate(arrays)})
+    write_whole(path, buffer.getvalue())
+
+
+def read_arrays(path: Path, make: Make) -> list[Arguments]:
+    """What `write_arrays` wrote. Raises InputError for any other file."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+
+            def value(node: Any) -> Any:
+                ((kind, content),) = [each for each in node.items() if each[0] != "dtype"]
+                if kind == "tensor":
+                    return make(stored[str(content)], node["dtype"])
+                if kind == "dict":
+                    return {value(key): value(each) for key, each in content}
+                if kind in ("list", "tuple"):
+                    items = [value(each) for each in content]
+                    return tuple(items) if kind == "tuple" else items
+                return content
+
+            said = json.loads(str(stored[_CALLS]))
+            return [Arguments(value(positional), value(keyword) or None) for positional, keyword in said]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path}: holds no calls of a model: {error}", tip="let autotune.record write it (docs/models.md)"
+        ) from None
