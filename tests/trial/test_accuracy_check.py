@@ -242,7 +242,7 @@ class Model:
             raise ValueError("outside of the domain")
         return x * 2
 def tiny():
-    return Model(), np.ones(3)
+    return Model(), np.array([[0.3, 1.0], [0.2, 0.1]])
 """
 
 

@@ -73,7 +73,7 @@ class Inference:
                 calls += found
             else:
                 calls.append(self._observed(each.call(step), each))
-        left, not_compared = self._left()
+        left, not_compared = self._changed_since(self._before)
         names = {part.name for part in disturbed}
         left = [part.without_value() if part.name in names else part for part in left]
         return Seen(calls, left, not_compared, has_forms=not self._subject.is_wide)
@@ -93,9 +93,7 @@ class Inference:
                 return [call], []
             print("the further input, made of the example, gives NaN", file=sys.stderr)
         self._subject = self._subject.without_derived()
-        after = self._state()
-        both = isinstance(before, CallState) and isinstance(after, CallState)
-        return [], after.changed_since(before) if both else []
+        return [], self._changed_since(before)[0]
 
     def require_sound(self, step: Callable[..., Any]) -> None:
         """An output does not depend on the calls before."""
@@ -131,12 +129,12 @@ class Inference:
         views = {storage: name for storage, name in storages if storage is not None}
         return observed(self._backend, returned, views=views, reads=True)
 
-    def _left(self) -> tuple[list[Part], list[str]]:
+    def _changed_since(self, before: CallState | str) -> tuple[list[Part], list[str]]:
         """What the calls have changed, and why that is not known."""
         after = self._state()
-        if isinstance(self._before, CallState) and isinstance(after, CallState):
-            return after.changed_since(self._before), []
-        return [], [after if isinstance(after, str) else str(self._before)]
+        if isinstance(before, CallState) and isinstance(after, CallState):
+            return after.changed_since(before), []
+        return [], [after if isinstance(after, str) else str(before)]
 
     def _state(self) -> CallState | str:
         """Of the model and its inputs; a sentence where it cannot be looked into."""
