@@ -1,0 +1,161 @@
+"""Whose an exception is that comes out of a tuned call: the job's own, or the tuned code's.
+
+The job's own are those that its hooks and its other code raise, and those that another thread or a signal's handler
+throws into the call, wherever it is: a cancellation, a timeout. The tuned code's are those of the compiler, also where
+it runs code of the job's to compile it, and those of what it made. Frames of the traceback tell them apart, by the
+modules that they belong to. Of some exceptions there is no telling, such as one of the autograd engine, in which neither
+has a frame.
+"""
+
+from __future__ import annotations
+
+import dis
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from enum import Enum
+from types import CodeType, FrameType
+
+from autotune.errors import is_let_through
+
+_FRAMEWORKS = frozenset({"torch", "functorch", "triton", "torch_npu", "torchair", "torchao", "mindspore", "te", "akg"})
+_LIBRARIES = _FRAMEWORKS | {"autotune", "numpy", "sympy", "mpmath", "networkx", "builtins"} | sys.stdlib_module_names
+"""What they raise, and what is raised in them, says nothing of the job."""
+_COMPILES = ("torch._dynamo.convert_frame", "torch._dynamo.backends.common", "torch._inductor.compile_fx")
+"""Modules that every compilation goes through, and no call of what was compiled."""
+_COMPILED = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")
+_CALLS = ("torch._dynamo.eval_frame", "torch._dynamo.external_utils")
+"""Of these: what code goes through that is not compiled as well."""
+_CALL_HOOKS = (
+    "torch.nn.modules.module",
+    "torch.optim.optimizer",
+    "torch.autograd.graph",
+    "torch.utils.hooks",
+    "mindspore.nn.cell",
+    "mindspore.common.hook_handle",
+)
+_MINDSPORE = ("mindspore.common.api", "mindspore.graph.api", "mindspore.common._pijit_context")
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+class Origin(Enum):
+    """Whose code raised an exception."""
+
+    HOOK = "a hook of the job's"
+    JOB = "the job's"
+    """Code that runs as it is written. Under a config's precision it may fail where it would not untuned."""
+    TUNED = "the tuned code's"
+    UNKNOWN = "unknown"
+
+
+def interruption(error: BaseException) -> BaseException | None:
+    """The exception, at or behind `error`, that was thrown into the call from outside of it, or that a backend lets
+    through; None where there is none."""
+    if is_let_through(error):
+        return error
+    handlers = _handlers()
+    for each in _behind(error):
+        if not handlers.isdisjoint(frame.f_code for frame in _frames(each)) or _is_thrown(each):
+            return each
+    return None
+
+
+def origin(error: BaseException) -> Origin:
+    """Whose code raised it: that of the innermost frame that is one's or the other's."""
+    found, caller = Origin.UNKNOWN, None
+    for frame in _frames(error):
+        if _module(frame) in _COMPILES:
+            return Origin.TUNED
+        of_frame = _origin_of(frame)
+        if of_frame is Origin.JOB and caller is not None and _is_hook(frame.f_code, caller):
+            return Origin.HOOK
+        found, caller = of_frame or found, frame
+    return found
+
+
+def _origin_of(frame: FrameType) -> Origin | None:
+    module, code = _module(frame), frame.f_code
+    if module in _MINDSPORE:
+        return None if code.co_qualname.startswith("_PyNative") else Origin.TUNED
+    if code.co_filename.startswith("<eval_with_key>") or _is_within(module, _COMPILED):
+        return None if module in _CALLS else Origin.TUNED
+    if not module or module.partition(".")[0] in _LIBRARIES:
+        return None
+    return Origin.TUNED if _is_of_a_compiler(code) else Origin.JOB
+
+
+def _is_hook(code: CodeType, caller: FrameType) -> bool:
+    """A framework called it, and not as what a module or an optimizer of the job's does."""
+    if _module(caller) not in _CALL_HOOKS:
+        return False
+    held = caller.f_locals
+    own = getattr(held.get("self"), "forward", None), held.get("func")
+    return code.co_name != "forward" and code not in [_code_of(each) for each in own if callable(each)]
+
+
+def _is_thrown(error: BaseException) -> bool:
+    """It is of a type that the compiler does not raise, and was not raised where its traceback ends."""
+    innermost = next(reversed(list(_frames(error))), None)
+    if innermost is None:
+        return False
+    if isinstance(error, (TimeoutError, CancelledError)):
+        return not _raised_by_statement(error)
+    is_jobs = type(error).__module__.partition(".")[0] not in _LIBRARIES
+    return is_jobs and _module(innermost).partition(".")[0] in _LIBRARIES
+
+
+def _raised_by_statement(error: BaseException) -> bool:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and traceback.tb_frame.f_code.co_code[traceback.tb_lasti] == _RAISE
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """The exception, and those that a framework made it of."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        is_frameworks = type(current).__module__.partition(".")[0] in _FRAMEWORKS
+        inner = getattr(current, "inner_exception", None) or current.__cause__
+        current = inner or (current.__context__ if is_frameworks else None)
+
+
+def _is_of_a_compiler(code: CodeType) -> bool:
+    """It is of a function that is registered with dynamo as a compiler, or of one within it."""
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    compilers = (getattr(each, "__code__", None) for each in getattr(registry, "_COMPILER_FNS", {}).values())
+    return any(
+        each.co_filename == code.co_filename and f"{code.co_qualname}.".startswith(f"{each.co_qualname}.")
+        for each in compilers
+        if each is not None
+    )
+
+
+def _handlers() -> set[CodeType]:
+    handlers = (signal.getsignal(number) for number in signal.valid_signals())
+    return {code for each in handlers if callable(each) and (code := _code_of(each)) is not None}
+
+
+def _code_of(function: Callable[..., object]) -> CodeType | None:
+    found = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return found if isinstance(found, CodeType) else None
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    """Those that the exception came through, the outermost first."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame
+        traceback = traceback.tb_next
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
