@@ -2,8 +2,9 @@
 
 A call that the tuned model fails at is repeated untuned. What fails there too is the job's own error, and the config
 is kept; if it works, the config is given up: what it set in the process is undone, and one warning says why. A call
-that the tuned model refuses, since it would answer it wrongly, is made untuned. A training step is never made twice: the
-backend says how one that failed comes to its end (`errors.finish_by`). What a hook of the job raises reaches the job.
+that the tuned model refuses, since it would answer it wrongly, is made untuned. A training step is never made twice:
+the backend says how one that failed comes to its end (`errors.finish_by`). What a hook of the job raises reaches the
+job.
 
 Rule of this file: the untuned model can be called at any moment, whatever other threads call, and what a config set in
 the process is undone only after no further call goes to the tuned model.

@@ -11,8 +11,8 @@ from autotune.backends.origin import Origin, interruption, origin
 
 def raise_interruption(error: BaseException) -> None:
     """Raises the exception that came from outside of a call and that is behind `error`, if there is one: a job ends a
-    call that takes too long so, and it is no failure of the call. Raises `error` itself where a backend lets it through.
-    """
+    call that takes too long so, and it is no failure of the call. Raises `error` itself where a backend lets it
+    through."""
     found = interruption(error)
     if found is error:
         raise error
