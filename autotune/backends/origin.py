@@ -3,8 +3,8 @@
 The job's own are those that its hooks and its other code raise, and those that another thread or a signal's handler
 throws into the call, wherever it is: a cancellation, a timeout. The tuned code's are those of the compiler, also where
 it runs code of the job's to compile it, and those of what it made. Frames of the traceback tell them apart, by the
-modules that they belong to. Of some exceptions there is no telling, such as one of the autograd engine, in which neither
-has a frame.
+modules that they belong to. Of some exceptions there is no telling, such as one of the autograd engine, in which
+neither has a frame.
 """
 
 from __future__ import annotations
@@ -27,15 +27,11 @@ _COMPILES = ("torch._dynamo.convert_frame", "torch._dynamo.backends.common", "to
 _COMPILED = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")
 _CALLS = ("torch._dynamo.eval_frame", "torch._dynamo.external_utils")
 """Of these: what code goes through that is not compiled as well."""
-_CALL_HOOKS = (
-    "torch.nn.modules.module",
-    "torch.optim.optimizer",
-    "torch.autograd.graph",
-    "torch.utils.hooks",
-    "mindspore.nn.cell",
-    "mindspore.common.hook_handle",
-)
-_MINDSPORE = ("mindspore.common.api", "mindspore.graph.api", "mindspore.common._pijit_context")
+_CALL_HOOKS = ("torch.nn.modules.module", "torch.optim.optimizer", "torch.autograd.graph", "torch.utils.hooks")
+_MINDSPORE = ("mindspore.common.api", "mindspore.graph.api")
+"""Modules that compile and call graphs, and hold PyNative's executor as well."""
+_GRAPHS = ("_JitExecutor", "_CellGraphExecutor", "_MindsporeFunctionExecutor")
+"""Classes of these modules through which a graph is compiled and called."""
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
@@ -65,7 +61,7 @@ def origin(error: BaseException) -> Origin:
     """Whose code raised it: that of the innermost frame that is one's or the other's."""
     found, caller = Origin.UNKNOWN, None
     for frame in _frames(error):
-        if _module(frame) in _COMPILES:
+        if _compiles(frame):
             return Origin.TUNED
         of_frame = _origin_of(frame)
         if of_frame is Origin.JOB and caller is not None and _is_hook(frame.f_code, caller):
@@ -77,7 +73,7 @@ def origin(error: BaseException) -> Origin:
 def _origin_of(frame: FrameType) -> Origin | None:
     module, code = _module(frame), frame.f_code
     if module in _MINDSPORE:
-        return None if code.co_qualname.startswith("_PyNative") else Origin.TUNED
+        return Origin.TUNED if code.co_qualname.startswith(_GRAPHS) else None
     if code.co_filename.startswith("<eval_with_key>") or _is_within(module, _COMPILED):
         return None if module in _CALLS else Origin.TUNED
     if not module or module.partition(".")[0] in _LIBRARIES:
@@ -85,9 +81,18 @@ def _origin_of(frame: FrameType) -> Origin | None:
     return Origin.TUNED if _is_of_a_compiler(code) else Origin.JOB
 
 
+def _compiles(frame: FrameType) -> bool:
+    """What is called from here on is called to compile."""
+    module, name = _module(frame), frame.f_code.co_qualname
+    return module in _COMPILES or (module in _MINDSPORE and name in [f"{each}.compile" for each in _GRAPHS])
+
+
 def _is_hook(code: CodeType, caller: FrameType) -> bool:
     """A framework called it, and not as what a module or an optimizer of the job's does."""
-    if _module(caller) not in _CALL_HOOKS:
+    module, name = _module(caller), caller.f_code.co_qualname
+    if module.partition(".")[0] == "mindspore":
+        return "hook" in name or name == "_PyNativeExecutor.grad"
+    if module not in _CALL_HOOKS:
         return False
     held = caller.f_locals
     own = getattr(held.get("self"), "forward", None), held.get("func")

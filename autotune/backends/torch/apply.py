@@ -28,7 +28,7 @@ from autotune.backends.torch.cuda_graphs import ClonedOutputs
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
 from autotune.backends.torch.options import require_option
-from autotune.backends.torch.parallel import is_sharded
+from autotune.backends.torch.parallel import WholeWeights, is_sharded
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -92,7 +92,7 @@ def prepare(
 
     def wrap(step: Any) -> Any:
         if weights is not None:
-            step = FrozenStep(model, step, weights)
+            step = WholeWeights(model, FrozenStep(model, step, weights))
         if compile_ is not None:
             step = CompiledStep(model, step)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step

@@ -24,7 +24,7 @@ from autotune.backends.torch.compiler import Attempts, Compile, compiler
 from autotune.backends.torch.forward_state import ForwardState
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
-from autotune.backends.torch.parallel import is_one_of_many, warn_if_unsynchronised
+from autotune.backends.torch.parallel import is_one_of_many, watched_for_synchronisation
 from autotune.backends.torch.unused_weights import UnusedWeights
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -44,14 +44,14 @@ def training_step(
     setup = prepare(model, settings, changes, attempts=attempts)
     if settings.optimizer_impl is not None:
         changes.make(lambda: None, lambda: place_counts(optimizer))
-    warn_if_unsynchronised(model)
     untuned = PlainStep(partial(loss, model), optimizer, OptimizerStep(optimizer, None, None))
     if not settings.compiles_anything and settings.optimizer_impl is None and settings.autocast is None:
-        return untuned
+        return watched_for_synchronisation(model, untuned)
     forward: _Loss = setup.wrap(_forward(model, loss, settings, setup.compile))
     compile_ = compiler({}, [], attempts) if settings.optimizer_compiled else None
     update = OptimizerStep(optimizer, settings.optimizer_impl, compile_)
-    return TunedStep(PlainStep(forward, optimizer, update), untuned, ForwardState(model), attempts, settings)
+    step = TunedStep(PlainStep(forward, optimizer, update), untuned, ForwardState(model), attempts, settings)
+    return watched_for_synchronisation(model, step)
 
 
 class PlainStep:
