@@ -34,7 +34,7 @@ class TorchTraining:
 
     def check_optimizer(self, optimizer: Any) -> str | None:
         if isinstance(optimizer, torch.optim.Optimizer):
-            return None
+            return training.why_unsuitable(optimizer)
         return f"a {type(optimizer).__name__}; the torch backend needs a torch.optim.Optimizer"
 
     def set_training(self, model: Any) -> None:

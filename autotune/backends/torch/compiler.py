@@ -49,6 +49,7 @@ class Attempts:
     def around(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
         """Dynamo's callback, which returns what is done with a frame."""
 
+        @functools.wraps(compile_)
         def attempt(*args: Any, **kwargs: Any) -> Any:
             if self._error is not None:
                 return _as_written()
@@ -79,7 +80,7 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry], attempts: Atte
             raise InvalidConfigError(f"torch {torch.__version__} cannot keep compiler settings to one model")
         assert made is not None
         callback = made.callback if attempts is None else attempts.around(made.callback)
-        made.callback = _under(entries, functools.wraps(made.callback)(callback))
+        made.callback = _under(entries, callback)
         return made
 
     made_ahead = iter([context()])  # A release that cannot is refused before anything is compiled.

@@ -10,6 +10,8 @@ on. What fails as it runs is made again only if all that it has moved is put bac
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -24,12 +26,13 @@ from autotune.backends.torch.compiler import Attempts, Compile, compiler
 from autotune.backends.torch.forward_state import ForwardState
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
-from autotune.backends.torch.parallel import is_one_of_many, watched_for_synchronisation
+from autotune.backends.torch.parallel import is_one_of_many, is_sharded, watched_for_synchronisation
 from autotune.backends.torch.unused_weights import UnusedWeights
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import InvalidConfigError, UnsuitableCallError, finish_by, let_through
+from autotune.errors import InputError, InvalidConfigError, UnsuitableCallError, finish_by, let_through
 
+_log = logging.getLogger("autotune")
 _Loss = Callable[..., torch.Tensor]
 
 
@@ -65,6 +68,7 @@ class PlainStep:
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         value = self.forward(*args, **kwargs)
+        _require_number(value)
         value.backward()  # type: ignore[no-untyped-call]
         self.update()
         return value.detach()
@@ -82,6 +86,8 @@ class TunedStep:
         self._attempts = attempts
         self._settings = settings
         self._unused = UnusedWeights(partial(trained_parameters, tuned.optimizer))
+        self._update = tuned.update
+        self._changes_optimizer = settings.optimizer_compiled or settings.optimizer_impl is not None
         self._has_updated = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -95,7 +101,7 @@ class TunedStep:
             finish_by(error, self._made_again(error, put_back, args, kwargs))
             raise
         self._state.note_success()
-        self._update(value)
+        self._take_step(value)
         failed = self._attempts.take_error()
         if failed is not None:
             finish_by(failed, value.detach)
@@ -106,7 +112,8 @@ class TunedStep:
         self, put_back: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> torch.Tensor:
         value = self._tuned.forward(*args, **kwargs)
-        found = self._unused.watched(value)
+        _require_number(value)
+        found = self._unused.watched(value) if self._settings.compiled else []
         value.backward()  # type: ignore[no-untyped-call]
         self._unused.clear(found, partial(self._unused_of, put_back, args, kwargs))
         return value
@@ -130,10 +137,12 @@ class TunedStep:
             come_back()
         return [weight for weight, each in zip(weights, gradients, strict=True) if each is None]
 
-    def _update(self, value: torch.Tensor) -> None:
+    def _take_step(self, value: torch.Tensor) -> None:
+        if self._changes_optimizer and is_one_of_many() and not is_sharded(self._state.model):
+            self._leave_optimizer()
         before = None if self._has_updated or not self._can_undo_update() else written(self._tuned.optimizer)
         try:
-            self._tuned.update()
+            self._update()
         except Exception as error:
             self._attempts.take_error()
             if origin(error) in (Origin.JOB, Origin.HOOK) or not self._changes_optimizer:
@@ -143,12 +152,17 @@ class TunedStep:
             raise
         self._has_updated = True
 
-    @property
-    def _changes_optimizer(self) -> bool:
-        return self._settings.optimizer_compiled or self._settings.optimizer_impl is not None
+    def _leave_optimizer(self) -> None:
+        """One that falls back alone would round otherwise than the others, and nothing brings the weights together."""
+        self._changes_optimizer = False
+        self._update = self._untuned.update
+        _log.warning(
+            "autotune: the optimizer steps as the job has it, neither compiled nor in another implementation: several "
+            "processes train copies of the same weights, and their steps must be alike"
+        )
 
     def _can_undo_update(self) -> bool:
-        return self._changes_optimizer and self._tuned.update.is_plain() and not is_one_of_many()
+        return self._changes_optimizer and self._update.is_plain() and not is_one_of_many()
 
     def _update_untuned(self, value: torch.Tensor) -> torch.Tensor:
         self._untuned.update()
@@ -171,8 +185,29 @@ class TunedStep:
         return again
 
 
+def _require_number(value: object) -> None:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return
+    what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    error = InputError(f"the loss gave {what} and not one number", tip="let it return a tensor: its mean or its sum")
+    let_through(error)
+    raise error
+
+
 def _nothing() -> None:
     """What is put back where nothing was kept."""
+
+
+def why_unsuitable(optimizer: torch.optim.Optimizer) -> str | None:
+    """A sentence about an optimizer whose step needs more than gradients, such as LBFGS; None for any other."""
+    parameters = inspect.signature(optimizer.step).parameters.values()
+    needed = [
+        each.name for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+    ]
+    if not needed:
+        return None
+    what = f"whose step() needs a {needed[0]}: a training step computes the loss once and calls step() without it"
+    return f"a {type(optimizer).__name__}, {what}"
 
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
