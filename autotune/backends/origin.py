@@ -59,14 +59,15 @@ def interruption(error: BaseException) -> BaseException | None:
 
 def origin(error: BaseException) -> Origin:
     """Whose code raised it: that of the innermost frame that is one's or the other's."""
-    found, caller = Origin.UNKNOWN, None
+    found, callers = Origin.UNKNOWN, list[FrameType]()
     for frame in _frames(error):
-        if _compiles(frame):
-            return Origin.TUNED
         of_frame = _origin_of(frame)
-        if of_frame is Origin.JOB and caller is not None and _is_hook(frame.f_code, caller):
+        if _compiles(frame) or (of_frame is Origin.JOB and _call_what_was_compiled(callers)):
+            return Origin.TUNED
+        if of_frame is Origin.JOB and callers and _is_hook(frame.f_code, callers[-1]):
             return Origin.HOOK
-        found, caller = of_frame or found, frame
+        found = of_frame or found
+        callers.append(frame)
     return found
 
 
@@ -78,13 +79,25 @@ def _origin_of(frame: FrameType) -> Origin | None:
         return None if module in _CALLS else Origin.TUNED
     if not module or module.partition(".")[0] in _LIBRARIES:
         return None
-    return Origin.TUNED if _is_of_a_compiler(code) else Origin.JOB
+    return Origin.JOB
 
 
 def _compiles(frame: FrameType) -> bool:
     """What is called from here on is called to compile."""
     module, name = _module(frame), frame.f_code.co_qualname
     return module in _COMPILES or (module in _MINDSPORE and name in [f"{each}.compile" for each in _GRAPHS])
+
+
+def _call_what_was_compiled(callers: list[FrameType]) -> bool:
+    """What they call next is what a compiler made, whose package may be any."""
+    if not callers:
+        return False
+    *_, outer, caller = callers[0], *callers
+    if _module(caller) != "torch._dynamo.eval_frame":
+        return _is_within(_module(caller), ("torch._functorch", "torch._inductor"))
+    called = caller.f_locals.get("fn")
+    made = [value for name, value in outer.f_globals.items() if name.startswith("__compiled_fn")]
+    return called is not None and any(getattr(each, "_torchdynamo_orig_callable", None) is called for each in made)
 
 
 def _is_hook(code: CodeType, caller: FrameType) -> bool:
@@ -100,14 +113,13 @@ def _is_hook(code: CodeType, caller: FrameType) -> bool:
 
 
 def _is_thrown(error: BaseException) -> bool:
-    """It is of a type that the compiler does not raise, and was not raised where its traceback ends."""
-    innermost = next(reversed(list(_frames(error))), None)
-    if innermost is None:
-        return False
+    """It is of a type that no compiler raises, and no code of the job's raised it where its traceback ends."""
     if isinstance(error, (TimeoutError, CancelledError)):
         return not _raised_by_statement(error)
-    is_jobs = type(error).__module__.partition(".")[0] not in _LIBRARIES
-    return is_jobs and _module(innermost).partition(".")[0] in _LIBRARIES
+    if type(error).__module__.partition(".")[0] in _LIBRARIES:
+        return False
+    *_, innermost = ["", *map(_module, _frames(error))]
+    return innermost.partition(".")[0] in _LIBRARIES or not _raised_by_statement(error)
 
 
 def _raised_by_statement(error: BaseException) -> bool:
@@ -127,17 +139,6 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
         is_frameworks = type(current).__module__.partition(".")[0] in _FRAMEWORKS
         inner = getattr(current, "inner_exception", None) or current.__cause__
         current = inner or (current.__context__ if is_frameworks else None)
-
-
-def _is_of_a_compiler(code: CodeType) -> bool:
-    """It is of a function that is registered with dynamo as a compiler, or of one within it."""
-    registry = sys.modules.get("torch._dynamo.backends.registry")
-    compilers = (getattr(each, "__code__", None) for each in getattr(registry, "_COMPILER_FNS", {}).values())
-    return any(
-        each.co_filename == code.co_filename and f"{code.co_qualname}.".startswith(f"{each.co_qualname}.")
-        for each in compilers
-        if each is not None
-    )
 
 
 def _handlers() -> set[CodeType]:

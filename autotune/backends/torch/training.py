@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from autotune.backends.capabilities import NO_GRADIENT
 from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import device_of, prepare, with_attention
 from autotune.backends.torch.compiler import Attempts, Compile, compiler
@@ -236,9 +237,9 @@ def set_weights(optimizer: torch.optim.Optimizer, arrays: Iterable[NDArray[Any]]
 
 
 def gradients(optimizer: torch.optim.Optimizer, to_array: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
-    """Of all that is trained; zeros where a step gave none."""
-    found = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained_parameters(optimizer)]
-    return [to_array(each).copy() for each in found]
+    """See `Training.gradients`."""
+    found = (each.grad for each in trained_parameters(optimizer))
+    return [NO_GRADIENT if each is None else to_array(each).copy() for each in found]
 
 
 def _forward(
