@@ -59,6 +59,8 @@ def interruption(error: BaseException) -> BaseException | None:
 
 def origin(error: BaseException) -> Origin:
     """Whose code raised it: that of the innermost frame that is one's or the other's."""
+    if _is_within(type(error).__module__, _COMPILED):
+        return Origin.TUNED  # Dynamo takes its own frames out of them.
     found, callers = Origin.UNKNOWN, list[FrameType]()
     for frame in _frames(error):
         of_frame = _origin_of(frame)
@@ -114,11 +116,13 @@ def _is_hook(code: CodeType, caller: FrameType) -> bool:
 
 def _is_thrown(error: BaseException) -> bool:
     """It is of a type that no compiler raises, and no code of the job's raised it where its traceback ends."""
+    if error.__traceback__ is None:
+        return False
     if isinstance(error, (TimeoutError, CancelledError)):
         return not _raised_by_statement(error)
     if type(error).__module__.partition(".")[0] in _LIBRARIES:
         return False
-    *_, innermost = ["", *map(_module, _frames(error))]
+    *_, innermost = map(_module, _frames(error))
     return innermost.partition(".")[0] in _LIBRARIES or not _raised_by_statement(error)
 
 

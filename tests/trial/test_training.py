@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from autotune import models
+from autotune.backends.capabilities import NO_GRADIENT
 from autotune.backends.mindspore.knobs import compile_arguments
 from autotune.backends.registry import load_backend
 from autotune.backends.torch.knobs import require_for_training, settings_of
@@ -213,6 +214,22 @@ def moved(by: float) -> list[list[np.ndarray]]:
     gradient = FAR[1][1].copy()
     gradient[50] += by
     return [FAR[0], [FAR[1][0], gradient], [FAR[1][0], gradient], FAR[3]]
+
+
+@pytest.mark.parametrize("place", [1, 2])
+@pytest.mark.parametrize("missing", ["untuned", "tuned"])
+def test_no_gradient_is_not_a_gradient_of_zeros(place, missing):
+    """An optimizer passes a weight without a gradient by, and decays one whose gradient is zero."""
+    without = [[each.copy() for each in part] for part in RIGHT]
+    for each in (1, 2):
+        without[each][1] = NO_GRADIENT
+    zeros = [*without]
+    zeros[place] = [GRADIENTS[0], np.zeros(2)]
+    pair = (without, zeros) if missing == "untuned" else (zeros, without)
+    if (missing, place) != ("tuned", 2):  # Of the untuned step the first gradients are the reference.
+        with pytest.raises(WrongResultError, match=r"gradient 2 of 2 in the first step.*: one of the steps gives"):
+            StepGate("m").errors(*pair, 1e-3)
+    assert StepGate("m").errors(without, without, 1e-3) == (0, 0)
 
 
 class TestBranchesThatRoundingDecides:
