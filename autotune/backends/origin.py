@@ -66,7 +66,7 @@ def origin(error: BaseException) -> Origin:
         of_frame = _origin_of(frame)
         if _compiles(frame) or (of_frame is Origin.JOB and _call_what_was_compiled(callers)):
             return Origin.TUNED
-        if of_frame is Origin.JOB and callers and _is_hook(frame.f_code, callers[-1]):
+        if of_frame is Origin.JOB and _is_hook(frame.f_code, [each for each in callers if _module(each) not in _CALLS]):
             return Origin.HOOK
         found = of_frame or found
         callers.append(frame)
@@ -102,8 +102,11 @@ def _call_what_was_compiled(callers: list[FrameType]) -> bool:
     return called is not None and any(getattr(each, "_torchdynamo_orig_callable", None) is called for each in made)
 
 
-def _is_hook(code: CodeType, caller: FrameType) -> bool:
+def _is_hook(code: CodeType, callers: list[FrameType]) -> bool:
     """A framework called it, and not as what a module or an optimizer of the job's does."""
+    if not callers:
+        return False
+    caller = callers[-1]
     module, name = _module(caller), caller.f_code.co_qualname
     if module.partition(".")[0] == "mindspore":
         return "hook" in name or name == "_PyNativeExecutor.grad"

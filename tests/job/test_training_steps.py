@@ -401,8 +401,9 @@ class TestTheJobsOwnExceptions:
         step(batch(1))
         assert (warned(caplog), autotune.stats(step).state) == ([], "tuned")
 
+    @pytest.mark.parametrize("is_disabled", [False, True])
     @pytest.mark.parametrize("where", ["forward", "forward pre"])
-    def test_a_hook_of_a_model_that_is_called(self, tuned, tmp_path, caplog, where):
+    def test_a_hook_of_a_model_that_is_called(self, tuned, tmp_path, caplog, where, is_disabled):
         """`apply(model)` repeats what fails, and a hook's exception is none of it."""
         model = made().eval()
         tuned(COMPILED)(model, loss, torch.optim.SGD(model.parameters()))
@@ -411,7 +412,7 @@ class TestTheJobsOwnExceptions:
         (tmp_path / "best.yaml").write_text(yaml.safe_dump(content))
         applied = autotune.load(tmp_path / "best.yaml").apply(model, margin=None)
         calls, hook = raising_at(3)
-        HOOKS[where]((model, None), hook)
+        HOOKS[where]((model, None), torch.compiler.disable(hook) if is_disabled else hook)
         with torch.no_grad():
             for number in range(5):
                 with pytest.raises(StopError) if number == 2 else contextlib.nullcontext():

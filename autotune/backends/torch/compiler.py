@@ -8,6 +8,7 @@ compiles: freezing, for one, would make constants of another model's weights.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -132,8 +133,7 @@ def _takes_strategies() -> bool:
 
 def _as_written() -> Any:
     """Dynamo's word for: this frame runs as it is written, this time."""
-    import torch._dynamo.types as dynamo
-
+    dynamo: Any = importlib.import_module("torch._dynamo.types")
     default = dynamo.FrameAction.DEFAULT
     strategy = dynamo.FrameExecStrategy(default, default)
     return dynamo.ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=False)
