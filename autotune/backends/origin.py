@@ -123,10 +123,16 @@ def _is_thrown(error: BaseException) -> bool:
         return False
     if isinstance(error, (TimeoutError, CancelledError)):
         return not _raised_by_statement(error)
-    if type(error).__module__.partition(".")[0] in _LIBRARIES:
+    if type(error).__module__.partition(".")[0] in _LIBRARIES or not _is_of_python(type(error)):
         return False
     *_, innermost = map(_module, _frames(error))
     return innermost.partition(".")[0] in _LIBRARIES or not _raised_by_statement(error)
+
+
+def _is_of_python(kind: type) -> bool:
+    """Written in Python, and not of an extension, whose functions raise without a statement."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is None or file.endswith((".py", ".pyc"))
 
 
 def _raised_by_statement(error: BaseException) -> bool:
@@ -144,8 +150,8 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         is_frameworks = type(current).__module__.partition(".")[0] in _FRAMEWORKS
-        inner = getattr(current, "inner_exception", None) or current.__cause__
-        current = inner or (current.__context__ if is_frameworks else None)
+        inner = getattr(current, "inner_exception", None) or current.__cause__ or current.__context__
+        current = inner if is_frameworks else None
 
 
 def _handlers() -> set[CodeType]:

@@ -37,7 +37,7 @@ def setting_name(module: Any, name: str) -> str:
 
 class Attempts:
     """Compilations that may fail: the code in question runs as it is written then, where it stands, and with it all
-    that would be compiled after it, until `error` was taken."""
+    that would be compiled after it, until the error was taken."""
 
     def __init__(self) -> None:
         self._error: Exception | None = None
