@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line and paragraph separators, those that turn the direction of text, and what is no text."""
@@ -143,3 +144,15 @@ def let_through(error: BaseException) -> None:
 def is_let_through(error: BaseException) -> bool:
     """Whether it was marked."""
     return "autotune_lets_through" in error.__dict__
+
+
+def finish_by(error: BaseException, rest: Callable[[], Any] | None) -> None:
+    """Note on an exception what brings the call that it ended to its end, untuned, and returns the call's result.
+    Nothing that the call has done is done twice by it. None: there is no such thing."""
+    error.__dict__["autotune_rest"] = rest
+
+
+def rest_of_call(error: BaseException, otherwise: Callable[[], Any] | None) -> Callable[[], Any] | None:
+    """What was noted; `otherwise` where nothing was."""
+    rest: Callable[[], Any] | None = error.__dict__.get("autotune_rest", otherwise)
+    return rest

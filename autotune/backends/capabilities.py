@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.undo import UndoLog
@@ -23,6 +24,10 @@ from autotune.measure.sampling import Clock
 from autotune.workload.arguments import Arguments
 
 Capability = TypeVar("Capability")
+
+
+NO_GRADIENT: NDArray[Any] = np.zeros(0)
+"""In place of the gradient of a weight that the loss does not depend on."""
 
 
 def require(capability: Capability | None, what: str) -> Capability:
@@ -48,6 +53,8 @@ class Training(Protocol):
 
         It is called with what `loss` takes after the model: it computes `loss(model, ...)` and its gradients, and lets
         the optimizer change the weights. What a config sets is noted as in `Backend.compile`, which raises the same.
+        A job makes no step twice: an exception that the tuned code caused carries how the step comes to its end untuned
+        (`errors.finish_by`). Without that the job gets it, and its later steps are untuned.
         """
 
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
@@ -61,7 +68,8 @@ class Training(Protocol):
 
     def gradients(self, optimizer: Any) -> list[NDArray[Any]]:
         """Copies of the gradients of the last step; where a framework does not keep them, of what the optimizer made of
-        them, such as its moments. Their number and order are those of the optimizer, whatever the config."""
+        them, such as its moments. Their number and order are those of the optimizer, whatever the config. A weight
+        without a gradient, which the optimizer passes by, has `NO_GRADIENT`: zeros are something else."""
 
 
 @dataclass(frozen=True)

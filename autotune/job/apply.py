@@ -144,7 +144,8 @@ class Application:
         start = self._warm_start(tuned, backend)
         terms = self._terms(tuned, backend, fits=not differing, unchecked_caches=start is not None and start.unchecked)
         untuned = self._untuned_call(backend, tuned.framework)
-        fallback = Fallback(untuned, self._changes, self._recorder, raises=self._policy.on_mismatch == "raise")
+        raises, repeats = self._policy.on_mismatch == "raise", self._recipe is None
+        fallback = Fallback(untuned, self._changes, self._recorder, raises=raises, repeats=repeats)
         functions = given_functions(tuned.config, tuned.variants, self._policy.variants)
         adaptive = self._adaptive_model(tuned, backend, functions, fallback, terms)
         if adaptive is not None:

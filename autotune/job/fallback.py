@@ -2,7 +2,9 @@
 
 A call that the tuned model fails at is repeated untuned. What fails there too is the job's own error, and the config
 is kept; if it works, the config is given up: what it set in the process is undone, and one warning says why. A call
-that the tuned model refuses, since it would answer it wrongly, is made untuned.
+that the tuned model refuses, since it would answer it wrongly, is made untuned. A training step is never made twice:
+the backend says how one that failed comes to its end (`errors.finish_by`). What a hook of the job raises reaches the
+job.
 
 Rule of this file: the untuned model can be called at any moment, whatever other threads call, and what a config set in
 the process is undone only after no further call goes to the tuned model.
@@ -12,11 +14,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from autotune.backends.undo import UndoLog
-from autotune.errors import InputError, UnsuitableCallError, quoted
-from autotune.job.interruption import raise_interruption, tell_of_forks
+from autotune.errors import InputError, UnsuitableCallError, quoted, rest_of_call
+from autotune.job.interruption import raise_interruption, raise_jobs_own, tell_of_forks
 from autotune.job.stats import StatsRecorder
 
 
@@ -28,11 +31,18 @@ class Fallback:
     """One for each loaded model. Threads may share it."""
 
     def __init__(
-        self, untuned: Callable[..., Any], changes: UndoLog, recorder: StatsRecorder, *, raises: bool = False
+        self,
+        untuned: Callable[..., Any],
+        changes: UndoLog,
+        recorder: StatsRecorder,
+        *,
+        raises: bool = False,
+        repeats: bool = True,
     ) -> None:
         """`changes` are what the config set in the process. `raises`: nothing falls back, whatever goes wrong is an
-        exception."""
+        exception. `repeats`: a call may be made twice, which a training step may not."""
         self.untuned = untuned
+        self.repeats = repeats
         self.raises = raises
         self.is_over = False
         """Calls go to the untuned model for good."""
@@ -48,11 +58,15 @@ class Fallback:
         """What the untuned model returns for a call at which `what` raised `error`. Raises the job's own error."""
         if isinstance(error, UnsuitableCallError):
             return self._result_after_refusal(error, args, kwargs)
-        raise_interruption(error)
+        raise_jobs_own(error)
         if self.raises:
             raise error
+        rest = rest_of_call(error, partial(self.untuned, *args, **kwargs) if self.repeats else None)
+        if rest is None:
+            self.give_up(f"{what} failed in a call that cannot be made again: {quoted(error)}")
+            raise error
         try:
-            result = self.untuned(*args, **kwargs)
+            result = rest()
         except Exception as own:
             raise own from None
         self.give_up(f"{what} failed: {quoted(error)}")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from autotune import models
+from autotune.backends.capabilities import NO_GRADIENT
 from autotune.backends.mindspore.knobs import compile_arguments
 from autotune.backends.registry import load_backend
 from autotune.backends.torch.knobs import require_for_training, settings_of
@@ -215,6 +216,22 @@ def moved(by: float) -> list[list[np.ndarray]]:
     return [FAR[0], [FAR[1][0], gradient], [FAR[1][0], gradient], FAR[3]]
 
 
+@pytest.mark.parametrize("place", [1, 2])
+@pytest.mark.parametrize("missing", ["untuned", "tuned"])
+def test_no_gradient_is_not_a_gradient_of_zeros(place, missing):
+    """An optimizer passes a weight without a gradient by, and decays one whose gradient is zero."""
+    without = [[each.copy() for each in part] for part in RIGHT]
+    for each in (1, 2):
+        without[each][1] = NO_GRADIENT
+    zeros = [*without]
+    zeros[place] = [GRADIENTS[0], np.zeros(2)]
+    pair = (without, zeros) if missing == "untuned" else (zeros, without)
+    if (missing, place) != ("tuned", 2):  # Of the untuned step the first gradients are the reference.
+        with pytest.raises(WrongResultError, match=r"gradient 2 of 2 in the first step.*: one of the steps gives"):
+            StepGate("m").errors(*pair, 1e-3)
+    assert StepGate("m").errors(without, without, 1e-3) == (0, 0)
+
+
 class TestBranchesThatRoundingDecides:
     """The reference has how far each gradient moves when the weights are nudged: `spread`, by root mean square."""
 
@@ -405,15 +422,17 @@ def exported(config: dict[str, object], verdict: str) -> Loaded:
 @pytest.mark.torch
 @pytest.mark.parametrize("verdict", ["faster", "tie"])
 def test_a_job_gets_the_step_that_was_tuned(verdict):
-    """The step trains like the plain loop; the optimizer is changed only where that was found to be faster."""
+    """The step trains like the plain loop; the optimizer is fused only where that was found to be faster, and only as
+    it steps."""
     import torch
 
     def train(step_of):
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 1)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-        step = step_of(model, optimizer)
-        return [step(torch.ones(2, 3)).item() for _ in range(3)], optimizer.param_groups[0]["fused"]
+        step, fused = step_of(model, optimizer), []
+        optimizer.register_step_post_hook(lambda *_: fused.append(optimizer.param_groups[0]["fused"]))
+        return [step(torch.ones(2, 3)).item() for _ in range(3)], fused[-1], optimizer.param_groups[0]["fused"]
 
     def loss(model, x):
         return model(x).square().mean()
@@ -429,9 +448,9 @@ def test_a_job_gets_the_step_that_was_tuned(verdict):
         return step
 
     tuned = exported({"execution": "eager", "optimizer_impl": "fused"}, verdict)
-    losses, fused = train(lambda model, optimizer: tuned.training_step(model, loss, optimizer, on_mismatch="apply"))
+    losses, *fused = train(lambda model, optimizer: tuned.training_step(model, loss, optimizer, on_mismatch="apply"))
     assert losses == pytest.approx(train(plainly)[0])
-    assert bool(fused) is (verdict == "faster")
+    assert list(map(bool, fused)) == [verdict == "faster", False]
 
 
 @pytest.mark.torch
@@ -543,7 +562,8 @@ def test_a_relu_that_flips_is_no_wrong_result(tmp_path):
 
 @pytest.mark.torch
 def test_an_optimizer_that_has_counted_changes_its_implementation_and_back():
-    """In a job that was resumed: fused from now on, from the moments there are, and as it was when undone."""
+    """In a job that was resumed: fused as it steps, from the moments there are; at other times it is as the job has
+    it."""
     import torch
 
     from autotune.backends.torch.training import training_step
@@ -559,11 +579,13 @@ def test_an_optimizer_that_has_counted_changes_its_implementation_and_back():
     plain = training_step(model, loss, optimizer, Config({"execution": "eager"}), changes)
     first = plain(batch)
     fused = training_step(model, loss, optimizer, Config({"execution": "eager", "optimizer_impl": "fused"}), changes)
-    assert optimizer.param_groups[0]["fused"]
+    seen = []
+    optimizer.register_step_post_hook(lambda *_: seen.append(optimizer.param_groups[0]["fused"]))
     assert fused(batch) < first
-    changes.undo()
     assert not optimizer.param_groups[0]["fused"]
+    changes.undo()
     assert plain(batch) < first
+    assert seen == [True, None]
     assert optimizer.state[model.weight]["step"] == 3
 
 

@@ -1,23 +1,35 @@
 """A training step under a config: PyNative, ms.jit around all of it or a part, or TrainOneStepCell in graph mode.
 
-"Measured" means: on MindSpore 2.10.0, CPU, Linux x86-64.
+A step is made once. What fails before anything was written, as a compilation does, leaves the step to the untuned one;
+anything else that fails is raised. "Measured" means: on MindSpore 2.10.0, CPU, Linux x86-64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import mindspore as ms
+import numpy as np
+from mindspore.communication import GlobalComm, get_group_size
 from numpy.typing import NDArray
 
 from autotune.backends.mindspore.apply import prepare
-from autotune.backends.mindspore.compiled_cell import CompiledCell, Compiling, jitted, note_compiled, whole_graph
+from autotune.backends.mindspore.compiled_cell import (
+    CompiledCell,
+    Compiling,
+    call_key,
+    jitted,
+    note_compiled,
+    whole_graph,
+)
 from autotune.backends.mindspore.proxy import make_proxy
 from autotune.backends.mindspore.state import Snapshot, initialise
+from autotune.backends.origin import Origin, origin
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import InvalidConfigError, UnsuitableCallError
+from autotune.errors import InvalidConfigError, UnsuitableCallError, finish_by, let_through
 
 
 def training_step(
@@ -26,6 +38,7 @@ def training_step(
     """See `Training.training_step`. `loss` is compiled along, so it must be a function of its own: MindSpore reads its
     source, and finds no lambda inside an expression."""
     arguments = prepare(model, config, "train", changes)
+    untuned = _pynative_step(_gradients_of(model, loss, optimizer), optimizer)
     if arguments.mixed_precision is not None:
         raise InvalidConfigError("knob amp_level: half precision needs a loss scale, which a training step has not")
     if arguments.whole_graph:
@@ -33,22 +46,77 @@ def training_step(
         if arguments.jit_config:
             cell.set_jit_config(ms.JitConfig(**arguments.jit_config))
         note_compiled(model, cell)
-        return SameState(Compiling(whole_graph(cell), arguments.compiling), model, optimizer)
+        whole = SameState(Compiling(whole_graph(cell), arguments.compiling), model, optimizer)
+        return BeforeAnyWrite(whole, untuned, model, optimizer)
     scope = config.get("scope", "step") if arguments.jit is not None else None
-    if scope == "model":
-        model = make_proxy(model, CompiledCell(model, arguments))
-    value_and_gradients = ms.value_and_grad(WithLoss(model, loss), None, optimizer.parameters)
+    if scope is None:
+        return untuned
+    called = make_proxy(model, CompiledCell(model, arguments)) if scope == "model" else model
+    gradients = _gradients_of(called, loss, optimizer)
+    if scope == "step":
+        whole = SameState(
+            Compiling(jitted(_pynative_step(gradients, optimizer), arguments), arguments.compiling), model, optimizer
+        )
+        return BeforeAnyWrite(whole, untuned, model, optimizer)
     if scope == "gradients":
-        value_and_gradients = SameState(Compiling(jitted(value_and_gradients, arguments), arguments.compiling), model)
+        gradients = SameState(Compiling(jitted(gradients, arguments), arguments.compiling), model)
+    return _pynative_step(BeforeAnyWrite(gradients, untuned, model, optimizer), optimizer)
 
+
+def _gradients_of(model: ms.nn.Cell, loss: Callable[..., Any], optimizer: ms.nn.Optimizer) -> Callable[..., Any]:
+    gradients: Callable[..., Any] = ms.value_and_grad(WithLoss(model, loss), None, optimizer.parameters)
+    return gradients
+
+
+def _pynative_step(value_and_gradients: Callable[..., Any], optimizer: ms.nn.Optimizer) -> Callable[..., Any]:
     def step(*args: Any) -> Any:
         value, gradients = value_and_gradients(*args)
         optimizer(gradients)
         return value
 
-    if scope == "step":
-        return SameState(Compiling(jitted(step, arguments), arguments.compiling), model, optimizer)
     return step
+
+
+class BeforeAnyWrite:
+    """The compiled part of a step. Where it fails at its first call of a form, and has written to no Parameter and set
+    no attribute, the untuned step is made in its place: see `errors.finish_by`."""
+
+    def __init__(self, part: Callable[..., Any], untuned: Callable[..., Any], *cells: ms.nn.Cell) -> None:
+        self._part = part
+        self._untuned = untuned
+        self._cells = cells
+        self._succeeded: set[Hashable] = set()
+
+    def __call__(self, *args: Any) -> Any:
+        key = call_key(args)
+        before = None if key in self._succeeded else self._written()
+        try:
+            result = self._part(*args)
+        except UnsuitableCallError:
+            raise
+        except Exception as error:
+            if origin(error) is Origin.JOB:
+                let_through(error)
+            is_as_before = before is not None and self._is_as(before) and not _is_one_of_many()
+            finish_by(error, partial(self._untuned, *args) if is_as_before else None)
+            raise
+        self._succeeded.add(key)
+        return result
+
+    def _written(self) -> tuple[Snapshot, list[float]]:
+        for each in self._cells:
+            initialise(each)
+        parameters = [each for cell in self._cells for each in cell.get_parameters()]
+        return Snapshot(*self._cells), [float(each.asnumpy().sum(dtype=np.float64)) for each in parameters]
+
+    def _is_as(self, before: tuple[Snapshot, list[float]]) -> bool:
+        state, sums = self._written()
+        return before[0].means(state) and before[1] == sums
+
+
+def _is_one_of_many() -> bool:
+    """Others take part in this process's steps."""
+    return bool(GlobalComm.INITED) and int(get_group_size()) > 1
 
 
 class SameState:

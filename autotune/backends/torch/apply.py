@@ -24,11 +24,12 @@ from torch.utils._pytree import tree_map_only
 from autotune.backends.torch import float32_precision, npu, regions
 from autotune.backends.torch.attention import kernels_in_order, order_of, require_order
 from autotune.backends.torch.compiled_step import CompiledStep
-from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, compiler, setting_name
+from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.cuda_graphs import ClonedOutputs
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
 from autotune.backends.torch.options import require_option
+from autotune.backends.torch.parallel import WholeWeights, is_sharded
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -78,21 +79,24 @@ def prepare(
     *,
     one_shape: bool = False,
     input_gradients: bool = False,
+    attempts: Attempts | None = None,
 ) -> ModelSetup:
     """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
 
-    `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others.
+    `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others. `attempts`: what
+    does not compile runs as it is written; the backward is compiled along, so that it is known before anything runs.
     """
+    _refuse_frozen_parts(model, settings)
     arguments = _arguments(settings)
     if arguments is not None and one_shape:
         arguments |= _of_one_shape(arguments)
     weights = FrozenWeights() if settings.freezes else None
-    compile_ = None if arguments is None else _compiler(model, settings, arguments, weights)
+    compile_ = None if arguments is None else _compiler(model, settings, arguments, weights, attempts)
     _set_in_process(settings, changes)
 
     def wrap(step: Any) -> Any:
         if weights is not None:
-            step = FrozenStep(model, step, weights)
+            step = WholeWeights(model, FrozenStep(model, step, weights))
         if compile_ is not None:
             step = CompiledStep(model, step, input_gradients=input_gradients)
         return ClonedOutputs(step) if captures_graphs(model, settings) else step
@@ -101,9 +105,13 @@ def prepare(
 
 
 def _compiler(
-    model: torch.nn.Module, settings: Settings, arguments: dict[str, Any], weights: FrozenWeights | None
+    model: torch.nn.Module,
+    settings: Settings,
+    arguments: dict[str, Any],
+    weights: FrozenWeights | None,
+    attempts: Attempts | None,
 ) -> Compile:
-    entries = _entries(model, settings)
+    entries = _entries(model, settings) + ([] if attempts is None else _with_backward())
     if weights is not None:
         # Imports the compiler, which the first compile pays.
         from autotune.backends.torch.frozen_cache import cache_entries
@@ -113,7 +121,13 @@ def _compiler(
         options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
         arguments["backend"] = ConstantsSeen(options, weights.add)
-    return compiler(arguments, entries)
+    return compiler(arguments, entries, attempts)
+
+
+def _with_backward() -> list[Entry]:
+    """The backward is compiled with the forward, where this release can, and not when it is first called."""
+    functorch, name = importlib.import_module(_FUNCTORCH), "force_non_lazy_backward_lowering"
+    return [(functorch, name, True)] if hasattr(functorch, name) else []
 
 
 def captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:
@@ -232,6 +246,15 @@ def _of_one_shape(arguments: dict[str, Any]) -> dict[str, Any]:
     isolates = "isolate_recompiles"
     kept_apart = {isolates: True} if isolates in inspect.signature(torch.compile).parameters else {}
     return {**kept_apart, "dynamic": bool(arguments["dynamic"])}
+
+
+def _refuse_frozen_parts(model: torch.nn.Module, settings: Settings) -> None:
+    """They are put together for each call anew, and no constants."""
+    if settings.freezes and is_sharded(model):
+        raise InvalidConfigError(
+            "knob freezing: the model's weights are sharded over several processes (FSDP), and cannot become constants",
+            tip="apply a config without freezing, or one to the model before it is sharded",
+        )
 
 
 def _refuse_too_many_threads(settings: Settings) -> None:

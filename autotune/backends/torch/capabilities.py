@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,6 @@ from autotune.backends.capabilities import VaryingAxis
 from autotune.backends.protocol import variables_set
 from autotune.backends.proxy_object import original
 from autotune.backends.torch import counters, npu, regions, shapes, training
-from autotune.backends.torch.hints import TRAINING_STEP
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.torch.model_copy import ModelCopy
 from autotune.backends.torch.proxy import make_proxy
@@ -35,13 +33,9 @@ class TorchTraining:
     """See `Training`."""
 
     def check_optimizer(self, optimizer: Any) -> str | None:
-        name = type(optimizer).__name__
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            return f"a {name}; the torch backend needs a torch.optim.Optimizer"
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is closure.empty:
-            return f"{name}, whose step() needs a closure; {TRAINING_STEP} without one"
-        return None
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return training.why_unsuitable(optimizer)
+        return f"a {type(optimizer).__name__}; the torch backend needs a torch.optim.Optimizer"
 
     def set_training(self, model: Any) -> None:
         if not model.training:

@@ -8,6 +8,7 @@ compiles: freezing, for one, would make constants of another model's weights.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from autotune.backends.origin import interruption
 from autotune.errors import InvalidConfigError
 
 Entry = tuple[Any, str, object]
@@ -33,11 +35,42 @@ def setting_name(module: Any, name: str) -> str:
     return former if not hasattr(module, name) and hasattr(module, former) else name
 
 
-def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
-    """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release cannot."""
+class Attempts:
+    """Compilations that may fail: the code in question runs as it is written then, where it stands, and with it all
+    that would be compiled after it, until the error was taken."""
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+
+    def take_error(self) -> Exception | None:
+        """What a compilation raised since this was asked last."""
+        error, self._error = self._error, None
+        return error
+
+    def around(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
+        """Dynamo's callback, which returns what is done with a frame."""
+
+        @functools.wraps(compile_)
+        def attempt(*args: Any, **kwargs: Any) -> Any:
+            if self._error is not None:
+                return _as_written()
+            try:
+                return compile_(*args, **kwargs)
+            except Exception as error:
+                if interruption(error) is not None or not _can_run_as_written(error):
+                    raise
+                self._error = error
+                return _as_written()
+
+        return attempt if _takes_strategies() else compile_
+
+
+def compiler(arguments: dict[str, Any], entries: Sequence[Entry], attempts: Attempts | None = None) -> Compile:
+    """`torch.compile(..., **arguments)` under `entries`. Raises InvalidConfigError if this release cannot. Without
+    `attempts` a call raises what its compilation raises."""
     # PyTorch's own. Lightning puts a function in its place that deep-copies the arguments; not every backend can be.
     torch_compile: Callable[..., Any] = inspect.unwrap(torch.compile)
-    if not entries:
+    if not entries and attempts is None:
         return lambda target: torch_compile(target, **arguments)
 
     def context() -> Any:
@@ -47,7 +80,8 @@ def compiler(arguments: dict[str, Any], entries: Sequence[Entry]) -> Compile:
         if not callable(getattr(made, "callback", None)):
             raise InvalidConfigError(f"torch {torch.__version__} cannot keep compiler settings to one model")
         assert made is not None
-        made.callback = _under(entries, made.callback)
+        callback = made.callback if attempts is None else attempts.around(made.callback)
+        made.callback = _under(entries, callback)
         return made
 
     made_ahead = iter([context()])  # A release that cannot is refused before anything is compiled.
@@ -88,6 +122,28 @@ def _under(entries: Sequence[Entry], callback: Callable[..., Any]) -> Callable[.
             return callback(*args, **kwargs)
 
     return compile_under
+
+
+def _takes_strategies() -> bool:
+    """In other releases a frame that is not compiled once is not compiled for anybody else either."""
+    import torch._dynamo.types as dynamo
+
+    return "apply_to_code" in getattr(getattr(dynamo, "ConvertFrameReturn", None), "__dataclass_fields__", {})
+
+
+def _as_written() -> Any:
+    """Dynamo's word for: this frame runs as it is written, this time."""
+    dynamo: Any = importlib.import_module("torch._dynamo.types")
+    default = dynamo.FrameAction.DEFAULT
+    strategy = dynamo.FrameExecStrategy(default, default)
+    return dynamo.ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=False)
+
+
+def _can_run_as_written(error: Exception) -> bool:
+    """The beginning of what dynamo makes of a frame's rest is no Python of anybody's, as dynamo itself has it."""
+    import torch._dynamo.exc
+
+    return not isinstance(error, getattr(torch._dynamo.exc, "ResumePrologueTracingError", ()))
 
 
 @contextmanager

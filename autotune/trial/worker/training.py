@@ -5,7 +5,8 @@ turns; then the weights are put back, and the first step is taken again: some ca
 What the untuned step gave for the same is the reference:
 
 * the losses of all steps; a step that leaves the weights alone gives itself away in the second one;
-* the gradients of the first step and of the repeated one. Not those of later steps: Adam's first steps go by the sign
+* the gradients of the first step and of the repeated one, and which weights have none: an optimizer passes those by,
+  and weight decay moves the ones whose gradient is zero. Not those of later steps: Adam's first steps go by the sign
   of a gradient, so rounding decides where an entry that is zero but for it moves, and later gradients differ by that;
 * how far each weight moved in all, for the same reason by its norm alone.
 
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from autotune.apply.config_parts import ConfigParts
-from autotune.backends.capabilities import require
+from autotune.backends.capabilities import NO_GRADIENT, require
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
@@ -197,6 +198,8 @@ class StepGate:
             if len(got) != len(gradients):
                 raise WrongResultError(f"{len(got)} gradients instead of {len(gradients)} {when}", float("inf"))
             for place, gradient in enumerate(_compared(gradients, got)):
+                if gradient.is_there_in_one:
+                    raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {gradient}", gradient.error)
                 error = gradient.error_within(tolerance, spread[place])
                 if error is None:
                     what = f"{gradient}, tolerance {tolerance:g}; nudged weights move it by {spread[place]:.3g}"
@@ -226,8 +229,14 @@ class _Compared:
     """Largest difference over the largest entry; infinity where they cannot be compared."""
     distance: float
     """Root mean square of the difference over that of the gradient: a ReLU that flips changes few entries by a lot."""
+    is_there_in_one: bool = False
+    """One step gave a gradient, and the other none."""
 
     def __str__(self) -> str:
+        if self.is_there_in_one:
+            return (
+                "one of the steps gives a gradient, be it zeros, and the other none: weight decay moves the first alone"
+            )
         return f"relative error {self.error:.3g} (root mean square {self.distance:.3g})"
 
     def error_within(self, tolerance: float, spread: float) -> float | None:
@@ -265,6 +274,9 @@ def _compared(expected: list[Array], got: list[Array]) -> list[_Compared]:
     rms_floor = _FLOOR * max(map(_rms, expected), default=0.0)
     found = []
     for r, y in zip(expected, got, strict=True):
+        if (r.shape == NO_GRADIENT.shape) != (y.shape == NO_GRADIENT.shape):
+            found.append(_Compared(float("inf"), float("inf"), is_there_in_one=True))
+            continue
         if why_incomparable(r, y) is not None:
             found.append(_Compared(float("inf"), float("inf")))
             continue

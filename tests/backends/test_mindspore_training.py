@@ -1,0 +1,132 @@
+"""MindSpore's training steps: one that fails before anything was written is made untuned, no other is made again."""
+
+from __future__ import annotations
+
+import operator
+import os
+from functools import partial
+
+os.environ.setdefault("GLOG_v", "3")  # read when mindspore is imported
+
+import numpy as np
+import pytest
+
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+from autotune.errors import rest_of_call
+
+ms = pytest.importorskip("mindspore")
+nn, ops = ms.nn, ms.ops
+pytestmark = pytest.mark.mindspore
+
+from autotune.backends.mindspore import training  # noqa: E402
+
+X = ms.Tensor(np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8))
+NOT_COMPILED = partial(operator.concat, 1)
+"""Raises TypeError, before anything runs."""
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(8, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.unused = nn.Dense(8, 4)
+
+    def construct(self, x):
+        return self.norm(self.dense(x)), self.unused(x)
+
+
+def loss(model, x):
+    return ops.mean(model(x)[0] ** 2)
+
+
+def made():
+    ms.set_seed(0)
+    net = Net().set_train()
+    rng = np.random.default_rng(0)
+    for each in net.trainable_params():
+        each.set_data(ms.Tensor(rng.normal(size=each.shape).astype(np.float32)))
+    optimizer = nn.AdamWeightDecay(net.trainable_params(), learning_rate=1e-2, weight_decay=0.5)
+    return net, optimizer
+
+
+def state(*cells):
+    return [each.asnumpy().copy() for cell in cells for each in cell.get_parameters()]
+
+
+CONFIGS = {
+    "step": {"execution": "jit", "scope": "step"},
+    "gradients": {"execution": "jit", "scope": "gradients"},
+    "graph": {"execution": "graph"},
+}
+
+
+@pytest.mark.parametrize("scope", CONFIGS)
+def test_what_does_not_compile_leaves_the_step_to_the_untuned_one(monkeypatch, scope):
+    """Its exception carries the step, which is made once: statistics, moments and weights are as of the plain step."""
+    monkeypatch.setattr(training, "jitted", lambda *_: NOT_COMPILED)
+    monkeypatch.setattr(training, "whole_graph", lambda *_: NOT_COMPILED)
+    net, optimizer = made()
+    step = training.training_step(net, loss, optimizer, Config(CONFIGS[scope]), UndoLog())
+    with pytest.raises(TypeError) as caught:
+        step(X)
+    rest = rest_of_call(caught.value, None)
+    assert rest is not None
+    plain_net, plain_optimizer = made()
+    plain = training.training_step(plain_net, loss, plain_optimizer, Config({"execution": "pynative"}), UndoLog())
+    assert float(rest().asnumpy()) == pytest.approx(float(plain(X).asnumpy()))
+    for one, other in zip(state(net, optimizer), state(plain_net, plain_optimizer), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["statistics", "weight", "moment", "attribute"])
+def test_what_has_written_is_not_made_again(what):
+    """Half of it was made: the job gets the exception, and there is no rest."""
+    net, optimizer = made()
+
+    def part(x):
+        if what == "attribute":
+            net.count = 1
+        else:
+            written = {"statistics": net.norm.moving_mean, "weight": net.dense.weight, "moment": optimizer.moments1[0]}
+            ops.assign(written[what], written[what] + 1)
+        return NOT_COMPILED(x)
+
+    step = training.BeforeAnyWrite(part, lambda x: x, net, optimizer)
+    with pytest.raises(TypeError) as caught:
+        step(X)
+    assert rest_of_call(caught.value, int) is None
+
+
+def test_a_form_that_has_succeeded_is_not_looked_at():
+    """Reading all Parameters is for the first call of a form; one that fails later is raised."""
+    net, optimizer = made()
+    calls = []
+
+    def part(x):
+        calls.append(x)
+        return x if len(calls) == 1 else NOT_COMPILED(x)
+
+    step = training.BeforeAnyWrite(part, lambda x: "untuned", net, optimizer)
+    step(X)
+    with pytest.raises(TypeError) as caught:
+        step(X)
+    assert rest_of_call(caught.value, int) is None
+    with pytest.raises(TypeError) as caught:
+        step(X[:2])
+    rest = rest_of_call(caught.value, None)
+    assert rest is not None
+    assert rest() == "untuned"
+
+
+def test_weights_that_the_loss_does_not_use():
+    """MindSpore has gradients of zeros for them, compiled or not, and its optimizers move them in either way."""
+    moved = []
+    for config in ({"execution": "pynative"}, CONFIGS["gradients"]):
+        net, optimizer = made()
+        before = net.unused.weight.asnumpy().copy()
+        training.training_step(net, loss, optimizer, Config(config), UndoLog())(X)
+        moved.append(net.unused.weight.asnumpy() - before)
+    assert np.abs(moved[0]).max() > 0
+    np.testing.assert_allclose(moved[0], moved[1], atol=1e-6)
