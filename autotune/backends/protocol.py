@@ -73,6 +73,9 @@ class Backend(Protocol):
     evaluation_call: str
     """What a user writes to turn a model's dropout off."""
 
+    call_without_gradients: str = ""
+    """What a user does so that a call records no gradients."""
+
     clock: Clock = time.perf_counter
     """What calls are timed with: seconds from any start. It is read after `synchronise`."""
 
@@ -153,6 +156,11 @@ class Backend(Protocol):
     def inference(self) -> AbstractContextManager[Any]:
         """Where a trial of the `infer` task calls the model: no gradients recorded."""
         return nullcontext()
+
+    def records_gradients(self, model: Any, *values: Any) -> bool:
+        """Whether a call made now is recorded so that gradients can be taken: of the model's parameters, or of a tensor
+        in `values`. Quick: it is asked at each call of a job. `model` None: of `values` alone."""
+        return False
 
     def synchronise(self) -> None:
         """Return when the device has finished all work handed to it so far."""

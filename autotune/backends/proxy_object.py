@@ -1,8 +1,9 @@
 """A second object for a job's model: it is the model in all but its calls.
 
 It is of a subclass of the model's class and shares its `__dict__`. Jobs do more with a class than call its objects:
-they make others of it, change the class of an object, derive from it. None of that may lead to the compiled code of
-this one model, so the subclass is for one object. Any other object of it gets the author's class at its first use.
+they make others of it, change the class of an object, derive from it, patch it. None of that may lead to the compiled
+code of this one model, so the subclass is for one object. Any other object of it gets the author's class at its first
+use, and what is set in the subclass is set in the author's class.
 """
 
 from __future__ import annotations
@@ -57,7 +58,13 @@ def proxy_of(model: Any, call: Callable[..., Any], empty: Callable[[type], Any],
         nonlocal own
         own = type(model)
         with suppress(TypeError):
-            kind.__bases__ = (_Unannounced, own)
+            type.__setattr__(kind, "__bases__", (_Unannounced, own))
+
+    def set_in_class(cls: Any, name: str, value: Any) -> None:
+        setattr(type(model), name, value) if cls is kind else super(patched, cls).__setattr__(name, value)
+
+    def delete_in_class(cls: Any, name: str) -> None:
+        delattr(type(model), name) if cls is kind else super(patched, cls).__delattr__(name)
 
     def subclassed(cls: Any, /, **kwargs: Any) -> None:
         cls.__bases__ = tuple(type(model) if each is kind else each for each in cls.__bases__)
@@ -77,8 +84,11 @@ def proxy_of(model: Any, call: Callable[..., Any], empty: Callable[[type], Any],
         **methods,
     }
     # Past the metaclass's and the class's own ways of making classes and objects: only the calls are to differ.
-    kind: Any = type.__new__(type(own), own.__name__, (_Unannounced, own), body)
-    kind.__qualname__ = own.__qualname__
+    made_by = type(own)
+    patching = {"__setattr__": set_in_class, "__delattr__": delete_in_class, "__module__": made_by.__module__}
+    patched: Any = type.__new__(type(made_by), made_by.__name__, (made_by,), patching)
+    kind: Any = type.__new__(patched, own.__name__, (_Unannounced, own), body)
+    type.__setattr__(kind, "__qualname__", own.__qualname__)
     other = empty(kind)
     object.__setattr__(other, "__dict__", vars(model))
     return other

@@ -28,6 +28,7 @@ from autotune.job.fallback import Fallback, MismatchError, put_back
 from autotune.job.guard import Guard, GuardTerms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
+from autotune.job.recorded_calls import RecordedCalls
 from autotune.job.stats import CallTimes, StatsRecorder, register, weakly
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
@@ -145,11 +146,22 @@ class Application:
         functions = given_functions(tuned.config, tuned.variants, self._policy.variants)
         adaptive = self._adaptive_model(tuned, backend, functions, fallback, terms)
         if adaptive is not None:
-            return self._stand_in(backend, tuned, self._model, adaptive, fallback.release)
+            calls = RecordedCalls(backend, self._model, adaptive, fallback)
+            return self._stand_in(backend, tuned, self._model, calls, fallback.release)
         step = self._step(backend, tuned.config, functions, self._changes)
         call = step if self._recipe else backend.proxies.direct(step)
-        guard = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
+        guard: Callable[..., Any] = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
+        if not self._has_right_gradients(backend, tuned, step):
+            guard = RecordedCalls(backend, self._model, guard, fallback)
         return self._stand_in(backend, tuned, step, guard, fallback.release)
+
+    def _has_right_gradients(self, backend: Backend, tuned: TunedConfig, step: Any) -> bool:
+        """Those of the untuned model, or those that trials compared."""
+        if self._recipe is not None or step is self._model:
+            return True
+        parts = ConfigParts.of(tuned.config)
+        is_compared = tuned.workload.task == "train" and not parts.variants and tuned.shapes is None
+        return is_compared and require(backend.training, "task train").calls_as_compiled(parts.settings)
 
     def _require_allowed(self, tuned: TunedConfig, backend: Backend) -> None:
         """Raises MismatchError for what only the job, and no file, can decide."""

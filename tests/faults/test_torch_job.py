@@ -1163,7 +1163,7 @@ class TestPatchedModels:
         """A thread may give a weight other memory while a call compares the weights."""
         weights, weight = FrozenWeights(), torch.nn.Parameter(torch.ones(1 << 21))
         weights.add([weight])
-        (word, *_) = weights._constants.words
+        (word, *_) = weights._words
         weight.data = torch.zeros(1)  # Eight megabytes less, which the system would take back.
         assert word.value == 0x3F800000
         assert weights.have_changed()

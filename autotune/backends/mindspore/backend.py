@@ -29,6 +29,7 @@ from autotune.backends.mindspore.capabilities import (
     MindSporeTraining,
     compiled_cell,
 )
+from autotune.backends.mindspore.compiled_cell import records_gradients
 from autotune.backends.mindspore.counters import diagnose
 from autotune.backends.mindspore.fingerprint import program
 from autotune.backends.mindspore.kernel_dump import dump_variables
@@ -77,6 +78,7 @@ class MindSporeBackend(Backend):
     _has_waited = False
     """In this process, for operators that were queued."""
     evaluation_call = "model.set_train(False)"
+    call_without_gradients = "call it outside of ms.grad and ms.value_and_grad"
     training = MindSporeTraining()
     shapes = MindSporeShapes()
     regions = MindSporeRegions()
@@ -127,6 +129,10 @@ class MindSporeBackend(Backend):
     def inference(self) -> AbstractContextManager[Any]:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
         return nullcontext()
+
+    def records_gradients(self, model: Any, *values: Any) -> bool:
+        """MindSpore tells not of what."""
+        return model is not None and records_gradients()
 
     def synchronise(self) -> None:
         """The first time the queued operators are waited for by other means. `synchronize` looks the device up before

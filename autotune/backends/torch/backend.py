@@ -35,6 +35,7 @@ from autotune.backends.torch.capabilities import (
 from autotune.backends.torch.cuda_graphs import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
+from autotune.backends.torch.gradients import are_recorded
 from autotune.backends.torch.instruments import (
     CudaInstruments,
     cuda_uuid,
@@ -68,6 +69,7 @@ class TorchBackend(Backend):
     """Convolution and attention models are steady from the second call on, tiny ones take some more: the warm-up
     goes on until the samples are steady anyway."""
     evaluation_call = "model.eval()"
+    call_without_gradients = "call it under torch.no_grad() or torch.inference_mode()"
 
     training = TorchTraining()
     shapes = TorchShapes()
@@ -157,6 +159,9 @@ class TorchBackend(Backend):
 
     def inference(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
+
+    def records_gradients(self, model: Any, *values: Any) -> bool:
+        return are_recorded(model, *values)
 
     def synchronise(self) -> None:
         # On a CPU a call returns with its result; torch.cuda.synchronize() there would be an error.
