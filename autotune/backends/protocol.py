@@ -79,6 +79,9 @@ class Backend(Protocol):
     clock: Clock = time.perf_counter
     """What calls are timed with: seconds from any start. It is read after `synchronise`."""
 
+    already_compiled: str | None = None
+    """What is compiled already of what `as_model` was given, in a sentence for the user."""
+
     training: Training | None = None
     shapes: ShapeStrategies | None = None
     regions: Regions | None = None
@@ -114,7 +117,8 @@ class Backend(Protocol):
         return False
 
     def as_model(self, given: Any) -> Any:
-        """What is compiled for what a user gives as the model: a backend may wrap a plain function."""
+        """What is compiled for what a user gives as the model: a backend may wrap a plain function, and takes a model
+        that is compiled already as it is uncompiled."""
         return given
 
     def check_model(self, model: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""`RecordedCalls`: stands in front of a model that was tuned without gradients, and keeps calls that record them untuned.
+"""`RecordedCalls`: stands in front of a model that was tuned without gradients: calls that record them stay untuned.
 
 A trial of inference compares outputs alone. Compiled code may lose a gradient, or give zeros where the untuned model
 gives none, and nobody would have seen it (docs/decisions/0048-what-an-applied-model-is.md).
@@ -12,12 +12,21 @@ from typing import Any
 from autotune.backends.protocol import Backend
 from autotune.errors import UnsuitableCallError
 from autotune.job.fallback import Fallback
+from autotune.job.stats import StatsRecorder
 
 
 class RecordedCalls:
     """A callable: what the job's calls come to first."""
 
-    def __init__(self, backend: Backend, model: Any, call: Callable[..., Any], fallback: Fallback) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        model: Any,
+        call: Callable[..., Any],
+        fallback: Fallback,
+        recorder: StatsRecorder,
+    ) -> None:
+        self._recorder = recorder
         self._backend = backend
         self._records = backend.records_gradients
         self._model = model
@@ -36,5 +45,6 @@ class RecordedCalls:
         return result
 
     def _untuned(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, lasting: bool = False) -> Any:
+        self._recorder.note_first_call()
         ways_out = f"{self._backend.call_without_gradients}, or tune with --task train and use training_step"
         return self._fallback.result_after(UnsuitableCallError(what, tip=ways_out, lasting=lasting), "", args, kwargs)

@@ -25,6 +25,7 @@ from autotune.backends.torch.attention import kernels_in_order, order_of, requir
 from autotune.backends.torch.compiled_step import CompiledStep
 from autotune.backends.torch.compiler import Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.cuda_graphs import ClonedOutputs
+from autotune.backends.torch.derivatives import DerivableStep, backward_entries
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
 from autotune.backends.torch.options import require_option
@@ -51,11 +52,12 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog) -> Any:
     """
     settings = settings_of(config)
     regions.check(model, settings.region)
-    setup = prepare(model, settings, changes)
-    step: Any = with_precision(model, settings)
-    if setup.compile is not None:
-        step = regions.compile_region(model, step, settings.region, setup.compile)
-    return setup.wrap(step)
+    setup = prepare(model, settings, changes, derivable=True)
+    plain: Any = with_precision(model, settings)
+    if setup.compile is None:
+        return setup.wrap(plain)
+    step = regions.compile_region(model, plain, settings.region, setup.compile)
+    return setup.wrap(step if step is plain else DerivableStep(plain, step))
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,27 @@ class ModelSetup:
     """Puts what the settings need around a compiled step."""
 
 
-def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one_shape: bool = False) -> ModelSetup:
+def prepare(
+    model: torch.nn.Module,
+    settings: Settings,
+    changes: UndoLog,
+    *,
+    one_shape: bool = False,
+    derivable: bool = False,
+) -> ModelSetup:
     """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
 
-    `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others.
+    `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others. `derivable`:
+    what is compiled gets a `DerivableStep` around it.
     """
     arguments = _arguments(settings)
     if arguments is not None and one_shape:
         arguments |= _of_one_shape(arguments)
     weights = FrozenWeights() if settings.freezes else None
-    compile_ = None if arguments is None else _compiler(model, settings, arguments, weights)
+    compile_ = None
+    if arguments is not None:
+        entries = [*_entries(model, settings), *(backward_entries() if derivable else [])]
+        compile_ = _compiler(settings, arguments, entries, weights)
     _set_in_process(settings, changes)
 
     def wrap(step: Any) -> Any:
@@ -91,15 +104,14 @@ def prepare(model: torch.nn.Module, settings: Settings, changes: UndoLog, *, one
 
 
 def _compiler(
-    model: torch.nn.Module, settings: Settings, arguments: dict[str, Any], weights: FrozenWeights | None
+    settings: Settings, arguments: dict[str, Any], entries: list[Entry], weights: FrozenWeights | None
 ) -> Compile:
-    entries = _entries(model, settings)
     if weights is not None:
         # Imports the compiler, which the first compile pays.
         from autotune.backends.torch.frozen_cache import cache_entries
         from autotune.backends.torch.frozen_graph import WITHOUT_ADDRESSES, FrozenGraphPass
 
-        entries += [*WITHOUT_ADDRESSES, *cache_entries()]
+        entries = [*entries, *WITHOUT_ADDRESSES, *cache_entries()]
         options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
         arguments["backend"] = ConstantsSeen(options, weights.add)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.backends.torch import counters, device_memory, npu
+from autotune.backends.torch.already_compiled import uncompiled
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs, device_of
 from autotune.backends.torch.capabilities import (
     TorchCompileCache,
@@ -131,7 +132,8 @@ class TorchBackend(Backend):
         return lock(taken)
 
     def as_model(self, given: Any) -> Any:
-        return FunctionModel(given) if is_function(given) else given
+        model, self.already_compiled = uncompiled(given)
+        return FunctionModel(model) if is_function(model) else model
 
     def check_model(self, model: Any) -> str | None:
         if isinstance(model, torch.nn.Module):
@@ -241,7 +243,8 @@ class TorchBackend(Backend):
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         settings = settings_of(config)
         if not settings.compiles_anything:
-            return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)
+            note = self.already_compiled
+            return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0, note=note)
         said = counters.diagnosis()
         if self._device.type != "cpu" and (uncaptured := counters.uncaptured_note()):
             said = said.model_copy(update={"note": "; ".join(filter(None, [said.note, uncaptured]))})

@@ -57,17 +57,15 @@ class _Constant:
     values: list[int]
     parts: list[tuple[Any, int]]
     memory: torch.Tensor
-    """Keeps what is read mapped, should a thread give a weight other memory meanwhile. No view of the tensor, which would
-    keep the job from swapping it."""
+    """Keeps what is read mapped, should a thread give a weight other memory meanwhile. A view of the tensor would keep
+    the job from swapping it."""
 
     @classmethod
     def of(cls, tensor: torch.Tensor, part_bytes: int) -> _Constant:
         writes, words = _count_of_writes(tensor), _sampled(tensor)
         order = (tensor.dtype, tensor.shape, tensor.stride())
         parts = list(_parts(tensor, part_bytes))
-        return cls(
-            tensor, writes, tensor.data_ptr(), order, words, [*map(_value, words)], parts, memory=tensor.data
-        )
+        return cls(tensor, writes, tensor.data_ptr(), order, words, [*map(_value, words)], parts, memory=tensor.data)
 
     def moved(self) -> _Constant | None:
         """The same where the tensor lies now; None if it has other values there."""

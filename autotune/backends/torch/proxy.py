@@ -20,10 +20,11 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch._guards import TracingContext
 from torch.fx import _symbolic_trace
 from torch.nn.modules.module import _has_any_global_hook
 
-from autotune.backends.proxy_object import original, proxy_of
+from autotune.backends.proxy_object import method_of, original, proxy_of
 
 _num_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
@@ -37,7 +38,9 @@ def make_proxy(model: torch.nn.Module, call: Callable[..., Any]) -> torch.nn.Mod
             return type(model).__call__(other, *args, **kwargs)
         return call(*args, **kwargs)
 
-    other: torch.nn.Module = proxy_of(model, called, object.__new__, forward=_Forward(model, call))
+    other: torch.nn.Module = proxy_of(
+        model, called, object.__new__, is_read=_is_read_by_dynamo, forward=_Forward(model, call)
+    )
     return other
 
 
@@ -51,13 +54,15 @@ class _Forward:
         self._function: Any = None
 
     def __get__(self, instance: Any, kind: Any = None) -> Any:
-        author: Any = type(self._model).forward
         if instance is None:
-            return author
+            return type(self._model).forward
+        if torch.compiler.is_dynamo_compiling():
+            return functools.partial(type(self._model).forward, instance)
         if original(instance) is not self._model:
             return instance.forward  # It has its author's class now.
-        if not isinstance(author, FunctionType):
-            return author.__get__(instance, kind) if hasattr(author, "__get__") else author
+        author = method_of(type(self._model), "forward")
+        if not isinstance(author, FunctionType) or author is torch.nn.Module.forward:
+            return self._model.forward
         if author is not self._author:
             self._author, self._function = author, self._around(author)
         return MethodType(self._function, instance)
@@ -70,11 +75,15 @@ class _Forward:
             if _is_recorded():
                 return author(self, *args, **kwargs)
             # What took the place of the method may call it, as a wrapper does; and it is called without hooks.
-            if "forward" in vars(model) or type(model).forward is not author or _has_hooks(model):
+            if "forward" in vars(model) or method_of(type(model), "forward") is not author or _has_hooks(model):
                 return author(model, *args, **kwargs)
             return call(*args, **kwargs)
 
         return forward
+
+
+def _is_read_by_dynamo() -> bool:
+    return TracingContext.try_get() is not None
 
 
 def _is_recorded() -> bool:
