@@ -107,15 +107,16 @@ def answer(tmp_path):
 
 
 def answer_in(folder):
-    def answer(config, **changes):
+    def answer(config, task="infer", workload_of=None, **changes):
         content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
         content.update(framework="torch", verdict="faster", config=config, untuned=EAGER)
         here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
         content["environment"] = {**here, "framework_version": framework_version("torch")}
         content["workload"]["signature"].update(
-            structure_sha256=structure_sha256(TorchBackend().parameters(Net())),
+            structure_sha256=structure_sha256(TorchBackend().parameters(workload_of or Net())),
             inputs=[{"shape": [4, 8], "dtype": "float32"}],
         )
+        content["workload"]["task"] = task
         content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
         (folder / "best.yaml").write_text(yaml.safe_dump(content | changes))
         return autotune.load(folder / "best.yaml")
@@ -410,6 +411,8 @@ class TestFrozenWeights:
     def test_a_refused_call_is_told_beside_another_mismatch(self, answer, caplog):
         """A job that was told of one mismatch is told that its calls are untuned, too, and once."""
         tuned = answer(FROZEN).apply(made(), on_mismatch="apply")
+        with torch.no_grad():
+            tuned(torch.ones(3, 8))
         for _ in range(2):
             tuned(torch.ones(3, 8))
         assert len(warned(caplog)) == 2
@@ -801,7 +804,7 @@ class TestRewrittenModules:
         assert sum("were replaced" in each for each in warned(caplog)) == 1
 
     def test_gradients_reach_the_weights(self, answer):
-        """The copy holds the job's own tensors."""
+        """Such calls are the job's own model's."""
         model, reference = made(), made()
         tuned = answer({**CAPTURED, "region": "blocks.*"}).apply(model)
         tuned(X).sum().backward()
@@ -827,7 +830,7 @@ class TestRewrittenModules:
 
     @pytest.mark.parametrize("variant", [rounded_in_place, rounded_layer], ids=["weight", "layer"])
     def test_weights_of_a_variant_are_not_older_than_the_jobs(self, answer, caplog, variant):
-        """A variant that made other weights of the job's holds until these change, and takes no gradient to them."""
+        """A variant that made other weights of the job's holds until these change."""
         model = made()
         asked = {**EAGER, "variant.weights": "rounded"}
         tuned = answer(asked, variants={"weights": None}).apply(model, variants={"weights": {"rounded": variant}})
@@ -1096,7 +1099,7 @@ class TestPatchedModels:
         model, reference = made(Twice), made(Twice)
         for each in (model, reference):
             each.table = torch.nn.Parameter(each.table)
-        tuned = answer(CAPTURED).apply(model, on_mismatch="apply")
+        tuned = answer(CAPTURED, task="train").apply(model, on_mismatch="apply")
         tuned(X).sum().backward()
         model.zero_grad()
         handle = register()
@@ -1108,10 +1111,10 @@ class TestPatchedModels:
         for one, other in zip(model.parameters(), reference.parameters(), strict=True):
             assert torch.allclose(one.grad, other.grad, atol=1e-5)
 
-    def test_second_derivatives(self, answer, caplog):
-        """Compiled code has none: a call whose inputs require gradients is untuned, with one warning."""
+    def test_second_derivatives_by_inputs(self, answer, caplog):
+        """No trial compares gradients of inputs: a call whose inputs require them is untuned, with one warning."""
         found = []
-        for model in (made(), answer(CAPTURED).apply(made())):
+        for model in (made(), answer(CAPTURED, task="train").apply(made())):
             for _ in range(2):
                 x = X.clone().requires_grad_()
                 (slope,) = torch.autograd.grad(model(x).pow(2).sum(), x, create_graph=True)
@@ -1141,7 +1144,7 @@ class TestPatchedModels:
         if not is_told:
             monkeypatch.setattr("autotune.backends.torch.compiled_step._saved_tensor_hooks", lambda _: None)
         gradients = []
-        for model in (made(), answer(CAPTURED).apply(made())):
+        for model in (made(), answer(CAPTURED, task="train").apply(made())):
             checkpoint(model, X, use_reentrant=False).sum().backward()
             gradients.append([each.grad for each in model.parameters()])
         assert all(map(torch.allclose, *gradients))
@@ -1346,7 +1349,8 @@ class TestAFileIsNotCode:
         assert "compiler_options=True" in warned(caplog)[0]
         tuned = answer(config).apply(model, compiler_options=True)
         assert tuned is not model
-        assert torch.equal(tuned(X), plain(model))
+        with torch.no_grad():
+            assert torch.equal(tuned(X), plain(model))
 
     @pytest.mark.parametrize(
         "option",
@@ -1450,7 +1454,7 @@ class TestCheckedCalls:
     @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
     def test_nested_inputs(self, answer, caplog, layout):
         """They have no sizes that could be those of the study: such calls are untuned, with one warning."""
-        tuned = answer(CAPTURED).apply(made(Relu))
+        tuned = answer(CAPTURED).apply(made(Relu).requires_grad_(False))
         nested = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)], layout=layout)
         for _ in range(2):
             assert tuned(nested).is_nested
