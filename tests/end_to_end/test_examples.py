@@ -90,7 +90,11 @@ def write_tuned(name: str, path: Path, **arguments: Any) -> Path:
     first_call_s = time.perf_counter() - start
     here = environment.describe(device=backend.device_name(), variables={}).model_dump()
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework=framework, config=CONFIGS[framework] | ({"scope": "model"} if task == "train" else {}), untuned=UNTUNED[framework])
+    content.update(
+        framework=framework,
+        config=CONFIGS[framework] | ({"scope": "model"} if task == "train" else {}),
+        untuned=UNTUNED[framework],
+    )
     content["environment"] = {**here, "framework_version": framework_version(framework)}
     content["workload"].update(task=task, model=workload.model, signature=subject.signature.model_dump(mode="json"))
     content["evidence"]["best"]["latency_s"] = dict.fromkeys(("p50", "p90", "p99"), first_call_s)

@@ -216,9 +216,7 @@ def of_a_part(call, weights):
 
 def batched(call, weights):
     rows = torch.eye(32).view(32, 4, 8)
-    return torch.autograd.grad(
-        call(X)["y"], weights, grad_outputs=rows, is_grads_batched=True, allow_unused=True
-    )
+    return torch.autograd.grad(call(X)["y"], weights, grad_outputs=rows, is_grads_batched=True, allow_unused=True)
 
 
 def twice(call, weights):
@@ -248,8 +246,8 @@ class TestTrainingConfigs:
     @pytest.mark.parametrize("breaks", [False, True], ids=["one graph", "two graphs"])
     @pytest.mark.parametrize("derive", [*DERIVED, twice], ids=lambda each: each.__name__)
     def test_derivatives_that_compiled_code_has_not(self, applied, caplog, derive, breaks):
-        """After ordinary steps they are those of the model; then calls with gradients are untuned, with one warning, and
-        the others stay tuned."""
+        """After ordinary steps they are those of the model; then calls with gradients are untuned, with one warning,
+        and the others stay tuned."""
         model, reference, tuned = applied(breaks=breaks)
         for call in (tuned, reference):
             loss_of(call).backward()
@@ -257,9 +255,7 @@ class TestTrainingConfigs:
             each.zero_grad()
         assert autotune.stats(tuned).num_compiles > 0
         pairs = list(
-            zip(
-                derive(tuned, list(model.parameters())), derive(reference, list(reference.parameters())), strict=True
-            )
+            zip(derive(tuned, list(model.parameters())), derive(reference, list(reference.parameters())), strict=True)
         )
         largest = max(float(other.abs().max()) for _, other in pairs if other is not None)
         for one, other in pairs:

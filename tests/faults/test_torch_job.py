@@ -289,6 +289,106 @@ class TestFrozenWeights:
         assert torch.allclose(last, plain(model), atol=1e-5)
         assert autotune.stats(tuned).state == "untuned"
 
+    def test_all_of_large_weights_is_read_again_within_a_thousand_calls(self):
+        """Not 8 KiB a call, which would be 131,072 calls for 1 GiB."""
+        weights = FrozenWeights()
+        weights.add([torch.zeros(3000, 1000), *(torch.zeros(8) for _ in range(1500))])
+        rows, *_, small = weights.tensors
+        for tensor, place in ((rows, (2999, 998)), (rows, (17, 3)), (small, (5,))):
+            assert not any(weights.have_changed() for _ in range(1000))
+            tensor.data[place] = 1.0
+            assert any(weights.have_changed() for _ in range(1000))
+            tensor.data[place] = 0.0
+
+    def test_weights_that_only_moved_are_the_same(self, answer, caplog):
+        """A model that is given to a spawned process moves to shared memory: another address, the same values. What
+        changes there is seen."""
+        model = made()
+        tuned = answer(FROZEN).apply(model)
+        with torch.no_grad():
+            tuned(X)
+            before = [each.data_ptr() for each in model.parameters()]
+            model.share_memory()
+            assert before != [each.data_ptr() for each in model.parameters()]
+            for _ in range(3):
+                assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+            assert not warned(caplog)
+            through_data(model)
+            assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+        assert len(warned(caplog)) == 1
+        assert "weights changed" in warned(caplog)[0]
+
+    @pytest.mark.parametrize("other", ["values", "order"])
+    def test_weights_that_did_not_only_move(self, other):
+        """Other values, or the same ones in another order."""
+        weight = torch.nn.Parameter(torch.eye(64))
+        weights = FrozenWeights()
+        weights.add([weight])
+        weight.data = weight.data.clone()
+        assert not any(weights.have_changed() for _ in range(5))
+        changed = torch.eye(64)
+        changed[3, 5] = 1.0
+        weight.data = changed if other == "values" else torch.eye(64).t()
+        assert weights.have_changed()
+
+    @pytest.mark.parametrize("how", ["swapped", "converted"])
+    def test_weights_can_be_swapped(self, answer, caplog, how):
+        """By `torch.utils.swap_tensors`, and by conversions that do: neither the compiler nor the tool holds on to the
+        job's tensors in a way that PyTorch refuses. Frozen code is given up then, with one warning."""
+        model = made().requires_grad_(False)
+        tuned = answer(FROZEN).apply(model)
+        tuned(X)
+        x = X
+        if how == "swapped":
+            torch.utils.swap_tensors(model.blocks[0].linear.weight, torch.nn.Parameter(torch.ones(8, 8), False))
+        else:
+            torch.__future__.set_swap_module_params_on_conversion(True)
+            try:
+                model.double()
+            finally:
+                torch.__future__.set_swap_module_params_on_conversion(False)
+            model.table, x = model.table.double(), X.double()
+        for _ in range(2):
+            assert torch.allclose(tuned(x), plain(model, x), atol=1e-5)
+        assert len(warned(caplog)) == 1
+        assert "weights changed" in warned(caplog)[0]
+
+    @pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
+    @pytest.mark.filterwarnings("ignore:Sparse")
+    def test_a_sparse_buffer(self, answer, layout):
+        """Inductor freezes none, as adjacencies of graph networks are: such graphs run as they are, with the weights of
+        now."""
+        dense = torch.eye(4)
+        sparse = dense.to_sparse() if layout == "coo" else getattr(dense, f"to_sparse_{layout}")()
+
+        class Graph(Stateless):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("adjacency", sparse, persistent=False)
+
+            def forward(self, x):
+                return super().forward(torch.sparse.mm(self.adjacency, x))
+
+        model = made(Graph)
+        tuned = answer(FROZEN).apply(model, on_mismatch="apply")
+        with torch.no_grad():
+            for _ in range(2):
+                assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+            model.adjacency.values().mul_(2) if layout != "coo" else model.adjacency._values().mul_(2)
+            in_place(model)
+            assert torch.allclose(tuned(X), plain(model), atol=1e-5)
+        assert autotune.stats(tuned).num_fallbacks == 0
+
+    def test_an_exported_program(self, answer, caplog):
+        """It has no modes, says that it is in training, and is frozen like any other model."""
+        model = torch.export.export(made().requires_grad_(False), (X,)).module()
+        assert model.training
+        tuned = answer(FROZEN, workload_of=model).apply(model)
+        with torch.no_grad():
+            assert torch.allclose(tuned(X), model(X), atol=1e-5)
+        assert not warned(caplog)
+        assert autotune.stats(tuned).num_compiles >= 1
+
     @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last, "strided"], ids=str)
     def test_weights_in_any_order_are_read_again(self, order):
         """In whatever order their elements lie."""

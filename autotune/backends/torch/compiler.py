@@ -68,6 +68,8 @@ class ConstantsSeen:
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         constants = dict(_attributes(graph))
+        if any(each.layout is not torch.strided for each in constants.values()):
+            return graph  # Inductor fails at a sparse constant (2.13): the graph runs as it was captured.
         self._tell(list(constants.values()))
         aliases = {id(each): _alias(each) for each in constants.values()}
         for name, each in constants.items():
@@ -91,7 +93,7 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
     holds (`torch.utils.swap_tensors`). What is made of other tensors stays itself."""
     if type(tensor) is torch.nn.Parameter:
         return torch.nn.Parameter(tensor.data, tensor.requires_grad)
-    return tensor.data if type(tensor) is torch.Tensor and tensor.layout is torch.strided else tensor
+    return tensor.data if type(tensor) is torch.Tensor else tensor
 
 
 def _under(entries: Sequence[Entry], callback: Callable[..., Any]) -> Callable[..., Any]:

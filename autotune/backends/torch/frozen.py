@@ -215,27 +215,12 @@ class FrozenStep:
                 )
 
 
-_INDICES = {
-    torch.sparse_csr: ("crow_indices", "col_indices"),
-    torch.sparse_bsr: ("crow_indices", "col_indices"),
-    torch.sparse_csc: ("ccol_indices", "row_indices"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices"),
-}
-
-
 def _holding(weight: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors with memory of their own: the weight itself, or those in it, as torchao's weights in 8 bits and
-    sparse ones have. The values of a sparse one count its writes (measured, 2.13)."""
-    if is_traceable_wrapper_subclass(weight):
-        names, _ = weight.__tensor_flatten__()
-        return [held for name in names for held in _holding(getattr(weight, name))]
-    if weight.layout in _INDICES:
-        return [*(getattr(weight, name)() for name in _INDICES[weight.layout]), weight.values()]
-    if weight.layout is torch.sparse_coo:
-        return [weight._indices(), weight._values()]
-    if weight.layout is not torch.strided:
-        raise InvalidConfigError(f"knob freezing: a weight of layout {weight.layout} cannot be watched")
-    return [weight]
+    """The tensors with memory of their own: the weight itself, or those in it, as torchao's weights in 8 bits have."""
+    if not is_traceable_wrapper_subclass(weight):
+        return [weight]
+    names, _ = weight.__tensor_flatten__()
+    return [held for name in names for held in _holding(getattr(weight, name))]
 
 
 def _holds_nan(tensor: torch.Tensor) -> bool:
