@@ -72,7 +72,8 @@ def _called_by(model: torch.nn.Module, **methods: Callable[..., Any]) -> torch.n
     """The model with other methods, whose calls are those of a module that is not compiled in place."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        return type(model)._call_impl(other, *args, **kwargs)
+        call: Callable[..., Any] = other._call_impl
+        return call(*args, **kwargs)
 
     other: torch.nn.Module = proxy_of(model, called, object.__new__, **methods)
     return other

@@ -93,7 +93,8 @@ class _Recorded:
     def watch(self, outputs: list[torch.Tensor]) -> None:
         for number, each in enumerate(outputs):
             if each.requires_grad and each.grad_fn is not None:
-                each.register_hook(partial(self._checked, number, partial(torch.zeros, each.shape, dtype=each.dtype)))
+                register: Callable[..., Any] = each.register_hook
+                register(partial(self._checked, number, partial(torch.zeros, each.shape, dtype=each.dtype)))
 
     def _checked(
         self, number: int, zeros: Callable[..., torch.Tensor], gradient: torch.Tensor | None

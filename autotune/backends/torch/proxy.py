@@ -22,10 +22,11 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 from torch.fx import _symbolic_trace
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as all_modules
 
 from autotune.backends.proxy_object import method_of, original, proxy_of
 
+_has_global_hooks: Callable[[], bool] = all_modules._has_any_global_hook
 _num_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
@@ -101,5 +102,5 @@ def _has_hooks(model: torch.nn.Module) -> bool:
         or model._forward_pre_hooks
         or model._backward_hooks
         or model._backward_pre_hooks
-        or _has_any_global_hook()
+        or _has_global_hooks()
     )
