@@ -13,7 +13,6 @@ are those of another draw.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,30 +25,20 @@ from autotune.backends.torch.containers import tensors_in
 from autotune.errors import UnsuitableCallError
 
 _FUNCTORCH = "torch._functorch.config"
-_AHEAD = "force_non_lazy_backward_lowering"
-"""The backward pass is compiled in the call, where a failure can still be answered untuned."""
-_DONATED = "collect_bw_donated_buffer_idxs"
-_ITS_MODULES = ("graph_compile", "jit_compile_runtime_wrappers")
-"""Of AOTAutograd, in which that function is, by release."""
+_SETTINGS = {"force_non_lazy_backward_lowering": True, "donated_buffer": False}
+"""The backward pass is compiled in the call, where a failure can still be answered untuned. No memory of what the forward
+pass saved is used for other things: a graph can be gone through twice (`retain_graph`), also after ordinary passes."""
 _is_batched: Callable[[Any], bool] = getattr(torch._C._functorch, "is_batchedtensor", lambda _: False)
 _is_legacy_batched: Callable[[Any], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
+_is_transformed: Callable[[], Any] = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
+_keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: False)
 _task_id: Callable[[], int] = torch._C._current_graph_task_id
 
 
 def backward_entries() -> list[Entry]:
-    """What is set while a model is compiled whose gradients a job may take. No memory of what the forward pass saved is
-    used for other things: a graph can be gone through twice (`retain_graph`), also after ordinary passes."""
+    """What is set while a model is compiled whose gradients a job may take."""
     config = importlib.import_module(_FUNCTORCH)
-    entries: list[Entry] = [(config, _AHEAD, True)] if hasattr(config, _AHEAD) else []
-    for name in _ITS_MODULES:
-        path = f"torch._functorch._aot_autograd.{name}"
-        if importlib.util.find_spec(path) and hasattr(module := importlib.import_module(path), _DONATED):
-            entries.append((module, _DONATED, _none_donated))
-    return entries
-
-
-def _none_donated(*_: Any, **__: Any) -> list[int]:
-    return []
+    return [(config, name, value) for name, value in _SETTINGS.items() if hasattr(config, name)]
 
 
 class DerivableStep:
@@ -69,6 +58,10 @@ class DerivableStep:
             raise UnsuitableCallError(
                 "gradients of gradients (create_graph) or batches of them (is_grads_batched) were taken through the "
                 "tuned model, and compiled code has none"
+            )
+        if _is_transformed() or not all(type(each) is torch.nn.Parameter for each in self.model.parameters()):
+            raise UnsuitableCallError(
+                "the call is under torch.func, or has other weights than the model's, as by functional_call"
             )
         result = self._step(*args, **kwargs)
         outputs = tensors_in((result,))
@@ -100,6 +93,8 @@ class _Recorded:
         self, number: int, zeros: Callable[..., torch.Tensor], gradient: torch.Tensor | None
     ) -> torch.Tensor | None:
         """What takes the place of an output's gradient; None: nothing does, or there is none."""
+        if _keeps_graph():
+            _allow_again(_downstream(torch._C._current_autograd_node()))
         if gradient is None or not (torch.is_grad_enabled() or _is_batched(gradient) or _is_legacy_batched(gradient)):
             return None
         self._step.is_over = True
@@ -161,6 +156,14 @@ class _Replaced:
             if (each := own[index]) is not None:
                 own[index] = each + gradient
         return tuple(own)
+
+
+def _allow_again(nodes: list[Any]) -> None:
+    """A graph that donates no memory says nothing of it, which PyTorch takes for some (2.13)."""
+    for node in nodes:
+        metadata = getattr(getattr(type(node), "_forward_cls", None), "metadata", None)
+        if getattr(metadata, "bw_donated_idxs", ()) is None:
+            metadata.bw_donated_idxs = []
 
 
 def _downstream(node: Any) -> list[Any]:
