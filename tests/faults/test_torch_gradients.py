@@ -284,6 +284,20 @@ class TestTrainingConfigs:
         assert len(warned(caplog)) == 1
         assert "BackendCompilerFailed" in warned(caplog)[0]
 
+    def test_calls_with_other_weights(self, applied, caplog):
+        """Under `torch.func`, or of `functional_call`, the model is not what could be called once more: untuned."""
+        model, reference, tuned = applied()
+        found = []
+        for each, call in ((model, tuned), (reference, reference)):
+            weights = {name: weight * 2 for name, weight in each.named_parameters()}
+            (first,) = torch.autograd.grad(
+                torch.func.functional_call(call, weights, (X,))["y"].square().sum(), each.a.weight, create_graph=True
+            )
+            found.append(torch.autograd.grad(first.square().sum(), each.b.weight)[0])
+        assert torch.allclose(*found, rtol=1e-3)
+        assert len(warned(caplog)) == 1
+        assert "functional_call" in warned(caplog)[0]
+
     def test_a_graph_that_is_dropped_goes(self, applied):
         """With what the call was given: nothing of it is kept for derivatives that nobody takes."""
         _, _, tuned = applied()

@@ -26,8 +26,8 @@ from autotune.errors import UnsuitableCallError
 
 _FUNCTORCH = "torch._functorch.config"
 _SETTINGS = {"force_non_lazy_backward_lowering": True, "donated_buffer": False}
-"""The backward pass is compiled in the call, where a failure can still be answered untuned. No memory of what the forward
-pass saved is used for other things: a graph can be gone through twice (`retain_graph`), also after ordinary passes."""
+"""The backward pass is compiled in the call, where a failure can still be answered untuned. Memory of what the forward
+pass saved is used for nothing else: a graph can be gone through twice (`retain_graph`), also after ordinary passes."""
 _is_batched: Callable[[Any], bool] = getattr(torch._C._functorch, "is_batchedtensor", lambda _: False)
 _is_legacy_batched: Callable[[Any], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
 _is_transformed: Callable[[], Any] = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
