@@ -161,7 +161,7 @@ class _Replaced:
 def _allow_again(nodes: list[Any]) -> None:
     """A graph that donates no memory says nothing of it, which PyTorch takes for some (2.13)."""
     for node in nodes:
-        metadata = getattr(getattr(type(node), "_forward_cls", None), "metadata", None)
+        metadata: Any = getattr(getattr(type(node), "_forward_cls", None), "metadata", None)
         if getattr(metadata, "bw_donated_idxs", ()) is None:
             metadata.bw_donated_idxs = []
 
