@@ -1,7 +1,7 @@
 """Hugging Face's Trainer with a tuned ViT, made from its configuration: nothing is downloaded.
 
 python examples/hf_trainer.py                                              # as it is: nothing is tuned yet
-python cli.py tune --model examples/hf_trainer.py:build --study trainer
+python cli.py tune --task train --model examples/hf_trainer.py:build --study trainer
 python cli.py export trainer -o best.yaml
 python examples/hf_trainer.py --tuned best.yaml
 """
@@ -9,6 +9,7 @@ python examples/hf_trainer.py --tuned best.yaml
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import torch
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
@@ -18,16 +19,28 @@ import autotune
 BATCH, IMAGE = 8, 16
 
 
-def build(seed: int = 0) -> tuple[ViTForImageClassification, dict[str, torch.Tensor]]:
-    """The model and its inputs as the Trainer will give them, for `tune --model`."""
+def loss(model: Any, **batch: torch.Tensor) -> torch.Tensor:
+    """As the model itself computes it."""
+    computed: torch.Tensor = model(**batch).loss
+    return computed
+
+
+def build(seed: int = 0) -> dict[str, Any]:
+    """The parts of a training step, with the inputs as the Trainer will give them, for `tune --task train`."""
     torch.manual_seed(seed)
     config = ViTConfig(
         image_size=IMAGE, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=64, num_labels=2,
     )  # fmt: skip
     inputs = torch.utils.data.default_collate([Stripes(BATCH)[number] for number in range(BATCH)])
-    # The Trainer adds this one to what the data set gives.
-    return ViTForImageClassification(config).eval(), {**inputs, "num_items_in_batch": torch.tensor(float(BATCH))}
+    model = ViTForImageClassification(config).eval()
+    return {
+        "model": model,
+        # The Trainer adds this one to what the data set gives.
+        "inputs": {**inputs, "num_items_in_batch": torch.tensor(float(BATCH))},
+        "loss": loss,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=2e-3),
+    }
 
 
 class Stripes(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -56,7 +69,7 @@ def main() -> None:
         output_dir=options.output, max_steps=40, learning_rate=2e-3, save_strategy="no", report_to="none",
         per_device_train_batch_size=BATCH, per_device_eval_batch_size=BATCH, disable_tqdm=True, seed=0,
     )  # fmt: skip
-    model = build()[0].to(arguments.device).train()
+    model = build()["model"].to(arguments.device).train()
     # What comes back is a ViTForImageClassification still: the Trainer finds its labels, and saves it as one.
     model = autotune.load(options.tuned).apply(model)
     # Whole batches alone: another shape would be compiled anew.

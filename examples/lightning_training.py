@@ -1,7 +1,7 @@
 """PyTorch Lightning with a tuned model.
 
 python examples/lightning_training.py                                              # as it is: nothing is tuned yet
-python cli.py tune --model examples/lightning_training.py:build --study lightning
+python cli.py tune --task train --model examples/lightning_training.py:build --study lightning
 python cli.py export lightning -o best.yaml
 python examples/lightning_training.py --tuned best.yaml
 """
@@ -9,6 +9,7 @@ python examples/lightning_training.py --tuned best.yaml
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import pytorch_lightning as lightning
 import torch
@@ -20,12 +21,23 @@ import autotune
 BATCH, SIZE = 32, 16
 
 
-def build(seed: int = 0) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """The network inside the LightningModule and its inputs, for `tune --model`."""
+def loss(network: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Of a batch."""
+    return nn.functional.cross_entropy(network(images), labels)
+
+
+def build(seed: int = 0) -> dict[str, Any]:
+    """The network inside the LightningModule and the parts of its training step, for `tune --task train`."""
     torch.manual_seed(seed)
     convolutions = nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.ReLU()
     network = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(8 * (SIZE // 2) ** 2, 2))
-    return network.eval(), (torch.randn(BATCH, 1, SIZE, SIZE),)
+    return {
+        "model": network.eval(),
+        "inputs": torch.randn(BATCH, 1, SIZE, SIZE),
+        "targets": torch.arange(BATCH) % 2,
+        "loss": loss,
+        "optimizer": torch.optim.AdamW(network.parameters(), lr=3e-3),
+    }
 
 
 class Classifier(lightning.LightningModule):
@@ -35,7 +47,7 @@ class Classifier(lightning.LightningModule):
         super().__init__()
         self.save_hyperparameters("tuned")
         self.tuned = tuned
-        self.network = build()[0].train()
+        self.network = build()["model"].train()
         self.losses: list[float] = []
 
     def on_fit_start(self) -> None:
@@ -44,10 +56,9 @@ class Classifier(lightning.LightningModule):
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         """The loss of a batch of images and labels."""
-        images, labels = batch
-        loss = nn.functional.cross_entropy(self.network(images), labels)
-        self.losses.append(loss.item())
-        return loss
+        value = loss(self.network, *batch)
+        self.losses.append(value.item())
+        return value
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One optimizer for all parameters."""

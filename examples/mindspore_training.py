@@ -1,7 +1,7 @@
 """MindSpore's Model.train with a tuned Cell.
 
 python examples/mindspore_training.py                                              # as it is: nothing is tuned yet
-python cli.py tune --framework mindspore --model examples/mindspore_training.py:build --study mindspore
+python cli.py tune --framework mindspore --task train --model examples/mindspore_training.py:build --study mindspore
 python cli.py export mindspore -o best.yaml
 python examples/mindspore_training.py --tuned best.yaml
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -19,12 +20,24 @@ import autotune
 BATCH, FEATURES = 64, 16
 
 
-def build(seed: int = 0) -> tuple[ms.nn.Cell, tuple[ms.Tensor, ...]]:
-    """The network and its inputs, as `tune --model` asks for them."""
+def loss(network: ms.nn.Cell, batch: ms.Tensor, labels: ms.Tensor) -> ms.Tensor:
+    """Of a batch."""
+    return ms.ops.cross_entropy(network(batch), labels)
+
+
+def build(seed: int = 0) -> dict[str, Any]:
+    """The parts of a training step, as `tune --task train` asks for them."""
     ms.set_seed(seed)
     layers = ms.nn.Dense(FEATURES, 128), ms.nn.GELU(), ms.nn.Dense(128, 128), ms.nn.GELU(), ms.nn.Dense(128, 2)
     network = ms.nn.SequentialCell(*layers).set_train(False)
-    return network, (ms.Tensor(np.random.default_rng(seed).normal(size=(BATCH, FEATURES)).astype(np.float32)),)
+    batch, labels = next(points(1))
+    return {
+        "model": network,
+        "inputs": ms.Tensor(batch),
+        "targets": ms.Tensor(labels),
+        "loss": loss,
+        "optimizer": ms.nn.AdamWeightDecay(network.trainable_params(), learning_rate=3e-3),
+    }
 
 
 def points(num_batches: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -54,7 +67,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="checkpoint.ckpt")
     options = parser.parse_args()
 
-    network = build()[0].set_train(True)
+    network = build()["model"].set_train(True)
     # Before the optimizer and the Model: a config may choose MindSpore's mode for the whole process.
     network = autotune.load(options.tuned).apply(network)
     optimizer = ms.nn.AdamWeightDecay(network.trainable_params(), learning_rate=3e-3)

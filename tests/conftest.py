@@ -28,6 +28,7 @@ from autotune.backends.fake import clock
 from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import describe
+from autotune.job import unused
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Samples
 from autotune.measure.objective import Objective
@@ -195,8 +196,9 @@ supervisor_process.subprocess = SimpleNamespace(  # type: ignore[assignment]
 
 
 def pytest_unconfigure() -> None:
-    """End the server that supervisors are forked from."""
+    """End the server that supervisors are forked from. Models that no test called need not be told of."""
     _FORKS.close()
+    unused._uncalled.clear()
 
 
 @pytest.fixture

@@ -57,6 +57,10 @@ class Training(Protocol):
         (`errors.finish_by`). Without that the job gets it, and its later steps are untuned.
         """
 
+    def calls_as_compiled(self, config: Config) -> bool:
+        """Whether a training step under `config` calls the very model that `Backend.compile` gives for it, so that the
+        gradients which a trial compared are those of that model's calls."""
+
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what restores it all."""
 

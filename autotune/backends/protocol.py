@@ -89,11 +89,16 @@ class Backend(Protocol):
     evaluation_call: str
     """What a user writes to turn a model's dropout off."""
 
+    call_without_gradients: str = ""
+    """What a user does so that a call records no gradients."""
+
     clock: Clock = time.perf_counter
     """What calls are timed with: seconds from any start. It is read after `synchronise`."""
 
     input_gradients: bool = False
     """Set before `compile`: calls are measured, and may be made, while gradients of their inputs are recorded."""
+    already_compiled: str | None = None
+    """What is compiled already of what `as_model` was given, in a sentence for the user."""
 
     training: Training | None = None
     shapes: ShapeStrategies | None = None
@@ -132,7 +137,8 @@ class Backend(Protocol):
         return False
 
     def as_model(self, given: Any) -> Any:
-        """What is compiled for what a user gives as the model: a backend may wrap a plain function."""
+        """What is compiled for what a user gives as the model: a backend may wrap a plain function, and takes a model
+        that is compiled already as it is uncompiled."""
         return given
 
     def check_model(self, model: Any) -> str | None:
@@ -184,6 +190,11 @@ class Backend(Protocol):
     def inference(self) -> AbstractContextManager[Any]:
         """Where a trial of the `infer` task calls the model: no gradients recorded."""
         return nullcontext()
+
+    def records_gradients(self, model: Any, *values: Any) -> bool:
+        """Whether a call made now is recorded so that gradients can be taken: of the model's parameters, or of a tensor
+        in `values`. Quick: it is asked at each call of a job. `model` None: of `values` alone."""
+        return False
 
     def synchronise(self) -> None:
         """Return when the device has finished all work handed to it so far."""

@@ -1,8 +1,9 @@
 """A second object for a job's model: it is the model in all but its calls.
 
 It is of a subclass of the model's class and shares its `__dict__`. Jobs do more with a class than call its objects:
-they make others of it, change the class of an object, derive from it. None of that may lead to the compiled code of
-this one model, so the subclass is for one object. Any other object of it gets the author's class at its first use.
+they make others of it, change the class of an object, derive from it, patch it. None of that may lead to the compiled
+code of this one model, so the subclass is for one object. Any other object of it gets the author's class at its first
+use, and what is set in the subclass is set in the author's class.
 """
 
 from __future__ import annotations
@@ -23,11 +24,19 @@ class _Unannounced:
         """Nothing."""
 
 
-def proxy_of(model: Any, call: Callable[..., Any], empty: Callable[[type], Any], **methods: Any) -> Any:
+def proxy_of(
+    model: Any,
+    call: Callable[..., Any],
+    empty: Callable[[type], Any],
+    *,
+    is_read: Callable[[], bool] = lambda: False,
+    **methods: Any,
+) -> Any:
     """An object that is `model` in all but its calls, which go to `call`.
 
     Copied or pickled it becomes the model itself, uncompiled. `empty` makes an object of a class without what its
-    author and the framework do for a new one; `methods` are further ones of the proxy.
+    author and the framework do for a new one; `methods` are further ones of the proxy. `is_read`: a compiler reads the
+    code that uses the proxy now, and is told of its own class, in which it finds the same methods as Python does.
     """
     own = type(model)
 
@@ -57,7 +66,7 @@ def proxy_of(model: Any, call: Callable[..., Any], empty: Callable[[type], Any],
         nonlocal own
         own = type(model)
         with suppress(TypeError):
-            kind.__bases__ = (_Unannounced, own)
+            type.__setattr__(kind, "__bases__", (_Unannounced, own))
 
     def subclassed(cls: Any, /, **kwargs: Any) -> None:
         cls.__bases__ = tuple(type(model) if each is kind else each for each in cls.__bases__)
@@ -67,7 +76,7 @@ def proxy_of(model: Any, call: Callable[..., Any], empty: Callable[[type], Any],
         "__call__": called,
         "__init__": lambda self, *args, **kwargs: without_call(self).__init__(*args, **kwargs),
         "__init_subclass__": classmethod(subclassed),
-        "__class__": property(lambda _: type(model), set_class),
+        "__class__": property(lambda _: kind if is_read() else type(model), set_class),
         "__reduce_ex__": reduce,
         "__copy__": lambda self: copy.copy(without_call(self)),
         "__deepcopy__": lambda self, memo: copy.deepcopy(without_call(self), memo),
@@ -77,17 +86,37 @@ def proxy_of(model: Any, call: Callable[..., Any], empty: Callable[[type], Any],
         **methods,
     }
     # Past the metaclass's and the class's own ways of making classes and objects: only the calls are to differ.
-    kind: Any = type.__new__(type(own), own.__name__, (_Unannounced, own), body)
-    kind.__qualname__ = own.__qualname__
+    kind: Any = type.__new__(_patching(model, lambda cls: cls is kind), own.__name__, (_Unannounced, own), body)
+    type.__setattr__(kind, "__qualname__", own.__qualname__)
     other = empty(kind)
     object.__setattr__(other, "__dict__", vars(model))
     return other
+
+
+def _patching(model: Any, is_proxys: Callable[[type], bool]) -> Any:
+    """The class of a proxy's class, by which what is set there is set in the class of the model."""
+    made_by = type(type(model))
+
+    def set_in_class(cls: Any, name: str, value: Any) -> None:
+        setattr(type(model), name, value) if is_proxys(cls) else super(patching, cls).__setattr__(name, value)
+
+    def delete_in_class(cls: Any, name: str) -> None:
+        delattr(type(model), name) if is_proxys(cls) else super(patching, cls).__delattr__(name)
+
+    body = {"__setattr__": set_in_class, "__delattr__": delete_in_class, "__module__": made_by.__module__}
+    patching: Any = type.__new__(type(made_by), made_by.__name__, (made_by,), body)
+    return patching
 
 
 def original(model: Any) -> Any:
     """The model that a proxy was made of; the very same object for any other."""
     found = getattr(type(model), _ORIGINAL, None)
     return model if found is None else found(model)
+
+
+def method_of(kind: type, name: str) -> Any:
+    """What a class or its bases have under this name, past whatever hands it out; None if nothing."""
+    return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
 
 
 def _itself(model: Any) -> Any:

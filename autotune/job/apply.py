@@ -28,7 +28,9 @@ from autotune.job.fallback import Fallback, MismatchError, put_back
 from autotune.job.guard import Guard, GuardTerms
 from autotune.job.mismatch import differences, inputs_differ, retune_command
 from autotune.job.output_check import OutputCheck
+from autotune.job.recorded_calls import RecordedCalls
 from autotune.job.stats import CallTimes, StatsRecorder, register, weakly
+from autotune.job.unused import expect_calls
 from autotune.measure.accuracy import default_tolerance
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import structure_sha256
@@ -105,7 +107,7 @@ class Application:
                 raise
             self._note_refusal(error)
             given, release = self._untouched()
-        for each in (self._model, given):
+        for each in (self._given, self._model, given):
             register(each, self._recorder)
         return given, release
 
@@ -122,6 +124,8 @@ class Application:
         backend = self._backend = load_backend(tuned.framework)
         self._given = backend.proxies.original(self._given)
         self._model = backend.as_model(self._given)
+        if backend.already_compiled is not None:
+            self._recorder.note("mismatch", backend.already_compiled)
         problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
         if problem is not None:
             raise MismatchError(f"this config was tuned for {tuned.tuned_for}; it was to be applied to {problem}")
@@ -149,11 +153,27 @@ class Application:
         functions = given_functions(tuned.config, tuned.variants, self._policy.variants)
         adaptive = self._adaptive_model(tuned, backend, functions, fallback, terms)
         if adaptive is not None:
-            return self._stand_in(backend, tuned, self._model, adaptive, fallback.release)
+            calls = self._without_gradients(backend, adaptive, fallback)
+            return self._stand_in(backend, tuned, self._model, calls, fallback.release)
+        backend.input_gradients = tuned.workload.signature.records_gradients
         step = self._step(backend, tuned.config, functions, self._changes)
         call = step if self._recipe else backend.proxies.direct(step)
-        guard = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
+        guard: Callable[..., Any] = Guard(backend, call, fallback, terms, self._recorder, warm_start=start)
+        if not self._has_right_gradients(backend, tuned, step):
+            guard = self._without_gradients(backend, guard, fallback)
         return self._stand_in(backend, tuned, step, guard, fallback.release)
+
+    def _without_gradients(self, backend: Backend, call: Callable[..., Any], fallback: Fallback) -> RecordedCalls:
+        return RecordedCalls(backend, self._model, call, fallback, self._recorder)
+
+    def _has_right_gradients(self, backend: Backend, tuned: TunedConfig, step: Any) -> bool:
+        """Those of the untuned model, or those that trials compared; or they were recorded in each call of a trial, since
+        the model differentiates within itself."""
+        if self._recipe is not None or step is self._model or tuned.workload.signature.records_gradients:
+            return True
+        parts = ConfigParts.of(tuned.config)
+        is_compared = tuned.workload.task == "train" and not parts.variants and tuned.shapes is None
+        return is_compared and require(backend.training, "task train").calls_as_compiled(parts.settings)
 
     def _require_allowed(self, tuned: TunedConfig, backend: Backend) -> None:
         """Raises MismatchError for what only the job, and no file, can decide."""
@@ -184,15 +204,22 @@ class Application:
         self._recorder.diagnose = weakly(
             partial(_diagnosis, backend, ConfigParts.of(tuned.config).settings), self._model
         )
+        if self._recipe is None:
+            self._recorder.note_first_call = expect_calls(self._loaded.path)
         holding = UndoLog()
         monitored = self._monitored(call)
-        given = monitored if self._recipe else backend.proxies.proxy(self._model, step, monitored, holding)
+        given = monitored if self._recipe else backend.proxies.proxy(self._held(backend), step, monitored, holding)
 
         def release() -> None:
             holding.undo()
             end()
 
         return given, release
+
+    def _held(self, backend: Backend) -> Any:
+        """What the job's object is a stand-in for: what it gave, whose names its checkpoints have, or a function's
+        model."""
+        return self._given if backend.check_model(self._given) is None else self._model
 
     def _adaptive_model(
         self, tuned: TunedConfig, backend: Backend, variants: list[Apply], fallback: Fallback, terms: GuardTerms
@@ -301,7 +328,7 @@ class Application:
             return self._given, lambda: None
         holding = UndoLog()
         call = self._monitored(self._backend.proxies.direct(self._model))
-        return self._backend.proxies.proxy(self._model, self._model, call, holding), holding.undo
+        return self._backend.proxies.proxy(self._held(self._backend), self._model, call, holding), holding.undo
 
     def _untouched_step(self) -> Callable[..., Any]:
         framework = framework_of(self._model)

@@ -106,6 +106,7 @@ class Guard:
 
     def _first(self, args: _Args, kwargs: _Kwargs) -> Any:
         """Calls up to the first that the config is for."""
+        self._recorder.note_first_call()
         misfit = self._misfit(args, kwargs)
         if misfit is not None and not self._terms.apply_to_misfits:
             return self._untuned_until_one_fits(misfit, args, kwargs)

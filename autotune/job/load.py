@@ -45,7 +45,8 @@ class Loaded(LoadedFile):
         `model` is a `torch.nn.Module`, a plain function for PyTorch, or a `mindspore.nn.Cell`, on its device and in the
         mode (eval or train) in which it will be called. What comes back is of its class and has its parameters, or is
         called like the function; compilation happens at the first call. Its weights stay the job's: calls that the
-        tuned code would answer wrongly, because the weights changed or gradients are recorded, are made untuned.
+        tuned code would answer wrongly, because the weights changed, are made untuned. So are calls that record
+        gradients, unless the config was tuned with `--task train` and compiles the model alone.
 
         `on_mismatch`: what to do where release, device, driver, model or the first call's inputs are not those of the
         measurement, or the file cannot be read. `retune-hint`: stay untuned, with a warning that says how to tune here;

@@ -76,6 +76,7 @@ class StatsRecorder:
     """Asks the framework's own books; None where nothing was compiled. Neither this nor `adaptive` may refer to the
     model: a recorder lives for as long as the model does, by which it is found."""
     memory_bytes: Callable[[], int | None] = lambda: None
+    note_first_call: Callable[[], None] = lambda: None
     calls: CallTimes | None = None
     adaptive: Callable[[], AdaptiveStats] | None = None
     events: list[Event] = field(default_factory=list)

@@ -47,7 +47,7 @@ class Small(torch.nn.Module):
 def answer(tmp_path):
     """An export for `Small` with inputs of 2 by 4, measured on this machine: `answer(config)` is it, loaded."""
 
-    def answer(config=CAPTURED, **changes):
+    def answer(config=CAPTURED, task="infer", **changes):
         content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
         content.update(framework="torch", verdict="faster", config=config, untuned={"execution": "eager"})
         here = environment.describe(device="cpu", variables={}).model_dump(mode="json")
@@ -56,6 +56,7 @@ def answer(tmp_path):
             structure_sha256=structure_sha256(TorchBackend().parameters(Small())),
             inputs=[{"shape": [2, 4], "dtype": "float32"}],
         )
+        content["workload"]["task"] = task
         content["evidence"]["best"]["latency_s"] = {"p50": 10.0, "p90": 10.0, "p99": 10.0}
         (tmp_path / "best.yaml").write_text(yaml.safe_dump(content | changes))
         return autotune.load(tmp_path / "best.yaml")
@@ -72,8 +73,9 @@ def empty_books():
 
 @pytest.fixture
 def model():
+    """For inference: no gradients of it are recorded."""
     torch.manual_seed(0)
-    return Small().eval()
+    return Small().eval().requires_grad_(False)
 
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -125,17 +127,25 @@ def test_inside_another_module(answer, model):
     assert model.layer.weight.dtype is torch.float64
 
 
-def test_training_through_it(answer, model):
-    """Gradients reach the model's parameters; an optimizer made before or after `apply` steps them."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tuned = answer().apply(model.train())
-    before = model.layer.weight.detach().clone()
+@pytest.mark.parametrize("task", ["train", "infer"])
+def test_training_through_it(answer, model, caplog, task):
+    """Gradients reach the model's parameters; an optimizer made before or after `apply` steps them. They go through the
+    compiled code only where a study of training steps has compared them."""
+    model.train().requires_grad_()
+    reference = copy.deepcopy(model)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, reference)]
+    tuned = answer({**CAPTURED, "scope": "model"} if task == "train" else CAPTURED, task=task).apply(model)
     for _ in range(3):
-        optimizer.zero_grad()
-        tuned(X).sum().backward()
-        optimizer.step()
-    assert not torch.equal(model.layer.weight, before)
-    assert torch.equal(tuned.layer.weight, model.layer.weight)
+        for optimizer, each in zip(optimizers, (tuned, reference), strict=True):
+            optimizer.zero_grad()
+            each(X).pow(2).sum().backward()
+            optimizer.step()
+    for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+    assert (autotune.stats(tuned).num_compiles > 0) == (task == "train")
+    said = [each for each in caplog.messages if "records gradients" in each]
+    assert len(said) == (task == "infer")
+    assert all("torch.no_grad()" in each and "--task train" in each for each in said)
 
 
 @pytest.fixture

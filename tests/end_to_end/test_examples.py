@@ -72,7 +72,8 @@ def example(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
-TRAINING = [example(name) for name in NEEDS if name not in ("serving", "deadlines", "quantized")]
+TRAINED = [name for name in NEEDS if name not in ("serving", "deadlines", "quantized")]
+TRAINING = [example(name) for name in TRAINED]
 SERVING = [example("serving")]
 
 
@@ -81,7 +82,7 @@ def write_tuned(name: str, path: Path, **arguments: Any) -> Path:
     framework = NEEDS[name][0]
     backend = load_backend(framework)
     backend.prepare("cpu", 0)
-    task = "train" if name == "torch_training" else "infer"
+    task = "train" if name in TRAINED else "infer"
     workload = make_workload(f"{EXAMPLES / name}.py:build", arguments, framework, "cpu", 0, task=task)
     subject = build_subject(workload, backend)
     start = time.perf_counter()
@@ -89,7 +90,11 @@ def write_tuned(name: str, path: Path, **arguments: Any) -> Path:
     first_call_s = time.perf_counter() - start
     here = environment.describe(device=backend.device_name(), variables={}).model_dump()
     content = yaml.safe_load((REPOSITORY / "tests" / "best.yaml").read_text())
-    content.update(framework=framework, config=CONFIGS[framework], untuned=UNTUNED[framework])
+    content.update(
+        framework=framework,
+        config=CONFIGS[framework] | ({"scope": "model"} if task == "train" else {}),
+        untuned=UNTUNED[framework],
+    )
     content["environment"] = {**here, "framework_version": framework_version(framework)}
     content["workload"].update(task=task, model=workload.model, signature=subject.signature.model_dump(mode="json"))
     content["evidence"]["best"]["latency_s"] = dict.fromkeys(("p50", "p90", "p99"), first_call_s)
@@ -233,7 +238,9 @@ def built(name: str) -> tuple[Any, Any]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     parts = module.build()
-    return (parts["model"], (parts["inputs"],)) if isinstance(parts, dict) else parts
+    if not isinstance(parts, dict):
+        return parts
+    return parts["model"], parts["inputs"] if isinstance(parts["inputs"], dict) else (parts["inputs"],)
 
 
 def accuracy(scores: Any, labels: Any) -> float:

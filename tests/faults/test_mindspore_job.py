@@ -230,6 +230,18 @@ def class_changed():
 case(class_changed)
 
 
+class Held(Net):
+    pass
+
+
+def class_of_the_tuned_changed():
+    net, tuned = applied(Held().set_train(False))
+    before = error(net, tuned)
+    type(tuned).construct = doubled_construct
+    return [before, error(net, tuned), float(Held.construct is not doubled_construct)]
+case(class_of_the_tuned_changed)
+
+
 def construct_changed():
     net, tuned = applied()
     before = error(net, tuned)
@@ -650,7 +662,7 @@ def test_what_attributes_hold_at_any_depth_is_seen(found, change):
     assert found[change]["lines"] == []
 
 
-@pytest.mark.parametrize("change", ["class_changed", "construct_changed"])
+@pytest.mark.parametrize("change", ["class_changed", "class_of_the_tuned_changed", "construct_changed"])
 def test_a_construct_that_is_replaced_is_called(found, change):
     """In a class, as libraries patch models, or in one Cell."""
     assert max(found[change]["said"]) < 1e-5
@@ -702,12 +714,14 @@ def test_another_cell_under_another_config(found):
 
 
 def test_gradients_are_the_models(found):
-    """Of weights and inputs, through the calls and of the Cell itself; where there are none, one warning."""
+    """Of weights and inputs, through the calls and of the Cell itself: such calls are untuned, with one warning."""
     *errors, some = found["gradients"]["said"]
     assert max(errors) < 1e-4
     assert some
-    warnings = found["gradients"]["lines"]
-    assert ["gradients" in each for each in warnings] == ([True] if found["way"] == "graph" else [])
+    (warning,) = found["gradients"]["lines"]
+    assert "records gradients" in warning
+    assert "ms.value_and_grad" in warning
+    assert "--task train" in warning
 
 
 def test_inside_other_cells(found):

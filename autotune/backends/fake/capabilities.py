@@ -72,6 +72,9 @@ class FakeTraining:
 
         return step
 
+    def calls_as_compiled(self, config: Config) -> bool:
+        return True
+
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         return partial(self.set_weights, optimizer, self.weights(optimizer))
 

@@ -30,6 +30,7 @@ from autotune.backends.mindspore.capabilities import (
     MindSporeTraining,
     compiled_cell,
 )
+from autotune.backends.mindspore.compiled_cell import records_gradients
 from autotune.backends.mindspore.counters import diagnose
 from autotune.backends.mindspore.effects import effects_of
 from autotune.backends.mindspore.fingerprint import program
@@ -79,6 +80,7 @@ class MindSporeBackend(Backend):
     _has_waited = False
     """In this process, for operators that were queued."""
     evaluation_call = "model.set_train(False)"
+    call_without_gradients = "call it outside of ms.grad and ms.value_and_grad"
     training = MindSporeTraining()
     shapes = MindSporeShapes()
     regions = MindSporeRegions()
@@ -136,6 +138,10 @@ class MindSporeBackend(Backend):
     def inference(self) -> AbstractContextManager[Any]:
         """Nothing to do: MindSpore records gradients only inside `ms.grad` and its relatives."""
         return nullcontext()
+
+    def records_gradients(self, model: Any, *values: Any) -> bool:
+        """MindSpore tells not of what."""
+        return model is not None and records_gradients()
 
     def synchronise(self) -> None:
         """The first time the queued operators are waited for by other means. `synchronize` looks the device up before

@@ -45,6 +45,9 @@ class MindSporeTraining:
     ) -> Callable[..., Any]:
         return training.training_step(model, loss, optimizer, config, changes)
 
+    def calls_as_compiled(self, config: Config) -> bool:
+        return config.get("execution") == "jit" and config.get("scope") == "model" and Region.of(config).is_whole
+
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         return training.snapshot(model, optimizer)
 

@@ -100,8 +100,6 @@ class CompiledCell:
 
     def _follow(self) -> str | None:
         """Make `_current` what the Cell is now; or say why this call is left untuned."""
-        if self._arguments.whole_graph and records_gradients():
-            return "gradients are recorded, and execution=graph gives none: such calls stay untuned"
         if not self._current.seen.holds():
             seen = Snapshot(self._model)
             known = next((each for each in self._states if each.seen.means(seen)), None)

@@ -26,6 +26,7 @@ from autotune.backends.torch.attention import kernels_in_order, order_of, requir
 from autotune.backends.torch.compiled_step import CompiledStep
 from autotune.backends.torch.compiler import Attempts, Compile, ConstantsSeen, Entry, compiler, setting_name
 from autotune.backends.torch.cuda_graphs import ClonedOutputs
+from autotune.backends.torch.derivatives import DerivableStep, backward_entries
 from autotune.backends.torch.frozen import FrozenStep, FrozenWeights
 from autotune.backends.torch.knobs import Settings, compile_arguments, settings_of
 from autotune.backends.torch.options import require_option
@@ -55,11 +56,12 @@ def apply(model: torch.nn.Module, config: Config, changes: UndoLog, *, input_gra
     """
     settings = settings_of(config)
     regions.check(model, settings.region)
-    setup = prepare(model, settings, changes, input_gradients=input_gradients)
-    step: Any = with_precision(model, settings)
-    if setup.compile is not None:
-        step = regions.compile_region(model, step, settings.region, setup.compile)
-    return setup.wrap(step)
+    setup = prepare(model, settings, changes, input_gradients=input_gradients, derivable=True)
+    plain: Any = with_precision(model, settings)
+    if setup.compile is None:
+        return setup.wrap(plain)
+    step = regions.compile_region(model, plain, settings.region, setup.compile)
+    return setup.wrap(step if step is plain else DerivableStep(plain, step))
 
 
 @dataclass(frozen=True)
@@ -80,18 +82,25 @@ def prepare(
     one_shape: bool = False,
     input_gradients: bool = False,
     attempts: Attempts | None = None,
+    derivable: bool = False,
 ) -> ModelSetup:
     """Set what holds for the process, and make ready what compiles. Raises like `apply`, before anything is changed.
 
     `one_shape`: each function that is compiled sees a single shape, and is kept apart from all others. `attempts`: what
     does not compile runs as it is written; the backward is compiled along, so that it is known before anything runs.
+    `derivable`: what is compiled gets a `DerivableStep` around it.
     """
     _refuse_frozen_parts(model, settings)
     arguments = _arguments(settings)
     if arguments is not None and one_shape:
         arguments |= _of_one_shape(arguments)
     weights = FrozenWeights() if settings.freezes else None
-    compile_ = None if arguments is None else _compiler(model, settings, arguments, weights, attempts)
+    compile_ = None
+    if arguments is not None:
+        entries = _entries(model, settings)
+        if derivable or attempts is not None:
+            entries += backward_entries(twice=derivable)
+        compile_ = _compiler(settings, arguments, entries, weights, attempts)
     _set_in_process(settings, changes)
 
     def wrap(step: Any) -> Any:
@@ -105,29 +114,22 @@ def prepare(
 
 
 def _compiler(
-    model: torch.nn.Module,
     settings: Settings,
     arguments: dict[str, Any],
+    entries: list[Entry],
     weights: FrozenWeights | None,
     attempts: Attempts | None,
 ) -> Compile:
-    entries = _entries(model, settings) + ([] if attempts is None else _with_backward())
     if weights is not None:
         # Imports the compiler, which the first compile pays.
         from autotune.backends.torch.frozen_cache import cache_entries
         from autotune.backends.torch.frozen_graph import WITHOUT_ADDRESSES, FrozenGraphPass
 
-        entries += [*WITHOUT_ADDRESSES, *cache_entries()]
+        entries = [*entries, *WITHOUT_ADDRESSES, *cache_entries()]
         options = {**mode_options(settings.mode), **settings.options, _PASS: FrozenGraphPass()}
         arguments = {name: value for name, value in arguments.items() if name not in ("mode", "options")}
         arguments["backend"] = ConstantsSeen(options, weights.add)
     return compiler(arguments, entries, attempts)
-
-
-def _with_backward() -> list[Entry]:
-    """The backward is compiled with the forward, where this release can, and not when it is first called."""
-    functorch, name = importlib.import_module(_FUNCTORCH), "force_non_lazy_backward_lowering"
-    return [(functorch, name, True)] if hasattr(functorch, name) else []
 
 
 def captures_graphs(model: torch.nn.Module, settings: Settings) -> bool:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from autotune.backends.capabilities import Versions
 from autotune.backends.protocol import Backend, DeviceReport, python_random_state
 from autotune.backends.torch import counters, device_memory, npu
+from autotune.backends.torch.already_compiled import uncompiled
 from autotune.backends.torch.apply import apply, capture_despite, captures_graphs, device_of
 from autotune.backends.torch.calls_file import TorchCallsFile, watch_calls
 from autotune.backends.torch.capabilities import (
@@ -36,6 +37,7 @@ from autotune.backends.torch.capabilities import (
 from autotune.backends.torch.cuda_graphs import copied
 from autotune.backends.torch.fingerprint import program
 from autotune.backends.torch.function_model import FunctionModel, is_function
+from autotune.backends.torch.gradients import are_recorded
 from autotune.backends.torch.hints import hint
 from autotune.backends.torch.instruments import (
     CudaInstruments,
@@ -71,6 +73,7 @@ class TorchBackend(Backend):
     """Convolution and attention models are steady from the second call on, tiny ones take some more: the warm-up
     goes on until the samples are steady anyway."""
     evaluation_call = "model.eval()"
+    call_without_gradients = "call it under torch.no_grad() or torch.inference_mode()"
 
     training = TorchTraining()
     shapes = TorchShapes()
@@ -134,7 +137,8 @@ class TorchBackend(Backend):
         return lock(taken)
 
     def as_model(self, given: Any) -> Any:
-        return FunctionModel(given) if is_function(given) else given
+        model, self.already_compiled = uncompiled(given)
+        return FunctionModel(model) if is_function(model) else model
 
     def check_model(self, model: Any) -> str | None:
         if isinstance(model, torch.nn.Module):
@@ -167,6 +171,9 @@ class TorchBackend(Backend):
 
     def inference(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
+
+    def records_gradients(self, model: Any, *values: Any) -> bool:
+        return are_recorded(model, *values)
 
     def synchronise(self) -> None:
         # On a CPU a call returns with its result; torch.cuda.synchronize() there would be an error.
@@ -282,7 +289,8 @@ class TorchBackend(Backend):
     def diagnose(self, model: Any, config: Config) -> Diagnosis:
         settings = settings_of(config)
         if not settings.compiles_anything:
-            return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0)
+            note = self.already_compiled
+            return Diagnosis(compiled=False, num_graphs=0, graph_breaks=(), recompiles=(), cache_hits=0, note=note)
         said = counters.diagnosis()
         if self._device.type != "cpu" and (uncaptured := counters.uncaptured_note()):
             said = said.model_copy(update={"note": "; ".join(filter(None, [said.note, uncaptured]))})

@@ -46,6 +46,11 @@ class TorchTraining:
     ) -> Callable[..., Any]:
         return training.training_step(model, loss, optimizer, config, changes)
 
+    def calls_as_compiled(self, config: Config) -> bool:
+        """A step is under autocast as a whole, its loss too."""
+        settings = settings_of(config)
+        return settings.scope == "model" and settings.autocast is None and settings.region == Region()
+
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         return training.snapshot(model, optimizer)
 

@@ -2,9 +2,9 @@
 
 Dynamo guards a model's parameters, attributes and modules, attributes and properties of their classes too, but not
 methods of classes: one that is replaced (as libraries do that patch models) would not be called. Hooks for all modules
-are not guarded either. AOTAutograd has no second derivatives, which fail in the job's own line; and a checkpoint ends
-the second run of its forward pass by an exception, which looks like a failure of the compiled code (PyTorch 2.13). A
-release that does not tell of a checkpoint's hooks (2.6) compiles such calls, and the exception is let through.
+are not guarded either. No trial has compared gradients of inputs; and a checkpoint ends the second run of its forward
+pass by an exception, which looks like a failure of the compiled code (PyTorch 2.13). A release that does not tell of a
+checkpoint's hooks (2.6) compiles such calls, and the exception is let through.
 """
 
 from __future__ import annotations

@@ -101,18 +101,33 @@ class ConstantsSeen:
         self._tell = tell
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        self._tell(list(_attributes(graph)))
+        constants = dict(_attributes(graph))
+        if any(each.layout is not torch.strided for each in constants.values()):
+            return graph  # Inductor fails at a sparse constant (2.13): the graph runs as it was captured.
+        self._tell(list(constants.values()))
+        aliases = {id(each): _alias(each) for each in constants.values()}
+        for name, each in constants.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(graph.get_submodule(owner), attribute, aliases[id(each)])
         compiled: Callable[..., Any] = torch._inductor.compile(graph, inputs, options=self._options)
         return compiled
 
 
-def _attributes(graph: torch.fx.GraphModule) -> Iterator[torch.Tensor]:
+def _attributes(graph: torch.fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors that dynamo took into the graph: parameters, buffers, and plain attributes of modules."""
     for node in graph.graph.nodes:
         if node.op == "get_attr":
             value = functools.reduce(getattr, str(node.target).split("."), graph)
             if isinstance(value, torch.Tensor):
-                yield value
+                yield str(node.target), value
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory: what is compiled holds on to its constants, and a job cannot swap a tensor that something else
+    holds (`torch.utils.swap_tensors`). What is made of other tensors stays itself."""
+    if type(tensor) is torch.nn.Parameter:
+        return torch.nn.Parameter(tensor.data, tensor.requires_grad)
+    return tensor.data if type(tensor) is torch.Tensor else tensor
 
 
 def _under(entries: Sequence[Entry], callback: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,9 @@
 What is compared at each call, for each constant: PyTorch's own count of writes (`load_state_dict`, optimizers,
 `copy_` and all in-place operators), the address (`.to()`, `.data = ...`), and two elements, which tell of writes that
 nobody counts (`.data`, NumPy, fused optimizers). Steps of an optimizer are reported by PyTorch. In case all of that
-misses one, a small part of the weights is read again at each call, another part each time.
+misses one, a part of the weights is read again at each call, another part each time, so that all are within 1,000.
+Weights of the same values at another address are the same: a model that is given to another process moves to shared
+memory.
 
 The types of what the model is given are looked at as well: frozen code calls oneDNN's fused operators, some of which
 take types that the model refuses (measured, 2.13).
@@ -26,12 +28,16 @@ import torch
 from torch.autograd import forward_ad
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.weak import WeakIdRef
 
 from autotune.backends.torch.containers import tensors_in
 from autotune.errors import InvalidConfigError, UnsuitableCallError
 
+_NUM_CALLS = 1000
+"""In which all weights are read again. A thousandth of 1 GiB takes some 0.15 ms to read; a call that uses all of it
+takes 50 ms and more (one core)."""
 _PART_BYTES = 8192
-"""Of the weights, read again at each call: some 5 microseconds."""
+"""Of the weights, read again at each call at least: some 2 microseconds."""
 _WORDS: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
 _writes = attrgetter("_version")
 _value = attrgetter("value")
@@ -39,27 +45,33 @@ _address = torch.Tensor.data_ptr
 
 
 @dataclass(frozen=True)
-class _Constants:
-    """What the weights were when they were compiled in, in lists, so that they compare at once."""
+class _Constant:
+    """What a tensor with memory of its own was when it was compiled in."""
 
-    owners: list[torch.Tensor]
-    """The weights. All else is of the tensors that hold their data, which a quantised weight has several of."""
-    tensors: list[torch.Tensor]
-    writes: list[int]
-    addresses: list[int]
+    tensor: torch.Tensor
+    writes: int
+    address: int
+    order: object
+    """How its elements lie in memory."""
     words: list[Any]
     values: list[int]
     parts: list[tuple[Any, int]]
-    memory: list[torch.Tensor]
-    """Keeps what is read mapped, should a thread give a weight other memory meanwhile."""
+    memory: torch.Tensor
+    """Keeps what is read mapped, should a thread give a weight other memory meanwhile. A view of the tensor would keep
+    the job from swapping it."""
 
-    def differ(self) -> bool:
-        """The order matters: memory is read where it still is."""
-        return (
-            [*map(_writes, self.tensors)] != self.writes
-            or [*map(_address, self.tensors)] != self.addresses
-            or [*map(_value, self.words)] != self.values
-        )
+    @classmethod
+    def of(cls, tensor: torch.Tensor, part_bytes: int) -> _Constant:
+        writes, words = _count_of_writes(tensor), _sampled(tensor)
+        order = (tensor.dtype, tensor.shape, tensor.stride())
+        parts = list(_parts(tensor, part_bytes))
+        return cls(tensor, writes, tensor.data_ptr(), order, words, [*map(_value, words)], parts, memory=tensor.data)
+
+    def moved(self) -> _Constant | None:
+        """The same where the tensor lies now; None if it has other values there."""
+        now = _Constant.of(self.tensor, max((len(part) for part, _ in self.parts), default=_PART_BYTES))
+        same = now.order == self.order and [crc for _, crc in now.parts] == [crc for _, crc in self.parts]
+        return now if same else None
 
 
 class FrozenWeights:
@@ -67,50 +79,80 @@ class FrozenWeights:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._constants = _Constants([], [], [], [], [], [], [], [])
-        self._next_part: Iterator[tuple[Any, int]] = iter(())
+        self._owners: list[torch.Tensor] = []
+        """The weights. All else is of the tensors that hold their data, which a quantised weight has several of."""
+        self._constants: list[_Constant] = []
         self._is_stepped = False
+        self.are_new = False
+        """Some were added since `settle`."""
+        self._remember([])
 
     def add(self, tensors: Iterable[torch.Tensor]) -> None:
         """These become constants now. Raises InvalidConfigError for tensors that cannot be watched."""
         with self._lock:
-            known = {id(each) for each in self._constants.owners}
+            known = {id(each) for each in self._owners}
             owners = [each for each in tensors if id(each) not in known]
             new = [held for each in owners for held in _holding(each)]
-            if any(each.is_floating_point() and bool(each.isnan().any()) for each in new):
+            if any(map(_holds_nan, new)):
                 raise InvalidConfigError("knob freezing: a weight holds NaN, which frozen code may turn into a number")
-            then = self._constants
-            words = [word for each in new for word in _sampled(each)]
-            parts = [part for each in new for part in _parts(each)]
-            self._constants = _Constants(
-                then.owners + owners,
-                then.tensors + new,
-                then.writes + [_count_of_writes(each) for each in new],
-                then.addresses + [each.data_ptr() for each in new],
-                then.words + words,
-                then.values + [word.value for word in words],
-                then.parts + parts,
-                then.memory + [each.detach() for each in new],
-            )
-            self._next_part = itertools.cycle(self._constants.parts)
+            part_bytes = max(_PART_BYTES, sum(each.numel() * each.element_size() for each in new) // _NUM_CALLS)
+            self._remember([*self._constants, *(_Constant.of(each, part_bytes) for each in new)])
+            self._owners += owners
+            self.are_new = True
         _watch_optimizers(self)
+
+    def _remember(self, constants: list[_Constant]) -> None:
+        """In lists, so that they compare at once."""
+        self._constants = constants
+        self._tensors = [each.tensor for each in constants]
+        self._writes = [each.writes for each in constants]
+        self._addresses = [each.address for each in constants]
+        self._words = [word for each in constants for word in each.words]
+        self._values = [value for each in constants for value in each.values]
+        parts = [part for each in constants for part in each.parts]
+        self._next_parts, self._num_parts = itertools.cycle(parts), -(-len(parts) // _NUM_CALLS)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        return self._constants.owners
+        return self._owners
+
+    @property
+    def require_gradients(self) -> bool:
+        return any(each.requires_grad for each in self._owners)
+
+    def settle(self) -> None:
+        """After what compiles them: nothing but these lists is to keep the job from doing with its weights what it
+        likes, such as swapping them."""
+        with self._lock:
+            self.are_new = False
+            for each in self._owners:
+                _drop_weak_references(each)
 
     def note_step(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has just changed its parameters."""
         trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        if any(id(each) in trained for each in self._constants.owners):
+        if any(id(each) in trained for each in self._owners):
             self._is_stepped = True
 
     def have_changed(self) -> bool:
-        """Whether any constant is no longer what was compiled in."""
-        if self._is_stepped or self._constants.differ():
+        """Whether any constant is no longer what was compiled in. The order matters: memory is read where it still
+        is."""
+        if self._is_stepped or [*map(_writes, self._tensors)] != self._writes:
             return True
-        part = next(self._next_part, None)
-        return part is not None and zlib.crc32(part[0]) != part[1]
+        if [*map(_address, self._tensors)] != self._addresses and not self._have_only_moved():
+            return True
+        if [*map(_value, self._words)] != self._values:
+            return True
+        return any(zlib.crc32(part) != crc for part, crc in itertools.islice(self._next_parts, self._num_parts))
+
+    def _have_only_moved(self) -> bool:
+        with self._lock:
+            now = [each if each.tensor.data_ptr() == each.address else each.moved() for each in self._constants]
+            same = [each for each in now if each is not None]
+            if len(same) < len(now):
+                return False
+            self._remember(same)
+            return True
 
 
 class FrozenStep:
@@ -121,13 +163,15 @@ class FrozenStep:
 
     def __init__(self, model: torch.nn.Module, step: Callable[..., Any], weights: FrozenWeights) -> None:
         self._model = model
+        self._has_modes = "train" not in vars(model)
+        """A program that torch.export made has none, and says that it is in training."""
         self._step = step
         self._weights = weights
         self._dtypes: set[torch.dtype] | None = None
         """Of the first call's inputs."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._model.training:
+        if self._model.training and self._has_modes:
             raise UnsuitableCallError("the model is in training mode, and its weights are constants of the tuned code")
         if self._weights.have_changed():
             raise UnsuitableCallError(
@@ -136,20 +180,29 @@ class FrozenStep:
                 lasting=True,
             )
         records = torch.is_grad_enabled()
-        if records and self._wants_gradients():
-            raise UnsuitableCallError(
-                "the call records gradients, and the weights are constants of the tuned code",
-                tip="call the model under torch.no_grad() or torch.inference_mode()",
-            )
+        if records:
+            self._refuse_gradients()
         if forward_ad._current_level >= 0:
             raise UnsuitableCallError("the call is under forward-mode differentiation, which frozen code does not do")
         inputs = tensors_in((*args, *kwargs.values()))
         self._require_known_types(inputs)
         with torch.no_grad() if records else nullcontext():
             result = self._step(*args, **kwargs)
+        if self._weights.are_new:
+            self._weights.settle()
+            if records:
+                self._refuse_gradients()
         if self._dtypes is None:
             self._dtypes = {each.dtype for each in inputs}
         return result
+
+    def _refuse_gradients(self) -> None:
+        """A job's own look is at the parameters of its model. Weights that a plain function uses are none of them."""
+        if self._weights.require_gradients:
+            raise UnsuitableCallError(
+                "the call records gradients, and the weights are constants of the tuned code",
+                tip="call the model under torch.no_grad() or torch.inference_mode()",
+            )
 
     def _require_known_types(self, inputs: list[torch.Tensor]) -> None:
         if self._dtypes is None:
@@ -161,10 +214,6 @@ class FrozenStep:
                     "types that the model refuses"
                 )
 
-    def _wants_gradients(self) -> bool:
-        # The weights of a plain function are no parameters of its model.
-        return any(each.requires_grad for each in itertools.chain(self._model.parameters(), self._weights.tensors))
-
 
 def _holding(weight: torch.Tensor) -> list[torch.Tensor]:
     """The tensors with memory of their own: the weight itself, or those in it, as torchao's weights in 8 bits have."""
@@ -172,6 +221,24 @@ def _holding(weight: torch.Tensor) -> list[torch.Tensor]:
         return [weight]
     names, _ = weight.__tensor_flatten__()
     return [held for name in names for held in _holding(getattr(weight, name))]
+
+
+def _holds_nan(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and bool(tensor.isnan().any())
+
+
+def _drop_weak_references(weight: torch.Tensor) -> None:
+    """Those of PyTorch's compiler: its memory of which fake tensor stands for the weight, and a finalizer that is to
+    tell that the weight is gone, which it is not for as long as its frozen code. `torch.utils.swap_tensors`, and
+    conversions that swap, refuse a tensor that has any (2.13)."""
+    for reference in weakref.getweakrefs(weight):
+        callback: Any = reference.__callback__
+        if isinstance(callback, weakref.finalize):
+            _, function, *_ = callback.peek() or (None, None)
+            if getattr(getattr(function, "func", None), "__module__", "").startswith("torch."):
+                callback.detach()
+        elif isinstance(reference, WeakIdRef) and callback is not None:
+            callback(reference)
 
 
 def _count_of_writes(tensor: torch.Tensor) -> int:
@@ -195,15 +262,15 @@ def _sampled(tensor: torch.Tensor) -> list[Any]:
     return [word.from_address(tensor.data_ptr() + offset) for offset in offsets]
 
 
-def _parts(tensor: torch.Tensor) -> Iterator[tuple[Any, int]]:
+def _parts(tensor: torch.Tensor, part_bytes: int) -> Iterator[tuple[Any, int]]:
     """The tensor's bytes in small parts, each with its checksum, from the first element to the last in memory."""
     if tensor.numel() == 0:
         return
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     num_bytes = (last + 1) * tensor.element_size()
     whole = memoryview((ctypes.c_char * num_bytes).from_address(tensor.data_ptr()))
-    for start in range(0, num_bytes, _PART_BYTES):
-        part = whole[start : start + _PART_BYTES]
+    for start in range(0, num_bytes, part_bytes):
+        part = whole[start : start + part_bytes]
         yield part, zlib.crc32(part)
 
 

@@ -30,8 +30,23 @@ class FunctionModel(torch.nn.Module):
         used = {name: module[name] for name in names if name in module}
         return {name: each for name, each in used.items() if not (inspect.isroutine(each) or inspect.isclass(each))}
 
+    def around(self) -> list[Any]:
+        """What the function takes from outside of its arguments: globals, variables of enclosing functions, and the
+        attributes of the object whose method it is."""
+        function = inspect.unwrap(self.function)
+        owner = getattr(function, "__self__", None)
+        enclosed = [content for each in getattr(function, "__closure__", None) or () for content in _contents(each)]
+        return [*self.surroundings().values(), *enclosed, *getattr(owner, "__dict__", {}).values()]
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+def _contents(cell: Any) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # The variable is not set yet.
+        return []
 
 
 def is_function(value: Any) -> bool:

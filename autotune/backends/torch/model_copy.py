@@ -174,11 +174,6 @@ class _Replaced:
                 tip="apply the config again once the weights are final",
                 lasting=True,
             )
-        if torch.is_grad_enabled() and any(each.tensor.requires_grad for each in self._weights):
-            raise UnsuitableCallError(
-                "the call records gradients, and a variant of the config replaced some of the model's weights",
-                tip="call the model under torch.no_grad() or torch.inference_mode()",
-            )
 
 
 class ModelCopy:

@@ -99,6 +99,7 @@ class AdaptiveModel:
             return self._ledger.stats()
 
     def _without_version(self, key: Hashable, args: _Args, kwargs: _Kwargs) -> Any:
+        self._recorder.note_first_call()
         if self._fallback.is_over:
             return self._fallback.untuned(*args, **kwargs)
         with self._fallback.lock:
