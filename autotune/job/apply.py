@@ -167,8 +167,8 @@ class Application:
         return RecordedCalls(backend, self._model, call, fallback, self._recorder)
 
     def _has_right_gradients(self, backend: Backend, tuned: TunedConfig, step: Any) -> bool:
-        """Those of the untuned model, or those that trials compared; or they were recorded in each call of a trial, since
-        the model differentiates within itself."""
+        """Those of the untuned model, or those that trials compared; or gradients were recorded in each call of a
+        trial, since the model differentiates within itself."""
         if self._recipe is not None or step is self._model or tuned.workload.signature.records_gradients:
             return True
         parts = ConfigParts.of(tuned.config)

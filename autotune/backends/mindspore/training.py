@@ -16,10 +16,10 @@ from mindspore.communication import GlobalComm, get_group_size
 from numpy.typing import NDArray
 
 from autotune.backends.mindspore.apply import prepare
+from autotune.backends.mindspore.call_values import call_key
 from autotune.backends.mindspore.compiled_cell import (
     CompiledCell,
     Compiling,
-    call_key,
     jitted,
     note_compiled,
     whole_graph,

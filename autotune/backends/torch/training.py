@@ -191,7 +191,10 @@ def _require_number(value: object) -> None:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return
     what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
-    error = InputError(f"the loss gave {what} and not one number", tip="let it return a tensor: its mean or its sum")
+    error = InputError(
+        f"the loss gave {what} and not one number",
+        tip=f"{TRAINING_STEP}: let the loss return a tensor of one number, its mean or its sum",
+    )
     let_through(error)
     raise error
 

@@ -137,9 +137,10 @@ class Inference:
         return [], [after if isinstance(after, str) else str(before)]
 
     def _state(self) -> CallState | str:
-        """Of the model and its inputs; a sentence where it cannot be looked into."""
+        """Of the model and the author's inputs; a sentence where it cannot be looked into."""
         roots: dict[str, Any] = {"model": self._subject.model}
-        for number, inputs in enumerate(self._subject.inputs[:-1], start=1):
+        authors = [each for each in self._subject.inputs[:-1] if each is not self._subject.derived]
+        for number, inputs in enumerate(authors, start=1):
             roots |= {f"{name} of input {number}": leaf for name, leaf in inputs.named_leaves()}
         try:
             return CallState(self._backend, roots)
