@@ -11,7 +11,7 @@ import re
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from types import FunctionType, MethodType, SimpleNamespace
@@ -53,13 +53,14 @@ class CallState:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def changed_since(self, before: CallState) -> list[Part]:
-        """What is other than it was: tensors, numbers and texts, each with what it is now.
+    def changed_since(self, before: CallState, apart_from: Sequence[Any] = ()) -> list[Part]:
+        """What is other than it was: tensors, numbers and texts, each with what it is now. `apart_from` are left out.
 
         A container that has grown, and an object that is another one, show in what they hold. A number with a fraction
         has no value here, since it may be a time: that it changed is what can be compared.
         """
-        names = dict.fromkeys([*self._marks, *before._marks])
+        left_out = set(map(id, apart_from))
+        names = [name for name in {**self._marks, **before._marks} if id(self._values.get(name)) not in left_out]
         changed = [name for name in names if not _is_same(self._mark(name), before._mark(name))]
         found = [(name, part_of(self._backend, name, self._values.get(name, _GONE))) for name in changed]
         gone = Part("", "gone", np.asarray(""), is_tensor=False)

@@ -64,6 +64,9 @@ class Training(Protocol):
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         """Copy the weights, the model's buffers and what the optimizer holds so far. Returns what restores it all."""
 
+    def trained(self, optimizer: Any) -> Sequence[Any]:
+        """What the optimizer trains: the tensors themselves."""
+
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         """Copies of what the optimizer trains, in its order."""
 

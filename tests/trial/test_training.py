@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from autotune.files import read_yaml
 from autotune.job.load import Loaded
 from autotune.measure.accuracy import load_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.measure.parts import Part
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
 from autotune.space.schema import Preset
@@ -30,7 +32,7 @@ from autotune.trial.request import Limits
 from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.subject import build_subject
-from autotune.trial.worker.training import NUM_STEPS, StepGate, Training
+from autotune.trial.worker.training import NUM_STEPS, StepGate, Steps, Training
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Device, Workload
 from tests.conftest import REPOSITORY
@@ -159,28 +161,29 @@ def test_a_function_for_training_serves_inference_too(tmp_path, make_request):
 LOSSES = np.array([4.0, 3.0, 2.0, 1.0, 4.0])
 GRADIENTS = [np.array([1.0, -2.0]), np.array([1e-9, -1e-9])]
 WAYS = np.array([1e-3, 1e-3])
-RIGHT = [[LOSSES], GRADIENTS, GRADIENTS, [WAYS]]
+RIGHT = Steps(LOSSES, GRADIENTS, GRADIENTS, WAYS, left=[])
 
 
-def changed(place: int, index: int, by: float) -> list[list[np.ndarray]]:
-    """`RIGHT` with one array changed in its first entry but for the losses, where `index` says which."""
-    seen = [[each.copy() for each in part] for part in RIGHT]
-    array = seen[place][0 if place in {0, 3} else index]
-    array[index if place in {0, 3} else 0] += by
-    return seen
+def changed(part: str, index: int, by: float) -> Steps:
+    """`RIGHT` with one number changed: of losses and ways the one at `index`, of a gradient the first."""
+    array = np.copy(getattr(RIGHT, part) if part in ("losses", "ways") else getattr(RIGHT, part)[index])
+    array[index if part in ("losses", "ways") else 0] += by
+    if part in ("losses", "ways"):
+        return replace(RIGHT, **{part: array})
+    return replace(RIGHT, **{part: [array if place == index else each for place, each in enumerate(GRADIENTS)]})
 
 
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (changed(0, 0, 0.01), "the loss of step 1 of 4 is 4.01 instead of 4"),
-        (changed(0, 2, 0.1), "the loss of step 3 of 4"),
-        (changed(0, NUM_STEPS, 0.01), "the loss of the first step, repeated"),
-        (changed(1, 0, 0.01), "gradient 1 of 2 in the first step: relative error 0.005"),
-        (changed(2, 1, 0.1), "gradient 2 of 2 in the first step, repeated"),
-        (changed(1, 0, float("nan")), "gradient 1 of 2 in the first step: relative error inf"),
-        (changed(3, 1, -1e-3), "weight 2 of 2 moved by 0 in 4 steps instead of 0.001"),
-        (changed(3, 0, 1e-3), "weight 1 of 2 moved by 0.002"),
+        (changed("losses", 0, 0.01), "the loss of step 1 of 4 is 4.01 instead of 4"),
+        (changed("losses", 2, 0.1), "the loss of step 3 of 4"),
+        (changed("losses", NUM_STEPS, 0.01), "the loss of the first step, repeated"),
+        (changed("gradients", 0, 0.01), "gradient 1 of 2 in the first step: relative error 0.005"),
+        (changed("again", 1, 0.1), "gradient 2 of 2 in the first step, repeated"),
+        (changed("gradients", 0, float("nan")), "gradient 1 of 2 in the first step: relative error inf"),
+        (changed("ways", 1, -1e-3), "weight 2 of 2 moved by 0 in 4 steps instead of 0.001"),
+        (changed("ways", 0, 1e-3), "weight 1 of 2 moved by 0.002"),
     ],
 )
 def test_a_wrong_step_names_where(seen, words):
@@ -193,9 +196,9 @@ def test_a_wrong_step_names_where(seen, words):
 @pytest.mark.parametrize(
     "seen",
     [
-        changed(0, 2, 0.03),  # Later losses may differ by more,
-        changed(1, 1, 3e-9),  # a gradient that is zero but for rounding has no size of its own,
-        changed(3, 0, 2e-4),  # and under Adam an entry without a gradient moves either way.
+        changed("losses", 2, 0.03),  # Later losses may differ by more,
+        changed("gradients", 1, 3e-9),  # a gradient that is zero but for rounding has no size of its own,
+        changed("ways", 0, 2e-4),  # and under Adam an entry without a gradient moves either way.
     ],
     ids=["a later loss", "no gradient but rounding", "another way"],
 )
@@ -205,28 +208,27 @@ def test_what_rounding_does_to_a_step_is_right(seen):
     assert (loss_error, gradient_error) == (0, pytest.approx(0, abs=1e-6))
 
 
-FAR = [[LOSSES], [np.array([1.0, -2.0, *[0.0] * 98])] * 2, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, [WAYS]]
+FAR = Steps(LOSSES, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, WAYS, left=[])
 """Two gradients of 100 entries, for what happens to one entry."""
 
 
-def moved(by: float) -> list[list[np.ndarray]]:
+def moved(by: float) -> Steps:
     """`FAR` with an entry of the second gradient that is `by` away, in the first step and the repeated one."""
-    gradient = FAR[1][1].copy()
+    gradient = FAR.gradients[1].copy()
     gradient[50] += by
-    return [FAR[0], [FAR[1][0], gradient], [FAR[1][0], gradient], FAR[3]]
+    both = [FAR.gradients[0], gradient]
+    return replace(FAR, gradients=both, again=both)
 
 
-@pytest.mark.parametrize("place", [1, 2])
+@pytest.mark.parametrize("place", ["gradients", "again"])
 @pytest.mark.parametrize("missing", ["untuned", "tuned"])
 def test_no_gradient_is_not_a_gradient_of_zeros(place, missing):
     """An optimizer passes a weight without a gradient by, and decays one whose gradient is zero."""
-    without = [[each.copy() for each in part] for part in RIGHT]
-    for each in (1, 2):
-        without[each][1] = NO_GRADIENT
-    zeros = [*without]
-    zeros[place] = [GRADIENTS[0], np.zeros(2)]
+    lacking = [GRADIENTS[0], NO_GRADIENT]
+    without = replace(RIGHT, gradients=lacking, again=lacking)
+    zeros = replace(without, **{place: [GRADIENTS[0], np.zeros(2)]})
     pair = (without, zeros) if missing == "untuned" else (zeros, without)
-    if (missing, place) != ("tuned", 2):  # Of the untuned step the first gradients are the reference.
+    if (missing, place) != ("tuned", "again"):  # Of the untuned step the first gradients are the reference.
         with pytest.raises(WrongResultError, match=r"gradient 2 of 2 in the first step.*: one of the steps gives"):
             StepGate("m").errors(*pair, 1e-3)
     assert StepGate("m").errors(without, without, 1e-3) == (0, 0)
@@ -236,7 +238,7 @@ class TestBranchesThatRoundingDecides:
     """The reference has how far each gradient moves when the weights are nudged: `spread`, by root mean square."""
 
     def errors(self, by: float, spread: list[float]) -> tuple[float, ...]:
-        return StepGate("m").errors([*FAR, [np.array(spread)]], moved(by), 1e-3)
+        return StepGate("m").errors(replace(FAR, spread=np.array(spread)), moved(by), 1e-3)
 
     def test_a_gradient_as_far_away_as_nudged_ones_is_right(self):
         """Its root mean square is recorded: 0.1 of an entry over that of 1 and -2."""
@@ -267,16 +269,38 @@ class TestBranchesThatRoundingDecides:
 @pytest.mark.parametrize(
     ("seen", "kind", "words"),
     [
-        (changed(0, 1, float("inf")), WrongResultError, "gives losses of 4, inf, 2, 1"),
-        ([[LOSSES], GRADIENTS, GRADIENTS, [WAYS * 0]], AutotuneError, "changes no weight"),
-        (changed(0, NUM_STEPS, 1.0), AutotuneError, "another result when it is repeated"),
-        (changed(2, 0, 1.0), AutotuneError, "another result when it is repeated"),
+        (changed("losses", 1, float("inf")), WrongResultError, "gives losses of 4, inf, 2, 1"),
+        (replace(RIGHT, ways=WAYS * 0), AutotuneError, "changes no weight"),
+        (changed("losses", NUM_STEPS, 1.0), AutotuneError, "another result when it is repeated"),
+        (changed("again", 0, 1.0), AutotuneError, "another result when it is repeated"),
     ],
 )
 def test_an_untuned_step_that_nothing_can_be_compared_with_is_refused(seen, kind, words):
     """A loss that is no number, weights that stay, or a step that cannot be repeated: no reference is made of it."""
     with pytest.raises(kind, match=words):
         StepGate("m").refuse_unusable(seen, 1e-3)
+
+
+def test_what_a_step_leaves_behind_is_compared():
+    """Statistics that do not move, or a counter that moves where none should, are wrong results."""
+    statistics = Part("model.norm.running_mean", "float32", np.ones(3))
+    counter = Part("model.count", "int", np.asarray(1), is_tensor=False)
+    gate, with_statistics = StepGate("m"), replace(RIGHT, left=[statistics])
+    assert gate.errors(with_statistics, with_statistics, 1e-3) == (0, 0)
+    with pytest.raises(WrongResultError, match=r"the untuned model changes model\.norm\.running_mean"):
+        gate.errors(with_statistics, RIGHT, 1e-3)
+    with pytest.raises(WrongResultError, match=r"the config changes model\.count"):
+        gate.errors(with_statistics, replace(RIGHT, left=[statistics, counter]), 1e-3)
+
+
+def test_the_reference_of_steps_survives_the_file():
+    """With names of what is left, and with or without a spread."""
+    left = [Part("model.count", "int", np.asarray(1), is_tensor=False)]
+    for seen in (replace(RIGHT, left=left), replace(RIGHT, left=left, spread=np.array([0.1, 0.2]))):
+        found = StepGate("m").unpacked(StepGate("m").packed(seen))
+        assert StepGate("m").errors(found, seen, 1e-3) == (0, 0)
+        assert [(each.name, each.array.item()) for each in found.left] == [("model.count", 1)]
+        assert found.allowed.tolist() == seen.allowed.tolist()
 
 
 # The whole way, in processes.
@@ -555,9 +579,9 @@ def test_a_relu_that_flips_is_no_wrong_result(tmp_path):
     loss_error, gradient_error = StepGate("resnet18").errors(reference, other, 1e-3)
     assert loss_error < 1e-5
     assert gradient_error < 0.1
-    assert reference[4][0].max() > 1e-3
+    assert reference.spread.max() > 1e-3
     with pytest.raises(WrongResultError, match="gradient"):
-        StepGate("resnet18").errors(reference, [other[0], [-each for each in other[1]], *other[2:]], 1e-3)
+        StepGate("resnet18").errors(reference, replace(other, gradients=[-each for each in other.gradients]), 1e-3)
 
 
 @pytest.mark.torch

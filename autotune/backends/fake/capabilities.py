@@ -78,6 +78,9 @@ class FakeTraining:
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         return partial(self.set_weights, optimizer, self.weights(optimizer))
 
+    def trained(self, optimizer: Any) -> list[Any]:
+        return list(optimizer.weights)
+
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [each.copy() for each in optimizer.weights]
 

@@ -51,6 +51,9 @@ class MindSporeTraining:
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         return training.snapshot(model, optimizer)
 
+    def trained(self, optimizer: Any) -> list[Any]:
+        return list(optimizer.parameters)
+
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [array_of(each).copy() for each in optimizer.parameters]
 

@@ -54,6 +54,9 @@ class TorchTraining:
     def snapshot(self, model: Any, optimizer: Any) -> Callable[[], None]:
         return training.snapshot(model, optimizer)
 
+    def trained(self, optimizer: Any) -> list[Any]:
+        return training.trained_parameters(optimizer)
+
     def weights(self, optimizer: Any) -> list[NDArray[Any]]:
         return [array_of(each).copy() for each in training.trained_parameters(optimizer)]
 

@@ -12,15 +12,14 @@ from functools import partial
 from typing import Any
 
 from autotune.apply.compile_model import compile_under, declared_functions
-from autotune.backends.call_state import CallState
 from autotune.backends.outputs import Observed, observed
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
-from autotune.errors import quoted
 from autotune.measure.agreement import Array, spread_of
 from autotune.measure.parts import Part
 from autotune.trial.worker.accuracy_check import Gate, OutputGate, Seen, is_outside
+from autotune.trial.worker.left_behind import Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
@@ -40,7 +39,8 @@ class Inference:
         self._subject = subject
         self._backend = backend
         self.gate: Gate = OutputGate(workload.model, partial(why_unrepeatable, subject, backend), subject.authors)
-        self._before = self._state()
+        self._surroundings = Surroundings(subject, backend)
+        self._before = self._surroundings.now()
 
     @property
     def not_varied(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Inference:
                 calls += found
             else:
                 calls.append(self._observed(each.call(step), each))
-        left, not_compared = self._changed_since(self._before)
+        left, not_compared = self._surroundings.changed_since(self._before)
         names = {part.name for part in disturbed}
         left = [part.without_value() if part.name in names else part for part in left]
         return Seen(calls, left, not_compared, has_forms=not self._subject.is_wide)
@@ -83,7 +83,7 @@ class Inference:
     ) -> tuple[list[Observed], list[Part]]:
         """What the model gives for inputs that were made up. If it does not take them, nothing, and what the call left
         behind; from now on the subject is without them."""
-        before = self._state()
+        before = self._surroundings.now()
         try:
             call = self._observed(inputs.call(step), inputs)
         except Exception:
@@ -93,7 +93,7 @@ class Inference:
                 return [call], []
             print("the further input, made of the example, gives NaN", file=sys.stderr)
         self._subject = self._subject.without_derived()
-        return [], self._changed_since(before)[0]
+        return [], self._surroundings.changed_since(before)[0]
 
     def require_sound(self, step: Callable[..., Any]) -> None:
         """An output does not depend on the calls before."""
@@ -128,24 +128,6 @@ class Inference:
         storages = ((self._backend.storage(leaf), name) for name, leaf in of_inputs)
         views = {storage: name for storage, name in storages if storage is not None}
         return observed(self._backend, returned, views=views, reads=True)
-
-    def _changed_since(self, before: CallState | str) -> tuple[list[Part], list[str]]:
-        """What the calls have changed, and why that is not known."""
-        after = self._state()
-        if isinstance(before, CallState) and isinstance(after, CallState):
-            return after.changed_since(before), []
-        return [], [after if isinstance(after, str) else str(before)]
-
-    def _state(self) -> CallState | str:
-        """Of the model and the author's inputs; a sentence where it cannot be looked into."""
-        roots: dict[str, Any] = {"model": self._subject.model}
-        authors = [each for each in self._subject.inputs[:-1] if each is not self._subject.derived]
-        for number, inputs in enumerate(authors, start=1):
-            roots |= {f"{name} of input {number}": leaf for name, leaf in inputs.named_leaves()}
-        try:
-            return CallState(self._backend, roots)
-        except Exception as error:
-            return f"the state of the model and its inputs ({quoted(error)})"
 
 
 def _same_part(part: Part, calls: list[Observed]) -> Iterator[Array]:

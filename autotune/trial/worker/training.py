@@ -8,7 +8,8 @@ What the untuned step gave for the same is the reference:
 * the gradients of the first step and of the repeated one, and which weights have none: an optimizer passes those by,
   and weight decay moves the ones whose gradient is zero. Not those of later steps: Adam's first steps go by the sign
   of a gradient, so rounding decides where an entry that is zero but for it moves, and later gradients differ by that;
-* how far each weight moved in all, for the same reason by its norm alone.
+* how far each weight moved in all, for the same reason by its norm alone;
+* what the first step left behind beside the weights: statistics of batch norm, counters, inputs written to.
 
 Where rounding decides a branch, such as a ReLU of an activation next to zero, right gradients differ by far more than
 the tolerance. How far the untuned step's own gradients move when its weights are nudged is part of the reference, and
@@ -19,6 +20,7 @@ docs/training.md has the figures that the tolerances rest on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -35,7 +37,9 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError
 from autotune.measure.agreement import Array, why_incomparable
+from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError
+from autotune.trial.worker.left_behind import Surroundings
 from autotune.trial.worker.subject import Subject, describe_dropouts
 from autotune.workload.workload import Workload
 
@@ -58,6 +62,31 @@ _MOST_SPREAD = 0.25
 """Whatever the spread, a gradient that is further away is wrong."""
 
 
+@dataclass(frozen=True)
+class Steps:
+    """What the steps of one run gave and left behind."""
+
+    losses: Array
+    """Of the steps in turn, and of the first one repeated."""
+    gradients: list[Array]
+    """Of the first step."""
+    again: list[Array]
+    """Of the first step, repeated."""
+    ways: Array
+    """Root mean square of what each weight moved by in all."""
+    left: list[Part]
+    """What the first step left behind beside the weights."""
+    not_compared: tuple[str, ...] = ()
+    """Why that is not known, in words."""
+    spread: Array | None = None
+    """In a reference: how far each gradient of the first step moves when the weights are nudged."""
+
+    @property
+    def allowed(self) -> Array:
+        """The spread, zero for each gradient where there is none."""
+        return np.zeros(len(self.gradients)) if self.spread is None else self.spread
+
+
 class Training:
     """See `TrialTask`. Keeps a copy of the weights from its making until `observe`."""
 
@@ -67,6 +96,8 @@ class Training:
         self._recipe = subject.recipe
         self._backend = backend
         self._training = require(backend.training, "--task train")
+        self._surroundings = Surroundings(subject, backend, self._training.trained(self._recipe.optimizer))
+        self._before = self._surroundings.now()
         self._start = self._training.weights(self._recipe.optimizer)
         self._rewind: Callable[[], None] | None = self._training.snapshot(subject.model, self._recipe.optimizer)
         self._gate = StepGate(workload.model)
@@ -86,12 +117,10 @@ class Training:
             self._subject.model, self._recipe.loss, self._recipe.optimizer, settings, changes
         )
 
-    def observe(
-        self, step: Callable[..., Any], first: Any, *, reference_tolerance: float | None = None
-    ) -> list[list[Any]]:
-        """Losses; gradients of the first step; those of the first step again; how far each weight moved; for the
-        reference, how far each gradient moves when the weights are nudged."""
+    def observe(self, step: Callable[..., Any], first: Any, *, reference_tolerance: float | None = None) -> Steps:
+        """What `NUM_STEPS` steps come to, of which `first` was the loss of the first, and that one again."""
         assert self._rewind is not None
+        left, not_compared = self._surroundings.changed_since(self._before)
         example, *others = self._subject.inputs[:-1]
         losses = [self._loss(first)]
         gradients = self._training.gradients(self._recipe.optimizer)
@@ -103,11 +132,11 @@ class Training:
         losses.append(self._loss(example.call(step)))
         again = self._training.gradients(self._recipe.optimizer)
         self._gate.cause = self._why_unrepeatable(random_state)
-        seen = [[np.array(losses)], gradients, again, [ways]]
+        spread = None
         if reference_tolerance is not None:
-            seen.append([self._spread(step, gradients, _NUDGE * reference_tolerance)])
+            spread = self._spread(step, gradients, _NUDGE * reference_tolerance)
         self._rewind, self._start = None, []
-        return seen
+        return Steps(np.array(losses), gradients, again, ways, left, tuple(not_compared), spread)
 
     def require_sound(self, step: Callable[..., Any]) -> None:
         """Raises WrongResultError where the loss is no number any more after the steps that were timed."""
@@ -119,7 +148,7 @@ class Training:
                 float("nan"),
             )
 
-    def completed(self, reference: list[list[Any]], step: Callable[..., Any], tolerance: float) -> None:
+    def completed(self, reference: Steps, step: Callable[..., Any], tolerance: float) -> None:
         """The spread of the gradients is in it."""
 
     def _loss(self, returned: Any) -> float:
@@ -164,21 +193,21 @@ class StepGate:
         self.cause: str | None = None
         """Why the step may not be repeatable, as far as it is known."""
 
-    def refuse_unusable(self, seen: list[list[Any]], tolerance: float) -> None:
+    def refuse_unusable(self, seen: Steps, tolerance: float) -> None:
         """An untuned step with a loss that is no number, or that gives another result from the same weights."""
-        losses, gradients, again, ways, spread = _unpacked(seen)
+        losses = seen.losses
         if not np.isfinite(losses).all():
             raise WrongResultError(
                 f"the untuned training step itself gives losses of {_shown(losses)} in its first {NUM_STEPS} steps; "
                 "is the learning rate too large?",
                 float("nan"),
             )
-        if not ways.any():
+        if not seen.ways.any():
             raise AutotuneError(
                 f"{self._model}: the untuned training step changes no weight",
                 tip="is the optimizer made with the parameters of this very model?",
             )
-        compared = zip(_compared(gradients, again), spread, strict=True)
+        compared = zip(_compared(seen.gradients, seen.again), seen.allowed, strict=True)
         beyond = [each.error for each, most in compared if each.error_within(tolerance, most) is None]
         unlike = max(abs(losses[0] - losses[-1]) / np.abs(losses).max(), *beyond, 0.0)
         if not unlike <= tolerance:
@@ -188,36 +217,48 @@ class StepGate:
                 tip=None if self.cause else "does the loss sample, or keep state from step to step?",
             )
 
-    def errors(self, reference: list[list[Any]], seen: list[list[Any]], tolerance: float) -> tuple[float, ...]:
+    def errors(self, reference: Steps, seen: Steps, tolerance: float) -> tuple[float, ...]:
         """Of the loss, and of the gradients. Raises WrongResultError with the step or the weight in question."""
-        losses, gradients, _, ways, spread = _unpacked(reference)
-        got_losses, got_gradients, got_again, got_ways, _ = _unpacked(seen)
-        loss_error = _require_losses(losses, got_losses, tolerance)
-        worst = 0.0
-        for when, got in (("in the first step", got_gradients), ("in the first step, repeated", got_again)):
-            if len(got) != len(gradients):
-                raise WrongResultError(f"{len(got)} gradients instead of {len(gradients)} {when}", float("inf"))
-            for place, gradient in enumerate(_compared(gradients, got)):
+        loss_error = _require_losses(reference.losses, seen.losses, tolerance)
+        num_gradients, worst = len(reference.gradients), 0.0
+        for when, got in (("in the first step", seen.gradients), ("in the first step, repeated", seen.again)):
+            if len(got) != num_gradients:
+                raise WrongResultError(f"{len(got)} gradients instead of {num_gradients} {when}", float("inf"))
+            for place, gradient in enumerate(_compared(reference.gradients, got)):
                 if gradient.is_there_in_one:
                     raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {gradient}", gradient.error)
-                error = gradient.error_within(tolerance, spread[place])
+                spread = reference.allowed[place]
+                error = gradient.error_within(tolerance, spread)
                 if error is None:
-                    what = f"{gradient}, tolerance {tolerance:g}; nudged weights move it by {spread[place]:.3g}"
+                    what = f"{gradient}, tolerance {tolerance:g}; nudged weights move it by {spread:.3g}"
                     raise WrongResultError(f"gradient {place + 1} of {len(got)} {when}: {what}", gradient.error)
                 worst = max(worst, error)
-        _require_ways(ways, got_ways)
+        _require_ways(reference.ways, seen.ways)
+        try:
+            # A wide reference has other element types.
+            require_same_changes(reference.left, seen.left, Terms(tolerance, with_forms=False))
+        except DisagreementError as error:
+            raise WrongResultError(f"in the first step, {error}", error.relative_error) from None
         return loss_error, worst
 
-    def packed(self, seen: list[list[Any]]) -> list[list[Array]]:
-        return seen
+    def packed(self, seen: Steps) -> list[list[Array]]:
+        """What is left comes with its names and forms; a spread, if there is one, comes last."""
+        heading = np.asarray(json.dumps([(part.name, part.form, part.is_tensor) for part in seen.left]))
+        arrays = [part.array for part in seen.left]
+        spread = [] if seen.spread is None else [[seen.spread]]
+        return [[heading, *arrays], [seen.losses, seen.ways], seen.gradients, seen.again, *spread]
 
-    def unpacked(self, stored: list[list[Array]]) -> list[list[Any]]:
-        return stored
+    def unpacked(self, stored: list[list[Array]]) -> Steps:
+        """Raises ValueError for the file of another release."""
+        (heading, *arrays), (losses, ways), gradients, again, *spread = stored
+        named = zip(json.loads(str(heading)), arrays, strict=True)
+        left = [Part(name, form, array, is_tensor) for (name, form, is_tensor), array in named]
+        return Steps(losses, gradients, again, ways, left, spread=spread[0][0] if spread else None)
 
-    def uncompared(self, seen: list[list[Any]]) -> tuple[str, ...]:  # noqa: ARG002 -- Losses and gradients are numbers.
-        return ()
+    def uncompared(self, seen: Steps) -> tuple[str, ...]:
+        return seen.not_compared
 
-    def with_forms(self, reference: list[list[Any]], seen: list[list[Any]]) -> None:
+    def with_forms(self, reference: Steps, seen: Steps) -> None:
         """Nothing is lacking."""
 
 
@@ -244,12 +285,6 @@ class _Compared:
         if self.error <= tolerance:
             return self.error
         return self.distance if self.distance <= min(_SPREADS * spread, _MOST_SPREAD) else None
-
-
-def _unpacked(seen: list[list[Any]]) -> tuple[Array, list[Array], list[Array], Array, Array]:
-    """Its parts, as `Training.observe` has them. Without a spread, each gradient's is zero."""
-    (losses,), gradients, again, (ways,), *rest = seen
-    return losses, gradients, again, ways, rest[0][0] if rest else np.zeros(len(gradients))
 
 
 def _require_losses(expected: Array, got: Array, tolerance: float) -> float:
