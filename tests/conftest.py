@@ -357,7 +357,7 @@ def make_manifest(workload: Workload, space: SearchSpace) -> Callable[..., Manif
             "workload": workload,
             "framework_version": "0",
             "space_file": "fake_space.yaml",
-            "space": space,
+            "space": space.model_copy(update={"framework": overrides.get("workload", workload).framework}),
             "objectives": (Objective(),),
             "constraints": (),
             "tolerance": 1e-3,

@@ -24,7 +24,7 @@ OF_A_PROJECT = frozenset(
     }
 )
 """Flags that a file in any folder may set: they choose among what is there."""
-INSIDE_A_PROJECT = frozenset({"studies-dir", "traffic", "budget"})
+INSIDE_A_PROJECT = frozenset({"studies-dir", "traffic", "budget", "inputs"})
 """Likewise, as long as what they name lies in the file's own folder."""
 OF_A_NAMED_FILE = OF_A_PROJECT | INSIDE_A_PROJECT | {
     *("model", "model-arg", "space", "prior", "sampler", "env", "process-settings", "jobs", "report"),

@@ -21,7 +21,7 @@ def test_every_public_name_is_there_and_has_a_type():
     assert set(autotune.__all__) <= set(dir(autotune))
     assert set(autotune._PLACES) < set(autotune.__all__)
     tree = ast.parse(Path(autotune.__file__).read_text())
-    (typing,) = [node for node in tree.body if isinstance(node, ast.If)]
+    typing, *_ = (node for node in tree.body if isinstance(node, ast.If))
     for_types = {
         alias.name: f"{node.module}.{alias.name}" if alias.name == "events" else node.module
         for node in typing.body

@@ -235,11 +235,11 @@ def alone(kind, config):
 def differs(kind):
     cell, other = kind().set_train(False), Quiet().set_train(False)
     x = batch(0)
-    before = CallState(backend, (cell, x))
-    same = CallState(backend, (cell, x)) == before
+    before = CallState(backend, {"cell": cell, "x": x})
+    same = CallState(backend, {"cell": cell, "x": x}) == before
     other(x)
     cell(x)
-    return [same, CallState(backend, (cell, x)) != before]
+    return [same, CallState(backend, {"cell": cell, "x": x}) != before]
 
 class Scaled(Base):
     def construct(self, x, step, sigma=1.0):

@@ -508,7 +508,7 @@ class TestAdaptation:
         model = adapt(check=OutputCheck(FakeBackend(), machine, 1e-3))
         for _ in range(25):
             assert (model(of(1)) == 2).all()
-        assert "wrong outputs: relative error 0.5" in model.stats().shapes[0].why
+        assert "wrong outputs: output: relative error 0.5" in model.stats().shapes[0].why
         # The call is answered with what it was compared with.
         assert machine.kinds() == ["eager"] * 20 + ["compile", "eager", "drop"] + ["eager"] * 4
 

@@ -769,7 +769,7 @@ class TestCallState:
         assert {part.name: (part.form, part.array.tolist()) for part in found} == {
             "model.buffer": ("float64", [1.0, 1.0]),
             "model.count": ("int", 1),
-            "model.seconds": ("float", ""),
+            "model.seconds": ("changed", ""),
             "model.new": ("str", "x"),
             "model.old": ("gone", ""),
             "model.seen[0]": ("int", 3),

@@ -432,7 +432,7 @@ class TestTheJobsOwnExceptions:
     def test_an_optimizer_that_needs_a_closure(self, tuned):
         """LBFGS computes the loss several times a step, which a training step does not."""
         model = made()
-        with pytest.raises(InputError, match="a LBFGS, whose step"):
+        with pytest.raises(InputError, match="LBFGS, whose step"):
             tuned(COMPILED)(model, loss, torch.optim.LBFGS(model.parameters()))
 
 
