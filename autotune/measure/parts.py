@@ -103,9 +103,19 @@ def _agreement(part: Part, other: Part | None, terms: Terms, spread: Array | Non
         return Agreement(INFINITE, "it is missing")
     if terms.with_forms and other.form != part.form:
         return Agreement(INFINITE, f"{other.form} instead of {part.form}")
+    tolerance = max(terms.tolerance, _rounding_of(part.form))
     if terms.authors is None:
-        return compare(part.array, other.array, terms.tolerance, spread)
-    return terms.authors.agreement(part, other.array, terms.tolerance, spread)
+        return compare(part.array, other.array, tolerance, spread)
+    return terms.authors.agreement(part, other.array, tolerance, spread)
+
+
+_ROUNDINGS = {"float8_e5m2": 2**-2, "float8": 2**-3, "bfloat16": 2**-7}
+"""Element types that are coarser than some tolerance -> the distance of 1 from the next number: two right results may be
+rounded to neighbours, whatever the precision of the model that they come from."""
+
+
+def _rounding_of(form: str) -> float:
+    return next((value for name, value in _ROUNDINGS.items() if form.lower().startswith(name)), 0.0)
 
 
 Function = Callable[[dict[str, Array], dict[str, Array]], object]
