@@ -56,7 +56,7 @@ def test_forms_and_parts_can_be_left_out():
     ("form", "next_to_1"), [("float8_e4m3fn", 1.125), ("float8_e5m2", 1.25), ("BFloat16", 1.0078125)]
 )
 def test_an_output_is_as_fine_as_its_type(form, next_to_1):
-    """Rounded to the next number of a coarse type it is right, in a model of float32 too; two numbers away it is not."""
+    """Rounded to the next number of a coarse type it is right, in a model of float32 too; further away it is not."""
     expected = [Part("output", form, np.array([1.0, -0.5]))]
     assert errors(expected, [with_array(expected[0], [next_to_1, -0.5])], Terms(1e-3))
     with pytest.raises(DisagreementError):
