@@ -110,8 +110,8 @@ def _agreement(part: Part, other: Part | None, terms: Terms, spread: Array | Non
 
 
 _ROUNDINGS = {"float8_e5m2": 2**-2, "float8": 2**-3, "bfloat16": 2**-7}
-"""Element type that is coarser than some tolerance -> how far 1 is from the next number: right results may be rounded to
-neighbours, whatever the precision of the model that they come from."""
+"""Element type that is coarser than some tolerance -> how far 1 is from the next number: right results may be rounded
+to neighbours, whatever the precision of the model that they come from."""
 
 
 def _rounding_of(form: str) -> float:
