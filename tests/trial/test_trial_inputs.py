@@ -194,7 +194,7 @@ def test_calls_of_a_file_are_further_inputs(run, calls_file, tmp_path):
     assert isinstance(tuned, Measurement), tuned
     assert (untuned.signature.inputs[0].shape, untuned.not_varied) == ((3,), ())
     with np.load(tmp_path / "reference.npz") as stored:
-        assert [stored[f"{number}.0"].tolist() for number in range(4)] == [
+        assert [stored[f"{number}.0"].tolist() for number in range(1, 5)] == [
             [2, 2, 2], [7] * 5, [[8, 8], [8, 8]], [2, 2, 2]
         ]  # fmt: skip
 

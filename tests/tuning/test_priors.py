@@ -265,13 +265,15 @@ def test_an_unknown_study_is_a_sentence(earlier, studies_dir):
 
 
 @pytest.mark.parametrize("is_same_framework", [True, False])
-def test_another_frameworks_knobs_are_a_sentence(make_study, space, search, studies_dir, tmp_path, is_same_framework):
+def test_another_frameworks_knobs_are_a_sentence(
+    make_study, space, workload, search, studies_dir, tmp_path, is_same_framework
+):
     """Nothing can be carried over: said before any trial, and the study's queue stays empty."""
     way = "  way: {doc: 'https://e.org', values: [slow, quick], untuned: slow, default: quick}\n"
     alien = load(tmp_path, "schema: 1\nframework: fake\nknobs:\n" + way + knob("x", when="way: quick"))
     if not is_same_framework:
         alien = space.model_copy(update={"framework": "another"})
-    study = make_study(space=alien)
+    study = make_study(space=alien, workload=workload.model_copy(update={"framework": alien.framework}))
     search(make_study("earlier", space=space), 24)
     with pytest.raises(InputError, match=r"--prior earlier: its configs .* say nothing about the knobs"):
         give(study, read_prior("earlier", studies_dir))
@@ -298,7 +300,8 @@ class TestOffered:
     @pytest.mark.parametrize("change", [{"reference": "another:model"}, {"framework": "another"}], ids=str)
     def test_no_study_of_another_model_or_framework(self, make_study, space, workload, earlier, studies_dir, change):
         """Those must be asked for by name."""
-        study = make_study(space=space, workload=workload.model_copy(update=change))
+        other = workload.model_copy(update=change)
+        study = make_study(space=space.model_copy(update={"framework": other.framework}), workload=other)
         assert related_studies(studies_dir, study.manifest) == []
 
     def test_a_study_of_two_frameworks_serves_one_of_the_same_two(
