@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from autotune.backends.outputs import part_of
 from autotune.backends.protocol import Backend
-from autotune.measure.parts import Part
+from autotune.measure.parts import CHANGED, Part
 from autotune.nesting import Parts, has_fields
 
 MAX_VALUES = 200_000
@@ -62,10 +62,18 @@ class CallState:
         left_out = set(map(id, apart_from))
         names = [name for name in {**self._marks, **before._marks} if id(self._values.get(name)) not in left_out]
         changed = [name for name in names if not _is_same(self._mark(name), before._mark(name))]
-        found = [(name, part_of(self._backend, name, self._values.get(name, _GONE))) for name in changed]
-        gone = Part("", "gone", np.asarray(""), is_tensor=False)
-        parts = [replace(part or gone, name=_shown(name)) for name, part in found if part or name not in self._marks]
-        return [each.without_value() if each.form == "float" else each for each in parts]
+        parts = [(name, self._part(name)) for name in changed]
+        return [replace(part, name=_shown(name)) for name, part in parts if part is not None]
+
+    def _part(self, name: str) -> Part | None:
+        """What is there now. None for a container and for an object, which shows in what it holds."""
+        if name not in self._marks:
+            return Part(name, "gone", np.asarray(""), is_tensor=False)
+        value = self._values.get(name, _GONE)
+        part = part_of(self._backend, name, value)
+        if part is None and self._backend.content(value) is not None:
+            return Part(name, CHANGED, np.asarray(""), is_tensor=False)  # A generator of random numbers.
+        return part.without_value() if part is not None and part.form == "float" else part
 
     def _mark(self, name: str) -> object:
         return self._marks.get(name, _GONE)

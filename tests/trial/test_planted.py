@@ -10,23 +10,23 @@ import pytest
 from autotune.backends.registry import load_backend
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
-from tests.trial.planted import Judge, right_variants, wrong_variants
+from tests.trial.planted import Judge, right_variants, train_verdict, wrong_variants
 
 FRAMEWORKS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("torch", "mindspore")]
 NUMBERS = [14, pytest.param(210, marks=pytest.mark.slow)]
 
 
+def workload_of(framework, function, task):
+    importlib.import_module(framework)
+    reference = f"{Path(__file__).with_name(f'planted_{framework}.py')}:{function}"
+    return Workload(
+        model="planted", reference=reference, framework=framework, device="cpu", task=task, search_path=str(REPOSITORY)
+    )
+
+
 @pytest.fixture
 def judge(framework):
-    importlib.import_module(framework)
-    workload = Workload(
-        model="everything",
-        reference=f"{Path(__file__).with_name(f'planted_{framework}.py')}:build",
-        framework=framework,
-        device="cpu",
-        search_path=str(REPOSITORY),
-    )
-    return Judge(load_backend(framework), workload)
+    return Judge(load_backend(framework), workload_of(framework, "build", "infer"))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -44,3 +44,13 @@ def test_no_right_variant_is_refused(judge, num):
     """Rounding in any of the outputs, at the scale of its channel."""
     refused = [(variant.name, why) for variant in right_variants(num) if (why := judge.verdict(variant)) is not None]
     assert refused == []
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_no_wrong_training_step_passes(framework):
+    """A layer whose gradient is zero or a fifth too large, statistics that do not move, a counter that stays."""
+    found = train_verdict(load_backend(framework), workload_of(framework, "build_training", "train"), num_layers=4)
+    assert found.pop("{}") is None
+    assert [name for name, why in found.items() if why is None] == []
+    assert "running_" in found["{'keeps_statistics': True}"] or "moving_" in found["{'keeps_statistics': True}"]
+    assert "model.count" in found["{'counts_not': True}"]
