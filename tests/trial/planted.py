@@ -27,6 +27,22 @@ TENSORS = ("detections", "moments", "policy.mean", "policy.scale", "cache.keys",
 """Places of the outputs, by the names that the models give them."""
 
 
+class Policy:
+    """An output that is an object with slots."""
+
+    __slots__ = ("mean", "scale")
+
+    def __init__(self, mean: Any, scale: Any) -> None:
+        self.mean, self.scale = mean, scale
+
+
+class Cache:
+    """An output that is an object with attributes."""
+
+    def __init__(self, keys: Any, values: Any) -> None:
+        self.keys, self.values = keys, values
+
+
 @dataclass(frozen=True)
 class Variant:
     """A step made of a model and its backend, with a name for messages."""
