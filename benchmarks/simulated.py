@@ -209,7 +209,12 @@ def manifest_of(space: SearchSpace, seed: int) -> Manifest:
         autotune_version="0",
         optuna_version="0",
         workload=Workload(
-            model="simulated", reference="simulated:none", framework="fake", device="cpu", seed=seed, search_path="."
+            model="simulated",
+            reference="simulated:none",
+            framework=space.framework,
+            device="cpu",
+            seed=seed,
+            search_path=".",
         ),
         framework_version="0",
         space_file="simulated",

@@ -226,9 +226,10 @@ class Backend(Protocol):
         """Shape and type of a tensor, None for what is no tensor. The shape may be another one than its array's."""
 
     def form(self, value: Any) -> str:
-        """What must be equal in two tensors beside their elements: the type of these, and the layout in memory."""
+        """What must be equal in two tensors beside their elements: the type of these as NumPy names it, and the layout
+        in memory."""
         spec = self.spec(value)
-        return "" if spec is None else spec.dtype
+        return "" if spec is None else spec.dtype.lower()
 
     def storage(self, value: Any) -> Hashable | None:
         """Equal for tensors that share memory; None where that cannot be told."""

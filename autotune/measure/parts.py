@@ -115,7 +115,7 @@ to neighbours, whatever the precision of the model that they come from."""
 
 
 def _rounding_of(form: str) -> float:
-    return next((value for name, value in _ROUNDINGS.items() if form.lower().startswith(name)), 0.0)
+    return next((value for name, value in _ROUNDINGS.items() if form.startswith(name)), 0.0)
 
 
 Function = Callable[[dict[str, Array], dict[str, Array]], object]

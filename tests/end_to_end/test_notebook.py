@@ -86,7 +86,7 @@ def test_a_study_in_a_notebook(run, tmp_path):
     assert kept.outputs[0]["data"]["text/plain"] == "'measured'"
     (progress,) = html_of(tuned)
     assert "<progress" in progress
-    assert "trial   2" in progress
+    assert "trial 1" in progress
     assert "<script" not in progress
     assert [each.output_type for each in tuned.outputs] == ["display_data"]
     (table,) = html_of(shown)

@@ -503,6 +503,8 @@ def test_with_torch(tmp_path):
     made = {name: swiglu(depth=depth, **SMALL) for name, depth in (("full", 2), ("one_block", 1))}
     built = {name: each["model"] for name, each in made.items()}
     (inputs,) = made["full"]["inputs"]
+    for each in built.values():
+        each.requires_grad_(False)
     expected = {name: model(inputs) for name, model in built.items()}
     config = {"execution": "compile", "backend": "aot_eager"}
     path = write_real(tmp_path, "torch", built, config, {"execution": "eager"}, "cpu")

@@ -53,7 +53,7 @@ def test_forms_and_parts_can_be_left_out():
 
 
 @pytest.mark.parametrize(
-    ("form", "next_to_1"), [("float8_e4m3fn", 1.125), ("float8_e5m2", 1.25), ("BFloat16", 1.0078125)]
+    ("form", "next_to_1"), [("float8_e4m3fn", 1.125), ("float8_e5m2", 1.25), ("bfloat16", 1.0078125)]
 )
 def test_an_output_is_as_fine_as_its_type(form, next_to_1):
     """Rounded to the next number of a coarse type it is right, in a model of float32 too; further away it is not."""

@@ -340,3 +340,14 @@ def test_the_plain_command_makes_the_reference_too(run_untuned, tmp_path):
     subprocess.run(repeat_command(folder, folder.read_request()), shell=True, check=True, capture_output=True)
     assert isinstance(folder.read_outcome(), Measurement)
     assert reference.exists()
+
+
+def test_a_model_of_another_framework_is_compared_by_place(checked):
+    """Outputs may have other names there, and calls leave other things behind; types and values are the same."""
+    theirs = replace(seen_of(RIGHT, RIGHT, left=[part("model.count", 3)]), framework="torch")
+    calls = [Observed([part(f"output['{n}']", each) for n, each in enumerate(RIGHT)])] * 2
+    ours = Seen(calls, [], framework="mindspore")
+    assert checked(theirs, ours) == (0, 0, 0)
+    calls[0].parts[0] = part("output['0']", RIGHT[0] + 1)
+    with pytest.raises(WrongResultError, match="on input 1 of 2, output 1: relative error"):
+        checked(theirs, ours)

@@ -136,6 +136,7 @@ class Seen:
     """State that cannot be looked into, in words."""
     ignored: frozenset[str] = frozenset()
     """In a reference: names of numbers and texts of Python that no two calls share, such as a time."""
+    framework: str = ""
     has_forms: bool = True
     """The forms of the parts are the model's own. Not those of a wide reference."""
     spreads: list[list[Array | None]] = field(default_factory=list)
@@ -185,6 +186,8 @@ class OutputGate:
             raise WrongResultError(
                 f"{given} sets of inputs instead of {wanted}: the outputs cannot be paired", float("inf")
             )
+        if seen.framework != reference.framework:
+            reference, seen = _by_place(reference), _by_place(seen)
         terms = Terms(tolerance, reference.has_forms and seen.has_forms, reference.ignored, self.authors)
         worst: dict[str, float] = {}
         for number, (expected, got) in enumerate(zip(reference.calls, seen.calls, strict=True)):
@@ -209,6 +212,7 @@ class OutputGate:
             "parts": [[(part.name, part.form, part.is_tensor) for part in each] for each in lists],
             "ignored": sorted(seen.ignored | _unlike(seen)),
             "has_forms": seen.has_forms,
+            "framework": seen.framework,
         }
         arrays = [[part.array for part in each] for each in lists]
         spreads = [[np.zeros(0) if each is None else each for each in call] for call in seen.spreads]
@@ -228,6 +232,7 @@ class OutputGate:
             left=lists[-1],
             ignored=frozenset(heading["ignored"]),
             has_forms=heading["has_forms"],
+            framework=heading["framework"],
             spreads=[[each if each.size else None for each in call] for call in spreads],
         )
 
@@ -267,6 +272,18 @@ def _with_forms_of(reference: Seen, seen: Seen) -> Seen:
 
     calls = [Observed(own(call.parts)) for call in reference.calls]
     return replace(reference, calls=calls, left=own(reference.left), has_forms=True)
+
+
+def _by_place(seen: Seen) -> Seen:
+    """For a model of another framework: its tensors and numbers in their order, whatever they are called there. What
+    its calls leave behind has names of its own, and is no output."""
+    places = [[n for n, part in enumerate(call.parts) if part.array.dtype.kind not in "US"] for call in seen.calls]
+    calls = [
+        Observed([replace(call.parts[n], name=f"output {place}") for place, n in enumerate(kept, start=1)])
+        for call, kept in zip(seen.calls, places, strict=True)
+    ]
+    spreads = [[spread[n] for n in kept] for spread, kept in zip(seen.spreads, places, strict=False)]
+    return replace(seen, calls=calls, left=[], spreads=spreads, ignored=frozenset())
 
 
 def is_outside(expected: Sequence[Part], example: Sequence[Part]) -> bool:

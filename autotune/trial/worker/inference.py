@@ -36,6 +36,7 @@ class Inference:
     """See `TrialTask`. Its calls begin with the first after its making."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
+        self._framework = workload.framework
         self._subject = subject
         self._backend = backend
         self.gate: Gate = OutputGate(workload.model, partial(why_unrepeatable, subject, backend), subject.authors)
@@ -76,7 +77,8 @@ class Inference:
         left, not_compared = self._surroundings.changed_since(self._before)
         names = {part.name for part in disturbed}
         left = [part.without_value() if part.name in names else part for part in left]
-        return Seen(calls, left, not_compared, has_forms=not self._subject.is_wide)
+        has_forms = not self._subject.is_wide
+        return Seen(calls, left, not_compared, framework=self._framework, has_forms=has_forms)
 
     def _tried(
         self, step: Callable[..., Any], inputs: Arguments, example: Observed
