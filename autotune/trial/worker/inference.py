@@ -88,7 +88,7 @@ class Inference:
         before = self._surroundings.now()
         try:
             call = self._observed(inputs.call(step), inputs)
-        except Exception:
+        except Exception:  # Whatever the author's code raises for inputs that nobody meant.
             traceback.print_exc()
         else:
             if not is_outside(call.parts, example.parts):
@@ -106,7 +106,7 @@ class Inference:
             for number, call in self._nudged_calls(step, NUDGE * tolerance):
                 nudged[number].append(call)
         except Exception:
-            pass
+            traceback.print_exc()  # The model does not take nudged inputs: of them and those after it nothing is known.
         nudged[-1] = nudged[0]
         spreads = [
             [spread_of(part.array, _same_part(part, others)) for part in call.parts]
