@@ -311,6 +311,7 @@ def test_steps_are_checked_and_timed(run_steps):
     untuned, right = run_steps(DESCENT, {"behaviour": "right"})
     assert untuned.output_errors is None
     assert right.output_errors == (0, 0)
+    assert untuned.not_varied == right.not_varied == ()
     assert [each.shape for each in right.signature.inputs] == [(4, 3), (4, 2)]
 
 
@@ -321,6 +322,29 @@ def test_the_reference_has_how_far_gradients_move(run_steps, tmp_path, name, at_
     assert isinstance(untuned, Measurement), untuned
     *_, (spread,) = load_reference(tmp_path / "reference.npz")
     assert at_least < spread[0] < at_most
+
+
+CHOOSY = """
+def choosy():
+    made = parts()
+    least = np.abs(made["inputs"]).max()
+
+    def loss_of_these(model, x, y):
+        if np.abs(x).max() < least:
+            raise ValueError("no such batch")
+        return loss(model, x, y)
+
+    return {**made, "loss": loss_of_these}
+"""
+
+
+def test_a_made_up_batch_that_the_loss_does_not_take_is_left_out(run_steps):
+    """In the untuned trial and in those after it, and the trials say so."""
+    trials = run_steps(DESCENT + CHOOSY, {"behaviour": "right"}, name="choosy")
+    for outcome in trials:
+        assert isinstance(outcome, Measurement), outcome
+        assert "fails on the further input" in outcome.not_varied[0]
+    assert trials[1].output_errors == (0, 0)
 
 
 @pytest.mark.parametrize(

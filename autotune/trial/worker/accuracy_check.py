@@ -111,9 +111,9 @@ def read_reference(request: TrialRequest, gate: Gate) -> Any:
 
 
 def num_compared(reference: Path) -> int | None:
-    """For how many inputs a reference of outputs holds what they gave; None if it is missing or cannot be read."""
+    """How many inputs a reference was made with; None if it is missing or cannot be read."""
     try:
-        return len(_heading(accuracy.load_reference(reference, most=1))["parts"]) - 1
+        return int(heading_of(accuracy.load_reference(reference, most=1))["num_inputs"])
     except (OSError, ValueError, KeyError):
         return None
 
@@ -209,6 +209,7 @@ class OutputGate:
         """A heading, then the arrays of each call, of what is left, and of the spreads, call by call."""
         lists = [*(call.parts for call in seen.calls), seen.left]
         heading = {
+            "num_inputs": len(seen.calls),
             "parts": [[(part.name, part.form, part.is_tensor) for part in each] for each in lists],
             "ignored": sorted(seen.ignored | _unlike(seen)),
             "has_forms": seen.has_forms,
@@ -220,7 +221,7 @@ class OutputGate:
 
     def unpacked(self, stored: list[list[Array]]) -> Seen:
         """Raises ValueError for the file of another release."""
-        heading = _heading(stored)
+        heading = heading_of(stored)
         named = heading["parts"]
         arrays, spreads = stored[1 : 1 + len(named)], stored[1 + len(named) :]
         lists = [
@@ -255,7 +256,8 @@ class OutputGate:
         return None
 
 
-def _heading(stored: list[list[Array]]) -> dict[str, Any]:
+def heading_of(stored: list[list[Array]]) -> dict[str, Any]:
+    """The text that a reference begins with. Raises ValueError for the file of another release."""
     try:
         heading: dict[str, Any] = json.loads(str(stored[0][0]))
     except (IndexError, json.JSONDecodeError):

@@ -148,8 +148,7 @@ def measure(request: TrialRequest, progress: StageReporter, supervision: Supervi
 
 def _as_compared(request: TrialRequest, subject: Subject) -> Subject:
     """With the inputs that the reference was made of, if there is one."""
-    is_compared = request.judged and request.workload.task == "infer"
-    return paired_with(subject, Path(request.reference)) if is_compared else subject
+    return paired_with(subject, Path(request.reference)) if request.judged else subject
 
 
 def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> AbstractContextManager[None]:

@@ -121,7 +121,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
 
 def paired_with(subject: Subject, reference: Path) -> Subject:
     """With the inputs for which the reference holds outputs: without the derived one if the untuned model did not take
-    it. Only for inference."""
+    it."""
     num_inputs = num_compared(reference)
     if num_inputs is None:
         return subject

@@ -21,6 +21,7 @@ docs/training.md has the figures that the tolerances rest on.
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -38,9 +39,10 @@ from autotune.config import Config
 from autotune.errors import AutotuneError
 from autotune.measure.agreement import Array, why_incomparable
 from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
-from autotune.trial.worker.accuracy_check import Gate, WrongResultError
+from autotune.trial.worker.accuracy_check import Gate, WrongResultError, heading_of
 from autotune.trial.worker.left_behind import Surroundings
 from autotune.trial.worker.subject import Subject, describe_dropouts
+from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
 
 NUM_STEPS = 4
@@ -78,6 +80,8 @@ class Steps:
     """What the first step left behind beside the weights."""
     not_compared: tuple[str, ...] = ()
     """Why that is not known, in words."""
+    num_inputs: int = 0
+    """Of the subject: without those that were made up, if the untuned step did not take them."""
     spread: Array | None = None
     """In a reference: how far each gradient of the first step moves when the weights are nudged."""
 
@@ -125,6 +129,7 @@ class Training:
         losses = [self._loss(first)]
         gradients = self._training.gradients(self._recipe.optimizer)
         random_state = self._backend.random_state()
+        others = self._without_what_fails(step, example, others)
         for batch in islice(cycle([*others, example]), NUM_STEPS - 1):
             losses.append(self._loss(batch.call(step)))
         ways = self._ways()
@@ -136,7 +141,8 @@ class Training:
         if reference_tolerance is not None:
             spread = self._spread(step, gradients, _NUDGE * reference_tolerance)
         self._rewind, self._start = None, []
-        return Steps(np.array(losses), gradients, again, ways, left, tuple(not_compared), spread)
+        num_inputs = len(self._subject.inputs)
+        return Steps(np.array(losses), gradients, again, ways, left, tuple(not_compared), num_inputs, spread)
 
     def require_sound(self, step: Callable[..., Any]) -> None:
         """Raises WrongResultError where the loss is no number any more after the steps that were timed."""
@@ -150,6 +156,26 @@ class Training:
 
     def completed(self, reference: Steps, step: Callable[..., Any], tolerance: float) -> None:
         """The spread of the gradients is in it."""
+
+    def _without_what_fails(
+        self, step: Callable[..., Any], example: Arguments, others: list[Arguments]
+    ) -> list[Arguments]:
+        """The further batches, without one that was made up and that the step does not take, if nothing says yet that
+        it does. The steps are where they were, one from the beginning."""
+        derived = self._subject.derived
+        if derived is None or not self._subject.derived_may_fail:
+            return others
+        assert self._rewind is not None
+        try:
+            takes = bool(np.isfinite(self._loss(derived.call(step))))
+        except Exception:  # Whatever the author's code raises for a batch that nobody meant.
+            traceback.print_exc()
+            takes = False
+        self._rewind()
+        example.call(step)
+        if not takes:
+            self._subject = self._subject.without_derived()
+        return others if takes else [each for each in others if each is not derived]
 
     def _loss(self, returned: Any) -> float:
         arrays = output_arrays(self._backend, returned)
@@ -243,17 +269,20 @@ class StepGate:
 
     def packed(self, seen: Steps) -> list[list[Array]]:
         """What is left comes with its names and forms; a spread, if there is one, comes last."""
-        heading = np.asarray(json.dumps([(part.name, part.form, part.is_tensor) for part in seen.left]))
+        parts = [(part.name, part.form, part.is_tensor) for part in seen.left]
+        heading = np.asarray(json.dumps({"num_inputs": seen.num_inputs, "left": parts}))
         arrays = [part.array for part in seen.left]
         spread = [] if seen.spread is None else [[seen.spread]]
         return [[heading, *arrays], [seen.losses, seen.ways], seen.gradients, seen.again, *spread]
 
     def unpacked(self, stored: list[list[Array]]) -> Steps:
         """Raises ValueError for the file of another release."""
-        (heading, *arrays), (losses, ways), gradients, again, *spread = stored
-        named = zip(json.loads(str(heading)), arrays, strict=True)
+        heading = heading_of(stored)
+        (_, *arrays), (losses, ways), gradients, again, *rest = stored
+        named = zip(heading["left"], arrays, strict=True)
         left = [Part(name, form, array, is_tensor) for (name, form, is_tensor), array in named]
-        return Steps(losses, gradients, again, ways, left, spread=spread[0][0] if spread else None)
+        spread = rest[0][0] if rest else None
+        return Steps(losses, gradients, again, ways, left, num_inputs=heading["num_inputs"], spread=spread)
 
     def uncompared(self, seen: Steps) -> tuple[str, ...]:
         return seen.not_compared
