@@ -297,7 +297,7 @@ class TestCounterpart:
         result = tune_both("--trials", "8")
         assert result.returncode == 2
         assert "the untuned model in sham does not give what it gives in fake: " in result.stderr
-        assert "on input 1 of 3, output: " in result.stderr
+        assert "on input 1 of 3, output 1: " in result.stderr
         assert "same weights and inputs" in result.stderr
 
     @pytest.mark.slow
