@@ -11,6 +11,7 @@ from autotune.config import Config
 from autotune.errors import StoreError
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason
+from autotune.study.lease import Lease
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord
 from autotune.study.sampler.sampler import TrialFacts
@@ -18,6 +19,8 @@ from autotune.trial.folder import parse_outcome
 
 RESULT = "result"
 """Trial attribute: the outcome."""
+LEASE = "lease"
+"""Trial attribute: who runs it."""
 
 
 def failed_through_harness(trial: FrozenTrial) -> bool:
@@ -72,8 +75,14 @@ def _record_of(trial: FrozenTrial, constraints: Sequence[Constraint]) -> TrialRe
         violations={miss.constraint.text: miss for miss in misses if miss is not None},
         started=trial.datetime_start,
         ended=trial.datetime_complete,
-        running=trial.state is TrialState.RUNNING,
+        running=trial.state is TrialState.RUNNING and not _is_abandoned(trial),
     )
+
+
+def _is_abandoned(trial: FrozenTrial) -> bool:
+    """The process that ran it is known to be dead. The next run of the study will record that."""
+    lease = trial.user_attrs.get(LEASE)
+    return lease is not None and Lease.model_validate(lease).is_dead()
 
 
 def _parse(result: dict[str, Any], number: int) -> Outcome:

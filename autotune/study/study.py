@@ -35,13 +35,12 @@ from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.sampler.optuna_sampler import OptunaSampler
 from autotune.study.sampler.sampler import OK, TAKEN, EnumSampler, Excluded
 from autotune.study.slots import ListSlot, Slot
-from autotune.study.stored_trials import RESULT, StoredTrials, failed_through_harness
+from autotune.study.stored_trials import LEASE, RESULT, StoredTrials, failed_through_harness
 from autotune.trial.folder import TrialFolder
 from autotune.trial.runner.orphans import kill_marked
 
 MAX_HARNESS_FAILURES = 2
 """A config is not tried again after this many failures that it did not cause."""
-_LEASE = "lease"
 """Trial attribute: which process runs the trial."""
 
 
@@ -283,7 +282,7 @@ class Study:
         """
         lost = []
         for trial in self._trials():
-            lease = trial.user_attrs.get(_LEASE)
+            lease = trial.user_attrs.get(LEASE)
             if trial.state is not TrialState.RUNNING or (lease and not self._is_dead(lease)):
                 continue
             folder = self.trial_folder(trial.number)
@@ -330,7 +329,7 @@ class Study:
         self._sampler.next = config
         with self._changing():
             handle = self._optuna.ask()
-            handle.set_user_attr(_LEASE, Lease.of_this_process(longest_s).model_dump())
+            handle.set_user_attr(LEASE, Lease.of_this_process(longest_s).model_dump())
 
             def suggest(name: str, values: tuple[Scalar, ...]) -> Scalar:
                 return handle.suggest_categorical(name, values)

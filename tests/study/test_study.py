@@ -216,7 +216,8 @@ def test_a_manifest_with_one_objective_is_read(make_manifest, tmp_path):
 
 
 def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study, measurement, tmp_path):
-    """The lease of a process that is gone is over at once; its config is the next one asked."""
+    """The lease of a process that is gone is over at once, for whoever only looks, too; its config is the next one
+    asked."""
     make_study().close()
     script = (
         "import sys, os; from pathlib import Path; from autotune.study.open import open_study\n"
@@ -224,7 +225,7 @@ def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study,
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "studies")], cwd=REPOSITORY, check=False)
     study = open_study(tmp_path / "studies", "s")
-    assert [each.state for each in study.records()] == ["running", "running"]
+    assert [each.state for each in study.records()] == ["lost", "lost"]
     with study.writing() as given_back:
         assert given_back == [0, 1]
         assert study.ask(60).config == study.manifest.space.untuned()
