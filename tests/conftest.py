@@ -49,9 +49,10 @@ from autotune.trial.worker.main import leave
 from autotune.workload.workload import Workload
 from tests.fork_supervisor import ForkServer
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As in a job of a shell's background: the children of tests would inherit it, and none could be interrupted.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    # In the background of a shell and under nohup they are ignored, and so they would be in the children of tests.
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 Cli = Callable[..., subprocess.CompletedProcess[str]]

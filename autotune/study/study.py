@@ -329,12 +329,16 @@ class Study:
         self._sampler.next = config
         with self._changing():
             handle = self._optuna.ask()
-            handle.set_user_attr(LEASE, Lease.of_this_process(longest_s).model_dump())
 
             def suggest(name: str, values: tuple[Scalar, ...]) -> Scalar:
                 return handle.suggest_categorical(name, values)
 
-            return AskedTrial(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
+            try:
+                handle.set_user_attr(LEASE, Lease.of_this_process(longest_s).model_dump())
+                return AskedTrial(number=handle.number, config=self.manifest.space.walk(suggest), handle=handle)
+            except BaseException:  # An interrupt, say: nobody will run it.
+                self._optuna.tell(handle, state=TrialState.FAIL)
+                raise
 
     def _values(self, outcome: Outcome) -> list[float]:
         """One value for each objective; a value that the framework cannot measure counts like a failure."""

@@ -129,9 +129,7 @@ class Training:
         losses = [self._loss(first)]
         gradients = self._training.gradients(self._recipe.optimizer)
         random_state = self._backend.random_state()
-        others = self._without_what_fails(step, example, others)
-        for batch in islice(cycle([*others, example]), NUM_STEPS - 1):
-            losses.append(self._loss(batch.call(step)))
+        losses += self._later_losses(step, [*others, example])
         ways = self._ways()
         self._rewind()
         losses.append(self._loss(example.call(step)))
@@ -157,25 +155,21 @@ class Training:
     def completed(self, reference: Steps, step: Callable[..., Any], tolerance: float) -> None:
         """The spread of the gradients is in it."""
 
-    def _without_what_fails(
-        self, step: Callable[..., Any], example: Arguments, others: list[Arguments]
-    ) -> list[Arguments]:
-        """The further batches, without one that was made up and that the step does not take, if nothing says yet that
-        it does. The steps are where they were, one from the beginning."""
-        derived = self._subject.derived
-        if derived is None or not self._subject.derived_may_fail:
-            return others
-        assert self._rewind is not None
-        try:
-            takes = bool(np.isfinite(self._loss(derived.call(step))))
-        except Exception:  # Whatever the author's code raises for a batch that nobody meant.
-            traceback.print_exc()
-            takes = False
-        self._rewind()
-        example.call(step)
-        if not takes:
-            self._subject = self._subject.without_derived()
-        return others if takes else [each for each in others if each is not derived]
+    def _later_losses(self, step: Callable[..., Any], batches: list[Arguments]) -> list[float]:
+        """Of the steps after the first, on these batches in turns. One that was made up is left out if its loss fails,
+        which moves no weight, and no reference says that it does not."""
+        first, *others = batches
+        if first is self._subject.derived and self._subject.derived_may_fail:
+            try:
+                loss = self._loss(first.call(step))
+            except Exception:  # Whatever the author's code raises for a batch that nobody meant.
+                traceback.print_exc()
+                self._subject = self._subject.without_derived()
+                batches = others
+            else:
+                rest = islice(cycle([*others, first]), NUM_STEPS - 2)
+                return [loss, *(self._loss(each.call(step)) for each in rest)]
+        return [self._loss(each.call(step)) for each in islice(cycle(batches), NUM_STEPS - 1)]
 
     def _loss(self, returned: Any) -> float:
         arrays = output_arrays(self._backend, returned)
