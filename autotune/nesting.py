@@ -7,6 +7,7 @@ One walk serves all that takes inputs and outputs apart. A path is what one woul
 from __future__ import annotations
 
 import copy
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
@@ -59,6 +60,11 @@ def with_leaves(value: Any, change: Callable[[Any], Any], depth: int = DEEPEST) 
 def has_fields(value: Any) -> bool:
     """It is an instance of a dataclass."""
     return is_dataclass(value) and not isinstance(value, type)
+
+
+def is_pythons(kind: type) -> bool:
+    """It is a class of Python's own library."""
+    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 def _filled(container: Any, values: list[Any]) -> Any:

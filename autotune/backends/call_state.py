@@ -8,7 +8,6 @@ what C++ objects hold, and globals that the methods of a model use.
 from __future__ import annotations
 
 import re
-import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from autotune.backends.outputs import part_of
 from autotune.backends.protocol import Backend
 from autotune.measure.parts import CHANGED, Part
-from autotune.nesting import Parts, has_fields
+from autotune.nesting import Parts, has_fields, is_pythons
 
 MAX_VALUES = 200_000
 """Values that are looked at, in containers and objects: some tenths of a second."""
@@ -125,16 +124,12 @@ def _parts(backend: Backend, value: Any) -> Parts | None:
     for kinds, parts_of in _CONTAINERS:
         if isinstance(value, kinds):
             return parts_of(value)
-    if isinstance(value, type) or _is_pythons(type(value)):
+    if isinstance(value, type) or is_pythons(type(value)):
         return None
     held = backend.attributes(value)
     if held is None and has_fields(value):
         held = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
     return None if held is None else _named(held)
-
-
-def _is_pythons(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 def _named(held: Mapping[str, Any]) -> Parts:

@@ -7,7 +7,6 @@ distributions), as deep as `nesting.DEEPEST`. What cannot be looked into is name
 from __future__ import annotations
 
 import enum
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,8 @@ from numpy.typing import NDArray
 
 from autotune.backends.protocol import Backend
 from autotune.measure.parts import Part
-from autotune.nesting import DEEPEST, Parts, leaves, parts_of
+from autotune.nesting import DEEPEST, Parts, is_pythons, leaves, parts_of
+from autotune.workload.arguments import Arguments
 
 MAX_PARTS = 10_000
 MAX_READ = 1024
@@ -44,22 +44,17 @@ def flatten(outputs: Any) -> list[Any]:
     return [leaf for _, leaf in leaves(outputs)]
 
 
-def observed(
-    backend: Backend,
-    value: Any,
-    name: str = "output",
-    *,
-    views: Mapping[object, str] | None = None,
-    reads: bool = False,
-) -> Observed:
-    """Take a value apart.
+def observed(backend: Backend, value: Any, *, inputs: Arguments | None = None, reads: bool = False) -> Observed:
+    """Take apart what a call returned.
 
     Args:
-        views: Storage of an input -> its name; of a tensor in such a storage, the form says so.
+        inputs: What the call was given: the form of a tensor that is a view of one of these says so.
         reads: Iterators are read, and their items compared. Not where they are the job's.
     """
     seen = Observed()
-    _Walk(backend, seen, views or {}, reads).look_at("output", value, DEEPEST)
+    storages = ((backend.storage(leaf), name) for name, leaf in (inputs.named_leaves() if inputs else ()))
+    views = {storage: name for storage, name in storages if storage is not None}
+    _Walk(backend, seen, views, reads).look_at("output", value, DEEPEST)
     return seen
 
 
@@ -151,7 +146,7 @@ def _in_one_array(name: str, value: Any) -> Part | None:
 
 def _attributes(backend: Backend, value: Any) -> Parts | None:
     """Attributes and slots of an object of somebody's class; None for code, a model, and what Python or C++ holds."""
-    if _is_code(value) or backend.is_model(value) or (_is_pythons(value) and not isinstance(value, _BAGS)):
+    if _is_code(value) or backend.is_model(value) or (is_pythons(type(value)) and not isinstance(value, _BAGS)):
         return None
     slots = (name for kind in type(value).__mro__ for name in _names(getattr(kind, "__slots__", ())))
     held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | dict(getattr(value, "__dict__", {}))
@@ -168,14 +163,9 @@ def _is_code(value: Any) -> bool:
     return isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__"))
 
 
-def _is_pythons(value: Any) -> bool:
-    """An object of Python's own library."""
-    return type(value).__module__.partition(".")[0] in sys.stdlib_module_names
-
-
 def _text_of(value: Any) -> str | None:
     """The text of a value that it tells whole and in every process alike: a date, a path, a framework's type."""
-    if hasattr(value, "__next__") or (hasattr(value, "__dict__") and not _is_pythons(value)):
+    if hasattr(value, "__next__") or (hasattr(value, "__dict__") and not is_pythons(type(value))):
         return None
     text = repr(value)
     return None if text.startswith("<") or " at 0x" in text else text

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import sys
 import time
 import zlib
 from collections import deque
@@ -46,6 +45,7 @@ from autotune.measure.device_state import Instruments
 from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.sampling import Clock
+from autotune.nesting import is_pythons
 from autotune.workload.workload import Device, Task
 
 
@@ -344,7 +344,7 @@ def _names_in_classes(kind: type) -> tuple[str, ...]:
     return tuple(
         name
         for base in reversed(kind.__mro__)
-        if base.__module__.partition(".")[0] not in sys.stdlib_module_names
+        if not is_pythons(base)
         for name, each in vars(base).items()
         if name[:2] != "__" and isinstance(each, (bool, int, float, str, list, dict, set, deque))
     )

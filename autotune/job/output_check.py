@@ -107,9 +107,7 @@ class CallCheck:
         return None
 
     def _observed(self, result: Any) -> Observed:
-        backend = self._check.backend
-        storages = {backend.storage(leaf): name for name, leaf in self._arguments.named_leaves()}
-        return observed(backend, result, views={each: name for each, name in storages.items() if each is not None})
+        return observed(self._check.backend, result, inputs=self._arguments)
 
     def _state(self) -> CallState:
         return CallState(self._check.backend, self._roots)

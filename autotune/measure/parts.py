@@ -39,6 +39,20 @@ class Part:
         return Part(self.name, CHANGED, np.asarray(""), is_tensor=False)
 
 
+Heading = list[tuple[str, str, bool]]
+"""What is told of parts beside their arrays."""
+
+
+def heading_of(parts: Sequence[Part]) -> Heading:
+    """What a file holds of parts as text, their arrays apart."""
+    return [(part.name, part.form, part.is_tensor) for part in parts]
+
+
+def parts_with(heading: Heading, arrays: Sequence[Array]) -> list[Part]:
+    """The parts that a heading was made of. Raises ValueError for another number of arrays."""
+    return [Part(name, form, array, is_tensor) for (name, form, is_tensor), array in zip(heading, arrays, strict=True)]
+
+
 class DisagreementError(Exception):
     """A part is not what the reference has. The message names it and says how."""
 

@@ -13,6 +13,7 @@ from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.outputs import flatten, observed, output_arrays
 from autotune.backends.registry import load_backend
 from autotune.nesting import has_fields, with_leaves
+from autotune.workload.arguments import Arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def test_tensors_of_torch():
         torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
         torch.nn.Linear(1, 1),
     ]
-    found = observed(backend, value, views={backend.storage(x): "argument 1"})
+    found = observed(backend, value, inputs=Arguments((x,)))
     assert {part.name: part.form for part in found.parts if part.is_tensor} == {
         "output[0].loc": "float32, a view of argument 1",
         "output[0].scale": "float32",

@@ -36,11 +36,11 @@ class ForwardState:
         put_back = [_generators(device_of(self.model))]
         if self._is_known:
             self._note_moving()
-            put_back.append(_contents(self._moving))
+            put_back.append(contents_of(self._moving))
         else:
             self._buffers = list(self.model.buffers())
             self._writes = [each._version for each in self._buffers]
-            put_back += [_contents(self._buffers), *map(_attributes, self.model.modules())]
+            put_back += [contents_of(self._buffers), *map(_attributes, self.model.modules())]
 
         def all_put_back() -> None:
             for each in put_back:
@@ -72,7 +72,8 @@ def _generators(device: torch.device) -> Callable[[], None]:
     return put_back
 
 
-def _contents(tensors: list[torch.Tensor]) -> Callable[[], None]:
+def contents_of(tensors: list[torch.Tensor]) -> Callable[[], None]:
+    """Copy what is in them. Returns what puts it back."""
     copies = [each.detach().clone() for each in tensors]
 
     def put_back() -> None:

@@ -24,7 +24,7 @@ from autotune.backends.capabilities import NO_GRADIENT
 from autotune.backends.origin import Origin, origin
 from autotune.backends.torch.apply import device_of, prepare, with_attention
 from autotune.backends.torch.compiler import Attempts, Compile, compiler
-from autotune.backends.torch.forward_state import ForwardState
+from autotune.backends.torch.forward_state import ForwardState, contents_of
 from autotune.backends.torch.hints import TRAINING_STEP
 from autotune.backends.torch.knobs import Settings, require_for_training, settings_of
 from autotune.backends.torch.optimizer_step import OptimizerStep, place_counts, written
@@ -216,15 +216,7 @@ def why_unsuitable(optimizer: torch.optim.Optimizer) -> str | None:
 
 def snapshot(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """See `Training.snapshot`. What the optimizer holds is left as it is: its gradients can be read without."""
-    tensors = [*dict.fromkeys([*model.parameters(), *model.buffers(), *trained_parameters(optimizer)])]
-    copies = [each.detach().clone() for each in tensors]
-
-    def restore() -> None:
-        with torch.no_grad():
-            for tensor, copy in zip(tensors, copies, strict=True):
-                tensor.copy_(copy)
-
-    return restore
+    return contents_of([*dict.fromkeys([*model.parameters(), *model.buffers(), *trained_parameters(optimizer)])])
 
 
 def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

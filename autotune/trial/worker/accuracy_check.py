@@ -210,7 +210,7 @@ class OutputGate:
         lists = [*(call.parts for call in seen.calls), seen.left]
         heading = {
             "num_inputs": len(seen.calls),
-            "parts": [[(part.name, part.form, part.is_tensor) for part in each] for each in lists],
+            "parts": [parts.heading_of(each) for each in lists],
             "ignored": sorted(seen.ignored | _unlike(seen)),
             "has_forms": seen.has_forms,
             "framework": seen.framework,
@@ -224,10 +224,7 @@ class OutputGate:
         heading = heading_of(stored)
         named = heading["parts"]
         arrays, spreads = stored[1 : 1 + len(named)], stored[1 + len(named) :]
-        lists = [
-            [Part(name, form, array, is_tensor) for (name, form, is_tensor), array in zip(held, found, strict=True)]
-            for held, found in zip(named, arrays, strict=True)
-        ]
+        lists = [parts.parts_with(*each) for each in zip(named, arrays, strict=True)]
         return Seen(
             calls=[Observed(each) for each in lists[:-1]],
             left=lists[-1],

@@ -126,10 +126,7 @@ class Inference:
 
     def _observed(self, returned: Any, inputs: Arguments) -> Observed:
         """Under traffic a strategy may pad or split a call, whose inputs are then copies."""
-        of_inputs = [] if self._subject.stream is not None else inputs.named_leaves()
-        storages = ((self._backend.storage(leaf), name) for name, leaf in of_inputs)
-        views = {storage: name for storage, name in storages if storage is not None}
-        return observed(self._backend, returned, views=views, reads=True)
+        return observed(self._backend, returned, inputs=inputs if self._subject.stream is None else None, reads=True)
 
 
 def _same_part(part: Part, calls: list[Observed]) -> Iterator[Array]:

@@ -37,7 +37,8 @@ from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import AutotuneError
-from autotune.measure.agreement import Array, why_incomparable
+from autotune.measure import parts
+from autotune.measure.agreement import Array, share, why_incomparable
 from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError, heading_of
 from autotune.trial.worker.left_behind import Surroundings
@@ -263,8 +264,7 @@ class StepGate:
 
     def packed(self, seen: Steps) -> list[list[Array]]:
         """What is left comes with its names and forms; a spread, if there is one, comes last."""
-        parts = [(part.name, part.form, part.is_tensor) for part in seen.left]
-        heading = np.asarray(json.dumps({"num_inputs": seen.num_inputs, "left": parts}))
+        heading = np.asarray(json.dumps({"num_inputs": seen.num_inputs, "left": parts.heading_of(seen.left)}))
         arrays = [part.array for part in seen.left]
         spread = [] if seen.spread is None else [[seen.spread]]
         return [[heading, *arrays], [seen.losses, seen.ways], seen.gradients, seen.again, *spread]
@@ -273,8 +273,7 @@ class StepGate:
         """Raises ValueError for the file of another release."""
         heading = heading_of(stored)
         (_, *arrays), (losses, ways), gradients, again, *rest = stored
-        named = zip(heading["left"], arrays, strict=True)
-        left = [Part(name, form, array, is_tensor) for (name, form, is_tensor), array in named]
+        left = parts.parts_with(heading["left"], arrays)
         spread = rest[0][0] if rest else None
         return Steps(losses, gradients, again, ways, left, num_inputs=heading["num_inputs"], spread=spread)
 
@@ -339,8 +338,8 @@ def _compared(expected: list[Array], got: list[Array]) -> list[_Compared]:
             found.append(_Compared(float("inf"), float("inf")))
             continue
         difference = y.astype(np.result_type(y, np.float64)) - r
-        error = _share(_largest(difference), max(_largest(r), floor))
-        found.append(_Compared(error, _share(_rms(difference), max(_rms(r), rms_floor))))
+        error = share(_largest(difference), max(_largest(r), floor))
+        found.append(_Compared(error, share(_rms(difference), max(_rms(r), rms_floor))))
     return found
 
 
@@ -359,10 +358,6 @@ def _require_ways(expected: Array, got: Array) -> None:
             f"{expected[worst]:.3g} (root mean square)",
             float(errors[worst]),
         )
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else part
 
 
 def _largest(values: Array) -> float:
