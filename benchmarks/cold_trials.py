@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
 from pathlib import Path
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 
 UNTUNED = "untuned"

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pydantic import TypeAdapter
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError
@@ -31,7 +32,6 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 from benchmarks import pieces
 from benchmarks.frame import Benchmark

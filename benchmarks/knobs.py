@@ -30,6 +30,8 @@ from pydantic import Field, PositiveFloat
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from autotune.bench.runner import Runner
+from autotune.bench.trials import Trials
 from autotune.config import Config, Scalar
 from autotune.files import parse_as, read_yaml, write_whole
 from autotune.measure.measurement import Failure, Measurement, Outcome
@@ -37,8 +39,6 @@ from autotune.planning.models import make_workload
 from autotune.schema import Record
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner
-from autotune.trial.runner.trials import Trials
 from autotune.workload.workload import Workload
 from benchmarks.record import RESULTS, Conditions, table, with_section
 

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 from autotune import environment
 from autotune.backends.registry import framework_version
+from autotune.bench.runner import Runner
+from autotune.bench.trials import Trials
 from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError
@@ -32,8 +34,6 @@ from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner
-from autotune.trial.runner.trials import Trials
 from autotune.workload.workload import Workload
 from benchmarks.record import REPOSITORY
 from benchmarks.table import Definition, Row, Table

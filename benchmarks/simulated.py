@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune import environment
+from autotune.bench.trials import StageCallback
 from autotune.config import Config
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Samples, Signature, Stage
@@ -29,7 +30,6 @@ from autotune.study.open import create_study
 from autotune.study.records import Confirmation
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.trials import StageCallback
 from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload
 

@@ -7,12 +7,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from autotune.bench.runner import Runner
 from autotune.measure.sampling import SamplingPlan
 from autotune.space.space import Knob, SearchSpace
-from autotune.study.budget import Budget
+from autotune.study.budget import BlockPlan, Budget
 from autotune.study.open import create_study
-from autotune.trial.runner.blocks import BlockPlan
-from autotune.trial.runner.runner import Runner
 from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload
 from benchmarks.simulated import manifest_of

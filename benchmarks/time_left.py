@@ -27,9 +27,9 @@ from autotune.backends.registry import entry_of
 from autotune.measure.measurement import Failure, Outcome, Stage
 from autotune.study.budget import Budget
 from autotune.study.open import create_study
+from autotune.trial.deadline import Clock, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.deadline import Clock, Deadline
 from autotune.tuning.events import TimeLeftEstimated, TrialEnded
 from autotune.tuning.loop import Tuner
 from autotune.tuning.remaining_work import RemainingWork

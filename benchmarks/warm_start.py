@@ -17,6 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
@@ -25,7 +26,6 @@ from autotune.planning.models import make_workload
 from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
-from autotune.trial.runner.runner import Runner
 from benchmarks.frame import Benchmark
 from benchmarks.record import Goal, table
 

@@ -20,15 +20,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autotune.backends.registry import framework_version
+from autotune.bench.ray.cluster import LOCAL, SLOTS, RayCluster, require_ray
+from autotune.bench.ray.messages import WorkerSettings
+from autotune.bench.ray.trials import ClusterTrials
 from autotune.measure.sampling import SamplingPlan
 from autotune.space.space import Knob, SearchSpace
-from autotune.study.budget import Budget
+from autotune.study.budget import BlockPlan, Budget
 from autotune.study.open import create_study
 from autotune.trial.command import code_sha256
-from autotune.trial.ray.cluster import LOCAL, SLOTS, RayCluster, require_ray
-from autotune.trial.ray.messages import WorkerSettings
-from autotune.trial.ray.trials import ClusterTrials
-from autotune.trial.runner.blocks import BlockPlan
 from autotune.tuning.events import Event, NeighboursFound, NoiseFloorMeasured, SearchEnded
 from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload

@@ -25,6 +25,8 @@ from typer.testing import CliRunner
 
 from autotune.backends import registry
 from autotune.backends.fake import clock
+from autotune.bench import probe, supervisor_process
+from autotune.bench.runner import Runner
 from autotune.cli import app
 from autotune.config import Config
 from autotune.environment import describe
@@ -36,15 +38,12 @@ from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.study import storage
-from autotune.study.budget import Budget, BusyMachinePlan
+from autotune.study.budget import BlockPlan, Budget, BusyMachinePlan
 from autotune.study.manifest import Manifest
 from autotune.study.open import create_study
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner import probe, supervisor_process
-from autotune.trial.runner.blocks import BlockPlan
-from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.main import leave
 from autotune.workload.workload import Workload
 from tests.fork_supervisor import ForkServer
@@ -82,7 +81,7 @@ knobs:
 PARENT = """
 import sys
 from pathlib import Path
-from autotune.trial.runner.runner import Runner
+from autotune.bench.runner import Runner
 from autotune.trial.worker.main import leave
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest

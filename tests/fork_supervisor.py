@@ -19,9 +19,9 @@ import time
 from typing import Any
 
 from autotune.backends.registry import load_backend
+from autotune.bench import supervisor
 from autotune.trial.command import module_command, package_path
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner import supervisor
 from autotune.trial.worker import main as worker
 from autotune.trial.worker import reference
 
@@ -40,7 +40,7 @@ class ForkServer:
 
     def popen(self, command: list[str], *, stderr: Any, env: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
         """A fork, where the command starts a supervisor of the fake framework under the server's import path."""
-        is_ordinary = command == module_command("trial.runner.supervisor", _MODULE) and env["PYTHONPATH"] == self._path
+        is_ordinary = command == module_command("bench.supervisor", _MODULE) and env["PYTHONPATH"] == self._path
         if not self.is_used or not is_ordinary:
             return subprocess.Popen(command, stderr=stderr, env=env, **options)
         if self._socket is None:

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.bench.runners import Runners
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Failure, Measurement
@@ -17,15 +18,14 @@ from autotune.study.open import open_study
 from autotune.study.shared.url import StorageUrl
 from autotune.study.study import Study
 from autotune.trial.command import code_sha256
-from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.runners import Runners
+from autotune.trial.deadline import Deadline
 from autotune.tuning.events import DeviceTaken, Notify, WorkerChanged
 from autotune.tuning.loop import Tuner
 from autotune.tuning.priors import PriorSource
 from autotune.tuning.rerun import rerun_trial
 
 if TYPE_CHECKING:
-    from autotune.trial.ray.trials import ClusterTrials
+    from autotune.bench.ray.trials import ClusterTrials
 
 BudgetLike = Budget | str | float | PathLike[str]
 """A budget, a time (`10m`, or seconds as a number), or the path of a YAML file with a budget."""
@@ -67,7 +67,7 @@ def require_on(on: str | None, deadline: str | None = None, *, profiled: bool = 
     """Raises InputError, before anything is measured, for a cluster that cannot be used or is not used for all."""
     if on is None:
         return
-    from autotune.trial.ray.cluster import require_known
+    from autotune.bench.ray.cluster import require_known
 
     if deadline is not None or profiled:
         flag = "--profile" if deadline is None else "--deadline"
@@ -107,9 +107,9 @@ def search(
 
 def workers_of(study: Study, budget: Budget, on: str, notify: Notify) -> ClusterTrials:
     """What runs the trials of a study on a cluster; a context manager. Raises InputError without Ray."""
-    from autotune.trial.ray.cluster import cluster_for
-    from autotune.trial.ray.messages import WorkerSettings
-    from autotune.trial.ray.trials import ClusterTrials
+    from autotune.bench.ray.cluster import cluster_for
+    from autotune.bench.ray.messages import WorkerSettings
+    from autotune.bench.ray.trials import ClusterTrials
 
     manifest, untuned = study.manifest, study.untuned_record()
     settings = WorkerSettings(

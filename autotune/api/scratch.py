@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from autotune.bench.runners import Runners
 from autotune.trial.folder import failed_trials
-from autotune.trial.runner.runners import Runners
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from autotune.study.database import DEFAULT_STUDIES_DIR
 from autotune.study.open import open_or_create, open_study
 from autotune.study.shared.url import chosen_storage
 from autotune.study.study import Study
-from autotune.trial.runner.deadline import Deadline
+from autotune.trial.deadline import Deadline
 from autotune.tuning.events import Event, Notify
 from autotune.tuning.priors import PriorSource, read_prior
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autotune.results.result import StudyResult
     from autotune.study.budget import Budget
     from autotune.study.study import Study
-    from autotune.trial.runner.deadline import Deadline
+    from autotune.trial.deadline import Deadline
     from autotune.tuning.priors import PriorSource
 
 
@@ -33,7 +33,7 @@ def run_study(
 ) -> int:
     """Run the loop with a display, then print the verdict."""
     from autotune.results.result import result_of
-    from autotune.trial.runner.deadline import Deadline
+    from autotune.trial.deadline import Deadline
 
     stop_on_sigterm()
     try:

@@ -206,7 +206,7 @@ def tune(
     from autotune.space.schema import PRESETS
     from autotune.study.open import open_or_create
     from autotune.study.shared.url import chosen_storage
-    from autotune.trial.runner.deadline import Deadline
+    from autotune.trial.deadline import Deadline
     from autotune.tuning.priors import read_prior
 
     for sentence in ignored_lines(context):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.study.budget import Budget
     from autotune.study.shared.url import StorageUrl
     from autotune.study.study import Study
-    from autotune.trial.runner.deadline import Deadline
+    from autotune.trial.deadline import Deadline
     from autotune.tuned.tier_file import Tail, Tiers
     from autotune.tuning.priors import PriorSource
 
@@ -39,7 +39,7 @@ def tune_tiers(
     from autotune.planning.manifest import make_manifest, tier_requests
     from autotune.results.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.study.open import open_or_create
-    from autotune.trial.runner.deadline import Deadline
+    from autotune.trial.deadline import Deadline
 
     limit_s = deadline_s(deadline)
     time = Deadline.after(budget.wall_s, begun)

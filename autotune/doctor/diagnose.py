@@ -16,6 +16,7 @@ from pydantic import Field
 
 from autotune.backends.protocol import Reports
 from autotune.backends.registry import entry_of, framework_version, reports_of
+from autotune.bench.trials import Trials
 from autotune.command_line import command
 from autotune.config import Config, Scalar
 from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
@@ -33,7 +34,6 @@ from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.trials import Trials
 from autotune.workload.workload import Workload
 
 SAMPLING = SamplingPlan(max_warmup_s=3.0, max_sampling_s=2.0, max_samples=200)

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from autotune.backends.registry import entry_of, framework_names
+from autotune.bench.exit_status import MIN_FREE_BYTES
+from autotune.bench.probe import find_devices
 from autotune.environment import num_usable_cores, package_version
 from autotune.errors import AutotuneError, MissingFrameworkError
 from autotune.schema import Record
-from autotune.trial.runner.exit_status import MIN_FREE_BYTES
-from autotune.trial.runner.probe import find_devices
 
 
 class MachineFinding(Record):

@@ -12,6 +12,7 @@ import optuna
 import autotune
 from autotune import models
 from autotune.backends.registry import framework_version
+from autotune.bench.probe import read_declaration
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.measure.constraint import OF_TRAFFIC, Constraint
@@ -24,9 +25,8 @@ from autotune.space.combined import join_spaces
 from autotune.space.declared import Declaration
 from autotune.study.manifest import Manifest, Target
 from autotune.study.sampler.optuna_sampler import sampler_name
+from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
-from autotune.trial.runner.deadline import LimitsNow
-from autotune.trial.runner.probe import read_declaration
 from autotune.workload.tiers import TierSpec
 from autotune.workload.traffic import Traffic, parse_shapes, read_traffic
 from autotune.workload.workload import STREAM_CALLS, Device, Workload

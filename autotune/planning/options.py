@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autotune.backends.registry import entry_of
+from autotune.bench import probe
 from autotune.errors import InputError, did_you_mean
 from autotune.space.space import Knob, SearchSpace
+from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
-from autotune.trial.runner import probe
-from autotune.trial.runner.deadline import LimitsNow
 from autotune.workload.process_variables import PREFIX, require_variable
 
 

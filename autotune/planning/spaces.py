@@ -19,8 +19,8 @@ from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.shape_knobs import known_shapes
 from autotune.space.space import SearchSpace
 from autotune.study.manifest import Target
+from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
-from autotune.trial.runner.deadline import LimitsNow
 from autotune.workload.workload import Device, Task
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import get_args
 
 from autotune.backends.registry import bundled_names, entry_of, framework_version
+from autotune.bench.probe import find_devices
 from autotune.command_line import command
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
+from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
-from autotune.trial.runner.deadline import LimitsNow
-from autotune.trial.runner.probe import find_devices
 from autotune.workload.workload import Device
 
 PREFERRED: dict[str, tuple[str, ...]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
+from autotune.bench.trials import Trials
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
@@ -25,7 +26,6 @@ from autotune.study.records import (
 )
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.trials import Trials
 from autotune.tuned.cache_file import SUFFIX, Artifact
 from autotune.tuned.tuned_config import (
     SCHEMA,

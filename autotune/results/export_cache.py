@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.backends.registry import entry_of
+from autotune.bench.trials import Trials
 from autotune.errors import InputError
 from autotune.files import write_whole
 from autotune.measure.measurement import Measurement
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
-from autotune.trial.runner.trials import Trials
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack
 
 MIN_GAIN = 2.0

@@ -11,7 +11,7 @@ from autotune.results.export import export
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.study import Study
-from autotune.trial.runner.deadline import Deadline
+from autotune.trial.deadline import Deadline
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers
 
 FILE = "tiers.yaml"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from autotune.errors import InputError
+from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.measure.units import seconds_of
 from autotune.schema import Record
 from autotune.trial.request import Limits
-from autotune.trial.runner.blocks import BlockPlan
 
 
 class BusyMachinePlan(Record):
@@ -22,6 +24,30 @@ class BusyMachinePlan(Record):
     is waited for in the same run."""
     max_repeats: NonNegativeInt = 3
     """Disturbed trials that one run repeats, once each."""
+
+
+class BlockPlan(Record):
+    """How much is measured in a block, and how many blocks there may be."""
+
+    num_rounds: PositiveInt = 8
+    fewest_rounds: PositiveInt = 3
+    max_sampling_s: PositiveFloat = 15.0
+    """For all turns of a block together; after it, and after `fewest_rounds`, no further round begins."""
+    first_look: Annotated[int, Field(ge=2)] = 4
+    """Blocks before the first look at the data; each further look doubles them. Even, to balance starting orders."""
+    num_looks: PositiveInt = 3
+    """The data are looked at this often at most; what is not clear then stays undecided."""
+    max_s: PositiveFloat = 240.0
+    """After the first look and this time no further pair of blocks begins; the next look is the last one."""
+
+    @property
+    def most_blocks(self) -> int:
+        """After the last look."""
+        return self.first_look << (self.num_looks - 1)
+
+    def fit_for(self, objective: Objective) -> BlockPlan:
+        """One turn a block where the duration of steady calls does not matter."""
+        return self if objective.needs_turns else self.model_copy(update={"num_rounds": 1})
 
 
 class Budget(Record):

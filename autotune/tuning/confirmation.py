@@ -12,7 +12,7 @@ from autotune.measure.objective import Objective
 from autotune.measure.statistics import ALIKE, MARGIN, Comparison, Verdict, margin_above, verdict_of
 from autotune.study.equivalence import program_of, simplicity
 from autotune.study.records import Confirmation, StopReason, TrialRecord, why_unreliable
-from autotune.trial.runner.blocks import UNTUNED_ATTEMPTS, BlockedRun
+from autotune.tuning.blocks import UNTUNED_ATTEMPTS, BlockedRun
 from autotune.tuning.confirmed_caches import keep_confirmed
 from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted
 from autotune.tuning.expected_time import blocked_run_s, process_start_s

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.study.study import Study
-from autotune.trial.runner.blocks import Contestant
+from autotune.tuning.blocks import Contestant
 from autotune.tuning.cache_store import CacheStore
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from autotune.measure.measurement import Measurement, Stage
 from autotune.measure.sampling import SamplingPlan
+from autotune.study.budget import BlockPlan
 from autotune.study.records import NoiseFloor, TrialRecord
-from autotune.trial.runner.blocks import BlockPlan
 
 WARM_SHARE = 0.5
 """Of the first call's and the check's time in a process that finds the caches of an earlier one, where a time budget

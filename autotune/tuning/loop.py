@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autotune.bench.many_devices import ManyDevices, WorkerLostError
+from autotune.bench.trials import PreparedTrials, Trials
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
@@ -17,10 +19,8 @@ from autotune.study.budget import Budget
 from autotune.study.records import Confirmation, DriftCheck, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import FEWEST_TRIALS
 from autotune.study.study import Study
+from autotune.trial.deadline import Deadline
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.many_devices import ManyDevices, WorkerLostError
-from autotune.trial.runner.trials import PreparedTrials, Trials
 from autotune.tuning import priors, pruning
 from autotune.tuning.baseline import require_baseline, require_same_machine
 from autotune.tuning.busy_machine import BusyMachine

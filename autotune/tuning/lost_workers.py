@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from autotune.bench.many_devices import WorkerLostError
 from autotune.study.neighbours import LOST_TRIALS
 from autotune.study.study import Study
-from autotune.trial.runner.many_devices import WorkerLostError
 from autotune.tuning.events import Notify, TrialLost
 
 T = TypeVar("T")

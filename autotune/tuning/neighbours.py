@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from contextlib import ExitStack, suppress
 
+from autotune.bench.many_devices import Machine, ManyDevices, WorkerLostError
+from autotune.bench.trials import LiveTrial
 from autotune.measure.measurement import Measurement
 from autotune.study.neighbours import NEIGHBOURS, Neighbours
-from autotune.trial.runner.many_devices import Machine, ManyDevices, WorkerLostError
-from autotune.trial.runner.trials import LiveTrial
 from autotune.tuning.events import NeighboursFound, NeighboursStarted
 from autotune.tuning.lost_workers import until_no_worker_is_lost
 from autotune.tuning.session import Session

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 
+from autotune.bench.many_devices import ManyDevices
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import spread_of_pairs
 from autotune.study.records import DriftCheck, NoiseFloor
 from autotune.study.study import Study
-from autotune.trial.runner.many_devices import ManyDevices
 from autotune.tuning.busy_machine import BusyMachine
 from autotune.tuning.events import DriftChecked, DriftCheckStarted, NoiseFloorMeasured, NoiseFloorStarted
 from autotune.tuning.session import Session, harness_error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autotune.bench.runner import Runner
 from autotune.measure.measurement import Outcome
 from autotune.study.budget import Budget
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.repeat_command import repeat_command
-from autotune.trial.runner.runner import Runner
+from autotune.trial.repeat_command import repeat_command
 from autotune.tuning.session import trial_request
 
 

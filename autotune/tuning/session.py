@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.backends.registry import entry_of
+from autotune.bench.many_devices import ManyDevices
+from autotune.bench.trials import PreparedTrials, Trials
 from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
-from autotune.study.budget import Budget
+from autotune.study.budget import BlockPlan, Budget
 from autotune.study.own_files import clear_runs
 from autotune.study.study import Study
+from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant, attempt
-from autotune.trial.runner.deadline import NEVER, Deadline
-from autotune.trial.runner.many_devices import ManyDevices
-from autotune.trial.runner.trials import PreparedTrials, Trials
+from autotune.tuning.blocks import BlockedRun, Contestant, attempt
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.events import Notify, StageEntered
 from autotune.tuning.jobs import may_compile_ahead, num_jobs_in

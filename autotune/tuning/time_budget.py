@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from autotune.errors import InputError
+from autotune.study.budget import BlockPlan
 from autotune.study.records import TrialRecord
-from autotune.trial.runner.blocks import BlockPlan
 from autotune.tuning.confirmation import SAFETY, expected_s, likely_contestants
 from autotune.tuning.expected_time import blocked_run_s, fresh_start_s, trial_s, typical_trial_s
 from autotune.tuning.session import Session

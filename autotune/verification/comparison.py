@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autotune.bench.trials import Trials
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.accuracy import ReferencePrecision
@@ -18,12 +19,11 @@ from autotune.planning.models import make_workload
 from autotune.planning.targets import choose_target
 from autotune.study.budget import Budget
 from autotune.study.study import Study
+from autotune.trial.deadline import Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.blocks import BlockedRun, Contestant, attempt
-from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.trials import Trials
 from autotune.tuned.tuned_config import TunedConfig
+from autotune.tuning.blocks import BlockedRun, Contestant, attempt
 from autotune.workload.workload import Workload
 
 OnBlock = Callable[[float, float], None]

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from autotune.bench.trials import Trials
 from autotune.errors import HarnessError, InputError
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import LATENCY, Objective
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.study.budget import Budget
-from autotune.trial.runner.trials import Trials
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of, sides_of
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from autotune.bench.runner import Runner
+from autotune.bench.trials import Trials
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Reason
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner
-from autotune.trial.runner.trials import Trials
 from autotune.workload.workload import Device, Task, Workload
 from benchmarks.on_device.records import Tried
 

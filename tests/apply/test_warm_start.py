@@ -17,6 +17,7 @@ import autotune
 from autotune.apply.warm_start import key_here
 from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.job.stats import recorder_of
@@ -25,7 +26,6 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.results.export_cache import ConfirmedCaches, prewarm
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import ShippedCache
-from autotune.trial.runner.runner import Runner
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack, unpack
 from autotune.tuned.tuned_config import load_tuned
 from tests.conftest import REPOSITORY

@@ -10,13 +10,13 @@ import sys
 import pytest
 import yaml
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.measure.sampling import SamplingPlan
 from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
-from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 from tests.conftest import REPOSITORY
 

@@ -24,11 +24,11 @@ import pytest
 import yaml
 
 from autotune.backends.undo import UndoLog
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import MissingDeviceError, MissingFrameworkError
 from autotune.measure.measurement import Reason
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runner import Runner
 
 ms = pytest.importorskip("mindspore")
 nn, ops = ms.nn, ms.ops

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Axis, Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload
 

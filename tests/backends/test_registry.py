@@ -198,7 +198,7 @@ class TestMissingCapabilities:
 
     def test_a_backend_without_regions_gets_no_such_knobs(self, install_backend, tmp_path, workload):
         """What the model's author declared about modules is dropped: the space has no knob for it."""
-        from autotune.trial.runner.probe import read_declaration
+        from autotune.bench.probe import read_declaration
 
         install_backend("tiny", "tiny_backend", TINY)
         model = tmp_path / "declaring.py"
@@ -236,8 +236,8 @@ class TestMissingCapabilities:
 
 def test_the_core_alone_measures(install_backend, tmp_path, make_request, workload):
     """A trial of a backend that offers the core alone: timed, checked, no digest, no device memory."""
+    from autotune.bench.runner import Runner
     from autotune.trial.folder import TrialFolder
-    from autotune.trial.runner.runner import Runner
 
     install_backend("tiny", "tiny_backend", TINY)
     request = make_request({"speed": "slow"}, untuned=True, workload=workload.model_copy(update={"framework": "tiny"}))

@@ -10,12 +10,12 @@ import pytest
 
 from autotune.backends.registry import framework_version
 from autotune.backends.undo import UndoLog
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner.runner import Runner
 from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from autotune.backends.torch.backend import TorchBackend
+from autotune.bench import probe
 from autotune.errors import InputError
-from autotune.trial.runner import probe
 from autotune.trial.worker.subject import build_subject
 
 torch = pytest.importorskip("torch")

@@ -11,11 +11,11 @@ from autotune.backends.torch.apply import apply
 from autotune.backends.torch.knobs import settings_of
 from autotune.backends.torch.options import require_option
 from autotune.backends.undo import UndoLog
+from autotune.bench import probe
 from autotune.config import Config
 from autotune.errors import InputError, InvalidConfigError
 from autotune.planning.options import require_open_knobs
 from autotune.space.space import Knob, SearchSpace
-from autotune.trial.runner import probe
 
 COMPILED = {"execution": "compile", "backend": "inductor"}
 CAPTURED = {"execution": "compile", "backend": "aot_eager"}

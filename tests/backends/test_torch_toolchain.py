@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.runner import Runner
 from autotune.workload.workload import Workload
 
 torch = pytest.importorskip("torch")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.environment import num_usable_cores
 from autotune.errors import HarnessError, InputError
 from autotune.files import write_yaml
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage, Usage
-from autotune.trial.runner.runner import Runner
 from benchmarks import record_table, table
 from benchmarks.recording import Part, Recording, row_of
 from benchmarks.table import Definition, read_definitions, read_table

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.bench.probe import find_devices
 from autotune.planning.targets import is_installed
-from autotune.trial.runner.probe import find_devices
 from benchmarks.on_device.jobs import JOBS
 from benchmarks.on_device.paths import PATHS
 from benchmarks.on_device.session import Session

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import autotune
+from autotune.bench.runners import Runners
 from autotune.errors import HarnessError, InputError, StoreError
 from autotune.measure.measurement import Failure, Reason
 from autotune.planning.manifest import require_same_question
@@ -21,7 +22,6 @@ from autotune.space.combined import join_spaces
 from autotune.space.load import Circumstances, load_space
 from autotune.study.manifest import Target
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runners import Runners
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.loop import Tuner
 from autotune.verification.comparison import measure, paired_run_of_trials
@@ -386,7 +386,7 @@ _PARENT = """
 import sys, time
 from pathlib import Path
 from autotune.planning.manifest import require_same_question
-from autotune.trial.runner.runners import Runners
+from autotune.bench.runners import Runners
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 home = Path(sys.argv[1])

@@ -21,17 +21,17 @@ import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
+from autotune.bench import supervisor_process
+from autotune.bench.bounded_log import MAX_BYTES
+from autotune.bench.runner import Runner
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
 from autotune.study.open import create_study, open_or_create, open_study
 from autotune.study.storage import exclusive
 from autotune.trial import process_start
 from autotune.trial.folder import TrialFolder
+from autotune.trial.orphans import MARK_VARIABLE
 from autotune.trial.request import Limits
-from autotune.trial.runner import supervisor_process
-from autotune.trial.runner.bounded_log import MAX_BYTES
-from autotune.trial.runner.orphans import MARK_VARIABLE
-from autotune.trial.runner.runner import Runner
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment, run_here
 
 MODEL = """
@@ -491,14 +491,14 @@ def refuse(*args, **kwargs):
     raise BlockingIOError(11, os.strerror(11))
 os.fork = subprocess.Popen = refuse
 from autotune.trial import process_start
-from autotune.trial.runner import supervisor
+from autotune.bench import supervisor
 process_start.RETRY_FOR_S, process_start._PAUSE_S = 0.05, 0.01
 supervisor.main(["numpy"])
 """
 
 _UNKILLABLE = """
 import psutil, subprocess, sys
-from autotune.trial.runner import reaper
+from autotune.bench import reaper
 reaper._REAPED_WITHIN_S = 0.2
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 kill, psutil.Process.kill = psutil.Process.kill, lambda self: None

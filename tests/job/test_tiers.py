@@ -17,6 +17,7 @@ import yaml
 
 import autotune
 from autotune import environment
+from autotune.bench.probe import read_declaration
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
@@ -25,8 +26,7 @@ from autotune.planning.models import make_workload
 from autotune.planning.request import TuneRequest
 from autotune.results.export_tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.study.budget import Budget
-from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.probe import read_declaration
+from autotune.trial.deadline import Deadline
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers
 from autotune.tuning.session import Session
 from autotune.tuning.tail_latency import confirm_tail

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.profile import HotSpots, Profile
 from autotune.planning.models import make_workload
 from autotune.report.profile import profile_lines
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runner import Runner
 
 
 def test_the_figures_are_those_of_one_call():

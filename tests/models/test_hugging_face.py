@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from autotune.backends.outputs import output_arrays
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import InputError, MissingFrameworkError
 from autotune.measure.measurement import Measurement
 from autotune.models import hub
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runner import Runner
 from autotune.workload.build import build as build_workload
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # Read when it is imported, by this process and by those that it starts.

@@ -14,6 +14,7 @@ import yaml
 import autotune
 from autotune import models
 from autotune.apply.config_parts import ConfigParts
+from autotune.bench.probe import read_declaration
 from autotune.errors import HarnessError, InputError, MissingVariantError
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import make_workload
@@ -21,7 +22,6 @@ from autotune.planning.request import TuneRequest
 from autotune.space.combined import join_spaces, without_framework
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import SearchSpace
-from autotune.trial.runner.probe import read_declaration
 from autotune.workload.tiers import TierSpec
 from tests.conftest import QUICK_BUDGET, REPOSITORY
 

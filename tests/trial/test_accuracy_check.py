@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from autotune.backends.outputs import Observed
+from autotune.bench.runner import Runner
 from autotune.errors import AutotuneError
 from autotune.measure.accuracy import load_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.parts import Part
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.repeat_command import repeat_command
-from autotune.trial.runner.runner import Runner
+from autotune.trial.repeat_command import repeat_command
 from autotune.trial.worker.accuracy_check import OutputGate, Seen, WrongResultError, check, save
 
 NAN, INF = float("nan"), float("inf")

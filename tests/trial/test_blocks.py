@@ -10,12 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import Speedup
+from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner.blocks import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockedRun, BlockPlan, Contestant
-from autotune.trial.runner.runner import Runner
+from autotune.tuning.blocks import CONFIG_ATTEMPTS, UNTUNED_ATTEMPTS, BlockedRun, Contestant
 from tests.conftest import ScriptedTrials, own_children, with_latency
 
 ONE_LOOK = BlockPlan(num_rounds=3, first_look=2, num_looks=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.bench.bounded_log import HEAD_BYTES, MAX_BYTES, TAIL_BYTES, BoundedLog
 from autotune.errors import HarnessError
-from autotune.trial.runner.bounded_log import HEAD_BYTES, MAX_BYTES, TAIL_BYTES, BoundedLog
 
 
 def numbered(num_bytes: int) -> bytes:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from autotune.bench.runners import Runners
 from autotune.measure.measurement import Measurement, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner.runners import Runners
 from autotune.trial.worker.device_lock import FOLDER_VARIABLE, DeviceLock, device_key, stages_alone
 from autotune.trial.worker.stages import StageReporter
 from tests.conftest import QUICK_BUDGET, cli_command, cli_environment

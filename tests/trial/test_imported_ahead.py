@@ -9,10 +9,11 @@ import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
+from autotune.bench.runner import Runner
 from autotune.measure.measurement import Measurement
+from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant
-from autotune.trial.runner.runner import Runner
+from autotune.tuning.blocks import BlockedRun, Contestant
 from tests.conftest import own_children
 
 TUNED = {"execution": "compile", "latency_ms": 2, "compile_ms": 20}
@@ -129,7 +130,7 @@ def test_each_block_has_a_process_of_its_own_to_fork(make_runner, tmp_path, make
 def test_a_following_process_that_does_not_come_is_done_without(make_runner, tmp_path, make_request, monkeypatch):
     """The blocks are forks of the one that is there."""
     runner = make_runner(AHEAD)
-    monkeypatch.setattr("autotune.trial.runner.following._IMPORT_LIMIT_S", 0.5)
+    monkeypatch.setattr("autotune.bench.following._IMPORT_LIMIT_S", 0.5)
     (tmp_path / "ahead_of_fake.py").write_text("import time; time.sleep(600)")
     run = blocked_run(runner, tmp_path, make_request, TUNED)
     comparison = run.run(lambda _: False)

@@ -12,6 +12,13 @@ from itertools import pairwise
 
 import pytest
 
+from autotune.bench.ray import device_worker, worker_caches
+from autotune.bench.ray.device_worker import DeviceWorker
+from autotune.bench.ray.links import LinkLostError
+from autotune.bench.ray.messages import Begin, Ended, Finish, Store, Turn, Warm, WorkerFacts, WorkerSettings
+from autotune.bench.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
+from autotune.bench.ray.trials import ClusterTrials
+from autotune.bench.ray.worker_caches import packed_cache
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason, Samples
@@ -23,13 +30,6 @@ from autotune.results.result import result_of
 from autotune.results.workers import worker_shares
 from autotune.study.neighbours import NEIGHBOURS
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
-from autotune.trial.ray import device_worker, worker_caches
-from autotune.trial.ray.device_worker import DeviceWorker
-from autotune.trial.ray.links import LinkLostError
-from autotune.trial.ray.messages import Begin, Ended, Finish, Store, Turn, Warm, WorkerFacts, WorkerSettings
-from autotune.trial.ray.parcel import MODEL_FOLDER, REFERENCE, SEARCH_FOLDER, order_for, parcel_of, request_there
-from autotune.trial.ray.trials import ClusterTrials
-from autotune.trial.ray.worker_caches import packed_cache
 from autotune.trial.request import ColdCompile, TrialRequest
 from autotune.tuning.events import NeighboursFound, SearchEnded, TrialLost
 from autotune.tuning.loop import Tuner

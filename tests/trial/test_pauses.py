@@ -7,10 +7,10 @@ import time
 import psutil
 import pytest
 
+from autotune.bench import child as child_module
+from autotune.bench.child import Child
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner import child as child_module
-from autotune.trial.runner.child import Child
 from autotune.trial.worker.stages import QUEUED, SERVED, StageReporter
 
 

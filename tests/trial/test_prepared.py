@@ -9,10 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.blocks import BlockedRun, BlockPlan, Contestant
-from autotune.trial.runner.runner import Runner
+from autotune.tuning.blocks import BlockedRun, Contestant
 from tests.conftest import own_children
 
 SLOW_COMPILE = {"execution": "compile", "latency_ms": 2, "compile_ms": 600}

@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.bench.probe import find_devices, read_declaration
 from autotune.errors import HarnessError, InputError
 from autotune.planning import manifest
 from autotune.planning.models import make_workload
 from autotune.space.declared import Declaration
+from autotune.trial.deadline import Deadline
 from autotune.trial.request import Limits
-from autotune.trial.runner.deadline import Deadline
-from autotune.trial.runner.probe import find_devices, read_declaration
 
 VARIANTS = {"wait": {"usual": None, "other": "builtins:print"}}
 MODEL = """

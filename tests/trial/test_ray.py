@@ -18,16 +18,16 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
+from autotune.bench.ray.cluster import SLOTS, RayCluster  # noqa: E402
+from autotune.bench.ray.messages import WorkerSettings  # noqa: E402
+from autotune.bench.ray.trials import ClusterTrials  # noqa: E402
 from autotune.measure.measurement import Measurement  # noqa: E402
 from autotune.measure.statistics import Verdict  # noqa: E402
+from autotune.study.budget import BlockPlan  # noqa: E402
 from autotune.study.open import open_study  # noqa: E402
 from autotune.trial.command import code_sha256  # noqa: E402
-from autotune.trial.ray.cluster import SLOTS, RayCluster  # noqa: E402
-from autotune.trial.ray.messages import WorkerSettings  # noqa: E402
-from autotune.trial.ray.trials import ClusterTrials  # noqa: E402
+from autotune.trial.orphans import MARK_VARIABLE  # noqa: E402
 from autotune.trial.request import Limits  # noqa: E402
-from autotune.trial.runner.blocks import BlockPlan  # noqa: E402
-from autotune.trial.runner.orphans import MARK_VARIABLE  # noqa: E402
 from autotune.tuning.loop import Tuner  # noqa: E402
 from tests.conftest import QUICK_BUDGET, cli_command, cli_environment  # noqa: E402
 

@@ -10,9 +10,9 @@ import pytest
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
-from autotune.trial.runner.blocks import Contestant
 from autotune.trial.worker.measure import _compile_s, _copies_s
 from autotune.trial.worker.timed_calls import NUM_COPIES, SecondCall, copying_s
+from autotune.tuning.blocks import Contestant
 from autotune.tuning.session import PIPELINED_CALLS, picks_by_timing, sampling_for
 from autotune.workload.arguments import Arguments
 from tests.conftest import with_latency

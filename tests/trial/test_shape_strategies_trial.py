@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.planning.models import make_workload
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.runner import Runner
 from autotune.workload.traffic import parse_shapes
 from tests.conftest import QUICK
 

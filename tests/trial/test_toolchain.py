@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from autotune.backends.registry import BACKENDS
+from autotune.bench.runner import Runner
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner.runner import Runner
 from autotune.trial.toolchain import install_toolchain, is_complete
 from tests.conftest import PARENT, REPOSITORY
 

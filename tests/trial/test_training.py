@@ -16,6 +16,7 @@ from autotune.backends.mindspore.knobs import compile_arguments
 from autotune.backends.registry import load_backend
 from autotune.backends.torch.knobs import require_for_training, settings_of
 from autotune.backends.undo import UndoLog
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import AutotuneError, InvalidConfigError
 from autotune.files import read_yaml
@@ -29,7 +30,6 @@ from autotune.space.schema import Preset
 from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
-from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.accuracy_check import WrongResultError
 from autotune.trial.worker.subject import build_subject
 from autotune.trial.worker.training import NUM_STEPS, StepGate, Steps, Training

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from autotune.backends.fake.backend import FakeBackend
+from autotune.bench.runner import Runner
 from autotune.errors import AutotuneError, InputError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.subject import NOT_TAKEN, build_subject
 from autotune.workload.arguments import Arguments

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
+from autotune.trial.orphans import MARK_VARIABLE
+from autotune.trial.repeat_command import repeat_command
 from autotune.trial.request import Limits
-from autotune.trial.runner.orphans import MARK_VARIABLE
-from autotune.trial.runner.repeat_command import repeat_command
-from autotune.trial.runner.runner import Runner
 from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY, own_children
 
 ENDINGS = [

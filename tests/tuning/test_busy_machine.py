@@ -12,7 +12,7 @@ from autotune.report.live import LiveDisplay
 from autotune.report.summary import summary, trials_table
 from autotune.results.result import result_of
 from autotune.study.budget import BusyMachinePlan
-from autotune.trial.runner.deadline import Deadline
+from autotune.trial.deadline import Deadline
 from autotune.tuning.busy_machine import BusyMachine
 from autotune.tuning.events import DriftChecked, MachineBusy, TrialDisturbed, TrialEnded
 from autotune.tuning.loop import Tuner

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.trial.runner.blocks import Contestant
+from autotune.tuning.blocks import Contestant
 from autotune.tuning.cache_store import CacheStore
 from autotune.tuning.confirmed_caches import confirmed_caches, keep_confirmed
 

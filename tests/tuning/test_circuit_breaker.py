@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement
 from autotune.space.load import Circumstances, load_space
 from autotune.study.records import TrialRecord
-from autotune.trial.runner.runner import Runner
 from autotune.tuning.circuit_breaker import ERRORS_WITHOUT_SUCCESS, last_that_worked, same_error_at_the_end
 from autotune.tuning.events import ConfigProbed, TrialEnded
 from autotune.tuning.failure_rules import signature_of

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.measure.measurement import Failure, Measurement
 from autotune.study.records import StopReason
-from autotune.trial.runner.deadline import Deadline
+from autotune.trial.deadline import Deadline
 from autotune.tuning.loop import Tuner
 from tests.conftest import QUICK_BUDGET, ScriptedTrials, with_latency
 

@@ -11,8 +11,8 @@ import pytest
 from autotune.config import Config
 from autotune.measure.measurement import Failure, Replay, Samples
 from autotune.measure.sampling import SamplingPlan
+from autotune.study.budget import BlockPlan
 from autotune.study.records import TrialRecord
-from autotune.trial.runner.blocks import BlockPlan
 from autotune.tuning.expected_time import (
     WARM_SHARE,
     blocked_run_s,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from autotune.bench.runner import Runner
 from autotune.errors import AutotuneError, HarnessError, InputError, NoUsableTrialError
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Reason, Stage
@@ -17,7 +18,6 @@ from autotune.results.result import result_of
 from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.study.records import DRIFTING
-from autotune.trial.runner.runner import Runner
 from autotune.tuning.baseline import require_baseline
 from autotune.tuning.events import (
     BlockMeasured,

@@ -9,7 +9,7 @@ from autotune.results.export import tuned_config
 from autotune.results.result import result_of
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
-from autotune.trial.runner.deadline import Deadline
+from autotune.trial.deadline import Deadline
 from autotune.tuning.loop import Tuner
 from autotune.tuning.pruning import MOST_EXTRA, changed_settings
 from tests.conftest import ScriptedTrials, with_latency

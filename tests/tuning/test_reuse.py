@@ -10,6 +10,7 @@ import time
 import pytest
 from rich.console import Console
 
+from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
@@ -22,7 +23,6 @@ from autotune.results.result import result_of
 from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.runner import Runner
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.tuning.loop import Tuner
 from autotune.tuning.reuse import MAX_DONORS, MAX_RIVALS

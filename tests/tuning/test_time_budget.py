@@ -19,12 +19,11 @@ from autotune.report.summary import summary
 from autotune.results.export import tuned_config
 from autotune.results.result import result_of
 from autotune.space.load import Circumstances, load_space
-from autotune.study.budget import Budget, duration_s
+from autotune.study.budget import BlockPlan, Budget, duration_s
 from autotune.study.open import open_study
 from autotune.study.records import StopReason
+from autotune.trial.deadline import SHORTEST_S, Deadline
 from autotune.trial.request import Limits
-from autotune.trial.runner.blocks import BlockPlan
-from autotune.trial.runner.deadline import SHORTEST_S, Deadline
 from autotune.tuning.events import ConfirmationStarted, SearchEnded
 from autotune.tuning.loop import Tuner
 

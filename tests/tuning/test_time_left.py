@@ -9,7 +9,7 @@ import pytest
 
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
-from autotune.trial.runner.deadline import Deadline
+from autotune.trial.deadline import Deadline
 from autotune.tuning.events import BlockMeasured, ConfirmationLooked, ConfirmationStarted, TimeLeftEstimated
 from autotune.tuning.loop import Tuner
 from autotune.tuning.remaining_work import LATE_SHARE, MORE_LOOKS, RemainingWork

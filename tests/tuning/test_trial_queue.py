@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.bench.runner import Runner
 from autotune.errors import HarnessError
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
 from autotune.study.records import StopReason
-from autotune.trial.runner.runner import Runner
 from autotune.tuning import jobs
 from autotune.tuning.events import TrialEnded, TrialStarted
 from autotune.tuning.jobs import MOST_JOBS, fitting_jobs, may_compile_ahead

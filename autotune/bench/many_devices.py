@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from autotune.bench.trials import LiveTrial, PreparedTrials
 from autotune.errors import HarnessError
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.trials import LiveTrial, PreparedTrials
 
 UntunedAgain = Callable[[str, bool], tuple[TrialFolder, TrialRequest]]
 """Folder and request of one more run of the untuned model: told a name, and whether it is its worker's first one."""

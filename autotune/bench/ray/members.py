@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from autotune.bench.ray.links import Link
 from autotune.environment import Environment
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement, OnWorker, Outcome, Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.ray.links import Link
 from autotune.trial.request import TrialRequest
 
 MOST_LOSSES = 2

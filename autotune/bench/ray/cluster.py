@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autotune.bench.ray.device_worker import DeviceWorker
+from autotune.bench.ray.links import Cluster, Link, LinkLostError
+from autotune.bench.ray.messages import Order, Report, WorkerFacts, WorkerSettings
 from autotune.errors import HarnessError, InputError, MissingDeviceError
-from autotune.trial.ray.device_worker import DeviceWorker
-from autotune.trial.ray.links import Cluster, Link, LinkLostError
-from autotune.trial.ray.messages import Order, Report, WorkerFacts, WorkerSettings
 
 LOCAL = "ray"
 """`--on ray`: the cluster that RAY_ADDRESS names, else one of this machine alone, made for the run."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autotune.bench.ray.messages import Ended
+from autotune.bench.ray.parcel import REFERENCE, Parcel, parcel_of
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.ray.messages import Ended
-from autotune.trial.ray.parcel import REFERENCE, Parcel, parcel_of
 from autotune.trial.request import TrialRequest
 
 

@@ -23,18 +23,18 @@ from typing import Any
 from autotune.apply.compile_model import place_of
 from autotune.backends.protocol import DeviceReport
 from autotune.backends.registry import framework_version, load_backend
+from autotune.bench.exit_status import STOPPED
+from autotune.bench.runner import Runner
 from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.errors import AutotuneError, HarnessError, InputError, InvalidConfigError
 from autotune.files import write_whole
 from autotune.measure.measurement import Failure, Stage
 from autotune.space.declared import Declaration
+from autotune.trial.deadline import LimitsNow
 from autotune.trial.folder import TrialFolder
 from autotune.trial.given_inputs import built_for
 from autotune.trial.request import Limits
-from autotune.trial.runner.deadline import LimitsNow
-from autotune.trial.runner.exit_status import STOPPED
-from autotune.trial.runner.runner import Runner
 from autotune.trial.worker.failures import message_of
 from autotune.trial.worker.main import leave
 from autotune.trial.worker.stages import StageReporter
@@ -128,7 +128,7 @@ def _run_child(framework: str, variables: Mapping[str, str], limits: Limits, fol
     folder.temporary.mkdir(mode=0o700)
     own = {"TMPDIR": str(folder.temporary), **variables}
     with Runner(framework, own, preload=False, log=folder.path / "supervisor.log") as runner:
-        ended = runner.run_program(folder, "trial.runner.probe", limits)
+        ended = runner.run_program(folder, "bench.probe", limits)
     assert isinstance(ended, Failure), "it is no trial"
     if ended.error.startswith(STOPPED):
         return f"stopped after the {min(limits.build, limits.total):.3g} s that it may take"

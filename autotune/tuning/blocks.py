@@ -13,48 +13,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt
-
+from autotune.bench.trials import LiveTrial, PreparedTrials, Trials
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
-from autotune.measure.objective import Objective
 from autotune.measure.statistics import Comparison
-from autotune.schema import Record
+from autotune.study.budget import BlockPlan
+from autotune.trial.deadline import NEVER, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.deadline import NEVER, Deadline
-from autotune.trial.runner.trials import LiveTrial, PreparedTrials, Trials
 
 UNTUNED_ATTEMPTS = 4
 """MindSpore's PyNative sometimes crashes in its first operator (8 of 52 processes of one small model on CPU, 2.10);
 that must not end a study."""
 CONFIG_ATTEMPTS = 2
 """A config that crashes once may have hit the same random crash; one that crashes twice in a block is the cause."""
-
-
-class BlockPlan(Record):
-    """How much is measured in a block, and how many blocks there may be."""
-
-    num_rounds: PositiveInt = 8
-    fewest_rounds: PositiveInt = 3
-    max_sampling_s: PositiveFloat = 15.0
-    """For all turns of a block together; after it, and after `fewest_rounds`, no further round begins."""
-    first_look: Annotated[int, Field(ge=2)] = 4
-    """Blocks before the first look at the data; each further look doubles them. Even, to balance starting orders."""
-    num_looks: PositiveInt = 3
-    """The data are looked at this often at most; what is not clear then stays undecided."""
-    max_s: PositiveFloat = 240.0
-    """After the first look and this time no further pair of blocks begins; the next look is the last one."""
-
-    @property
-    def most_blocks(self) -> int:
-        """After the last look."""
-        return self.first_look << (self.num_looks - 1)
-
-    def fit_for(self, objective: Objective) -> BlockPlan:
-        """One turn a block where the duration of steady calls does not matter."""
-        return self if objective.needs_turns else self.model_copy(update={"num_rounds": 1})
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from autotune.bench.ray.messages import Order, Report, WorkerFacts, WorkerSettings
 from autotune.errors import HarnessError
-from autotune.trial.ray.messages import Order, Report, WorkerFacts, WorkerSettings
 
 
 class LinkLostError(HarnessError):

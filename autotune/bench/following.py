@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autotune.bench.supervisor_process import SupervisorProcess
 from autotune.errors import HarnessError
-from autotune.trial.runner.supervisor_process import SupervisorProcess
 
 _IMPORT_LIMIT_S = 120.0
 

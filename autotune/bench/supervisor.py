@@ -35,14 +35,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.backends.capabilities import ImportedAhead
+from autotune.bench.bounded_log import BoundedLog
+from autotune.bench.child import LONGEST_WAIT_S, Child
+from autotune.bench.reaper import kill_descendants, kill_group, reap_children, unkillable
+from autotune.bench.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
 from autotune.errors import HarnessError
 from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.process_start import start_when_possible
-from autotune.trial.runner.bounded_log import BoundedLog
-from autotune.trial.runner.child import LONGEST_WAIT_S, Child
-from autotune.trial.runner.reaper import kill_descendants, kill_group, reap_children, unkillable
-from autotune.trial.runner.spawn import PR_SET_CHILD_SUBREAPER, fork_worker, prctl, spawn_worker
 from autotune.trial.worker.stages import (
     ALONE,
     GATE_FD_VARIABLE,
@@ -322,7 +322,7 @@ def main(arguments: list[str]) -> None:
         why = f"{type(error).__name__}: {error}"
         print(f"trials import {'their compiler' if ahead else module} each for itself: {why}", file=sys.stderr)
         os.dup2(events, 1)
-        os.execv(sys.executable, module_command("trial.runner.supervisor", *([module] if ahead else [])))
+        os.execv(sys.executable, module_command("bench.supervisor", *([module] if ahead else [])))
     Supervisor(orders=0, events=events, preloaded=True, ahead=imported).serve()
 
 

@@ -94,7 +94,7 @@ def _popen(modules: Sequence[str], variables: Mapping[str, str], log: Path | Non
     stderr = None if log is None else log.open("ab")
     try:
         return subprocess.Popen(
-            module_command("trial.runner.supervisor", *modules),
+            module_command("bench.supervisor", *modules),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

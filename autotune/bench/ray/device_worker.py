@@ -22,11 +22,8 @@ from pathlib import Path
 
 from autotune import environment
 from autotune.backends.registry import framework_version
-from autotune.errors import AutotuneError
-from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
-from autotune.trial.command import code_sha256
-from autotune.trial.folder import OUTCOME_FILE, TrialFolder
-from autotune.trial.ray.messages import (
+from autotune.bench.probe import find_devices
+from autotune.bench.ray.messages import (
     Begin,
     Ended,
     File,
@@ -40,12 +37,15 @@ from autotune.trial.ray.messages import (
     WorkerFacts,
     WorkerSettings,
 )
-from autotune.trial.ray.parcel import CACHE, REFERENCE, request_there
-from autotune.trial.ray.worker_caches import code_key, packed_cache
+from autotune.bench.ray.parcel import CACHE, REFERENCE, request_there
+from autotune.bench.ray.worker_caches import code_key, packed_cache
+from autotune.bench.runners import Runners
+from autotune.bench.trials import LiveTrial
+from autotune.errors import AutotuneError
+from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
+from autotune.trial.command import code_sha256
+from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.probe import find_devices
-from autotune.trial.runner.runners import Runners
-from autotune.trial.runner.trials import LiveTrial
 from autotune.tuned.cache_file import unpack
 
 MOST_LOG_BYTES = 2**20

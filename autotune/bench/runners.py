@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.backends.registry import entry_of
+from autotune.bench.runner import Runner
+from autotune.bench.trials import LiveTrial, StageCallback
 from autotune.measure.measurement import Outcome
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.runner import Runner
-from autotune.trial.runner.trials import LiveTrial, StageCallback
 
 
 class Runners:

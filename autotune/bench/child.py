@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.bench.bounded_log import BoundedLog
+from autotune.bench.reaper import continue_tree, kill_group, stop_tree
 from autotune.measure.measurement import Stage
 from autotune.trial.folder import TrialFolder
-from autotune.trial.runner.bounded_log import BoundedLog
-from autotune.trial.runner.reaper import continue_tree, kill_group, stop_tree
 from autotune.trial.worker.stages import QUEUED
 
 LONGEST_WAIT_S = 86400.0

@@ -13,8 +13,8 @@ from typing import Any
 from autotune.backends.capabilities import ImportedAhead
 from autotune.trial.command import PRELOAD_ONLY_VARIABLE, module_command
 from autotune.trial.folder import TrialFolder
+from autotune.trial.orphans import MARK_VARIABLE, mark_of
 from autotune.trial.process_start import start_when_possible
-from autotune.trial.runner.orphans import MARK_VARIABLE, mark_of
 from autotune.trial.worker import main as worker
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Any, Literal
 
 from autotune.backends.registry import entry_of, framework_version
+from autotune.bench.exit_status import ProcessExit, num_oom_kills, outcome_of, require_disk
+from autotune.bench.following import Following
+from autotune.bench.supervisor_process import SupervisorProcess
+from autotune.bench.trials import LiveTrial, StageCallback
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Outcome, Reason, Stage
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
-from autotune.trial.runner.exit_status import ProcessExit, num_oom_kills, outcome_of, require_disk
-from autotune.trial.runner.following import Following
-from autotune.trial.runner.supervisor_process import SupervisorProcess
-from autotune.trial.runner.trials import LiveTrial, StageCallback
 from autotune.trial.toolchain import ensure_toolchain
 from autotune.trial.worker.stages import QUEUED
 

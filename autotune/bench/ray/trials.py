@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from autotune.files import write_whole
-from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
-from autotune.trial.folder import TrialFolder
-from autotune.trial.ray.links import Cluster, LinkLostError
-from autotune.trial.ray.members import MOST_LOSSES, Job, Member, Members
-from autotune.trial.ray.messages import (
+from autotune.bench.many_devices import Machine, ManyDevices, UntunedAgain, WorkerLostError
+from autotune.bench.ray.links import Cluster, LinkLostError
+from autotune.bench.ray.members import MOST_LOSSES, Job, Member, Members
+from autotune.bench.ray.messages import (
     Ended,
     Finish,
     Order,
@@ -28,12 +26,14 @@ from autotune.trial.ray.messages import (
     Warm,
     WorkerSettings,
 )
-from autotune.trial.ray.parcel import order_for
-from autotune.trial.ray.parcels import Parcels, outcome_in
-from autotune.trial.ray.worker_caches import keep, kept_for
+from autotune.bench.ray.parcel import order_for
+from autotune.bench.ray.parcels import Parcels, outcome_in
+from autotune.bench.ray.worker_caches import keep, kept_for
+from autotune.bench.trials import LiveTrial, StageCallback
+from autotune.files import write_whole
+from autotune.measure.measurement import Failure, Measurement, Outcome, Stage
+from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
-from autotune.trial.runner.many_devices import Machine, ManyDevices, UntunedAgain, WorkerLostError
-from autotune.trial.runner.trials import LiveTrial, StageCallback
 
 Tell = Callable[[str, str, bool], None]
 """Told the name of a worker, what it does or what happened to it, and whether that is worth a line that stays."""
