@@ -24,13 +24,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from autotune.answer.result import result_of
 from autotune.bench.runner import Runner
 from autotune.bench.trials import LiveTrial, StageCallback
 from autotune.measure.measurement import Stage
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import make_manifest
 from autotune.planning.request import TuneRequest
-from autotune.results.result import result_of
 from autotune.study.budget import BlockPlan, Budget, BusyMachinePlan
 from autotune.study.manifest import Manifest
 from autotune.study.open import create_study

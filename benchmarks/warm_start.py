@@ -17,13 +17,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from autotune.answer.export_cache import prewarm
 from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.planning.models import make_workload
-from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
 from benchmarks.frame import Benchmark

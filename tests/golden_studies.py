@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autotune.answer.result import EXPORTED_CACHE, ExportedCache
 from autotune.config import Config
 from autotune.measure.constraint import Constraint
 from autotune.measure.diagnosis import BreakKind, Compilations, Diagnosis, GraphBreak, Recompile
@@ -14,7 +15,6 @@ from autotune.measure.measurement import Axis, Failure, Measurement, OnWorker, R
 from autotune.measure.objective import Objective
 from autotune.measure.profile import Profile
 from autotune.measure.statistics import Speedup, Verdict
-from autotune.results.result import EXPORTED_CACHE, ExportedCache
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.study.budget import Budget

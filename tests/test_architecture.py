@@ -36,8 +36,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("bench",),
     ("planning",),
     ("tuning", "doctor"),
-    ("verification", "results"),
-    ("report",),
+    ("verification", "answer"),
+    ("render",),
     ("api",),
     ("cli",),
 )
@@ -63,10 +63,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("job/prometheus.py",),
     "yaml": ("files.py",),
     "typer": ("cli/",),
-    "rich": ("report/", "cli/"),
-    "jinja2": ("report/html/",),
-    "matplotlib": ("report/html/",),
-    "IPython": ("report/notebook_progress.py",),
+    "rich": ("render/", "cli/"),
+    "jinja2": ("render/html/",),
+    "matplotlib": ("render/html/",),
+    "IPython": ("render/notebook_progress.py",),
 }
 """Foreign library -> the files, or folders, that may import it."""
 

@@ -1,4 +1,4 @@
 """What the command line and Python programs call: from what was asked to a result. It parses no flags.
 
-Prints nothing but the progress of a study, for a caller who wants it. Imports `report` and the rows above it.
+Prints nothing but the progress of a study, for a caller who wants it. Imports `render` and the rows above it.
 """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autotune.answer import export as exports
 from autotune.bench.runner import Runner
-from autotune.results import export as exports
 from autotune.study.study import Study
 from autotune.tuned.cache_file import SUFFIX, Artifact
 from autotune.tuned.tuned_config import TunedConfig, require_replaceable

@@ -7,18 +7,18 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.answer.export import tuned_config
+from autotune.answer.result import StudyResult, result_of
 from autotune.api.exporting import export_cache, export_config
 from autotune.api.trial_rows import trial_row
 from autotune.api.wording import in_python_words
 from autotune.errors import InputError
 from autotune.job.load import Loaded
 from autotune.measure.statistics import Speedup, Verdict
-from autotune.report import notebook
-from autotune.report.console import PlainConsole
-from autotune.report.json import document
-from autotune.report.summary import headline, summary
-from autotune.results.export import tuned_config
-from autotune.results.result import StudyResult, result_of
+from autotune.render import notebook
+from autotune.render.console import PlainConsole
+from autotune.render.json import document
+from autotune.render.summary import headline, summary
 from autotune.study.open import open_study
 from autotune.study.records import StopReason, TrialRecord
 from autotune.study.study import Study
@@ -149,7 +149,7 @@ class TuneResult:
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write the study with figures as one HTML file, without scripts and without anything from elsewhere, and
         return its path. Raises InputError where the extra `report` (matplotlib, Jinja) is not installed."""
-        from autotune.report.html.page import write_report
+        from autotune.render.html.page import write_report
 
         study = self._open()
         try:

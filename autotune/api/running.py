@@ -7,12 +7,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.answer.result import result_of
 from autotune.bench.runners import Runners
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Failure, Measurement
 from autotune.planning.manifest import require_same_question
-from autotune.results.result import result_of
 from autotune.study.budget import Budget, duration_s
 from autotune.study.open import open_study
 from autotune.study.shared.url import StorageUrl

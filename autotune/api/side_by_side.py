@@ -43,8 +43,8 @@ class Comparison(ComparisonResult):
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises
         InputError where the extra `report` (matplotlib, Jinja) is not installed."""
-        from autotune.report.html.comparison import comparison_page
-        from autotune.report.html.rendering import require_possible, write_page
+        from autotune.render.html.comparison import comparison_page
+        from autotune.render.html.rendering import require_possible, write_page
 
         file = Path(fspath(path))
         require_possible(file)
@@ -67,8 +67,8 @@ class Verification(VerificationResult):
     @in_python_words
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `Comparison.report` does."""
-        from autotune.report.html.comparison import verification_page
-        from autotune.report.html.rendering import require_possible, write_page
+        from autotune.render.html.comparison import verification_page
+        from autotune.render.html.rendering import require_possible, write_page
 
         file = Path(fspath(path))
         require_possible(file)

@@ -20,9 +20,9 @@ from autotune.api.wording import in_python_words
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.planning.manifest import make_manifest
-from autotune.report.console import PlainConsole
-from autotune.report.live import LiveDisplay
-from autotune.report.notebook_progress import NotebookDisplay, is_notebook
+from autotune.render.console import PlainConsole
+from autotune.render.live import LiveDisplay
+from autotune.render.notebook_progress import NotebookDisplay, is_notebook
 from autotune.study.budget import Budget
 from autotune.study.database import DEFAULT_STUDIES_DIR
 from autotune.study.open import open_or_create, open_study

@@ -21,7 +21,7 @@ from autotune.command_line import command
 from autotune.errors import OUTPUT, AutotuneError, naming, printable_lines
 
 if TYPE_CHECKING:
-    from autotune.results.result import StudyResult
+    from autotune.answer.result import StudyResult
     from autotune.study.study import Study
 
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -205,7 +205,7 @@ def print_json(document: object) -> None:
 
 def print_document(study: Study, answer: StudyResult) -> None:
     """All of a study as one JSON document on stdout."""
-    from autotune.report.json import document
+    from autotune.render.json import document
 
     print_json(document(study.manifest, answer))
 

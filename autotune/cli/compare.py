@@ -50,8 +50,8 @@ def verify(
     Exit status: 0 it holds, 1 regressed or wrong, 2 not measurable, 3 too noisy to tell.
     """
     from autotune.api.side_by_side import verify as verify_export
-    from autotune.report.json import verification_document
-    from autotune.report.verification import verification_lines
+    from autotune.render.json import verification_document
+    from autotune.render.verification import verification_lines
 
     require_report(report)
     stop_on_sigterm()
@@ -82,8 +82,8 @@ def compare(
     as_json: AsJson = False,
 ) -> int:
     """Compare two configs of a model, with the same method as the verdict of a study."""
-    from autotune.report.json import comparison_document
-    from autotune.report.verification import comparison_lines
+    from autotune.render.json import comparison_document
+    from autotune.render.verification import comparison_lines
 
     require_report(report)
     stop_on_sigterm()
@@ -132,9 +132,9 @@ def _compared(things: list[str], budget: str | None, studies_dir: Path, storage:
 
 
 def _say_block(event: Event) -> None:
+    from autotune.answer.format import times
+    from autotune.answer.objectives import shown
     from autotune.api.events import PairMeasured
-    from autotune.report.format import times
-    from autotune.report.objectives import shown
 
     if isinstance(event, PairMeasured):
         one, other = (shown(event.objective, value) for value in (event.first, event.second))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def say_cost(study: Study, budget: Budget, studies_dir: Path, shared: StorageUrl | None) -> None:
     """In lines on stderr, of a study that is about to be run."""
-    from autotune.report.expected_cost import cost_lines
-    from autotune.results.expected_cost import expected_cost
+    from autotune.answer.expected_cost import expected_cost
+    from autotune.render.expected_cost import cost_lines
 
     for line in cost_lines(expected_cost(study.manifest, study, budget, studies_dir, shared))[1:]:
         say(line)
@@ -27,8 +27,8 @@ def say_plan(
     manifest: Manifest, budget: Budget, studies_dir: Path, shared: StorageUrl | None, *, as_json: bool
 ) -> None:
     """The answer to `--dry-run`. Nothing is written."""
-    from autotune.report.expected_cost import plan_document, plan_lines
-    from autotune.results.expected_cost import expected_cost, study_of
+    from autotune.answer.expected_cost import expected_cost, study_of
+    from autotune.render.expected_cost import plan_document, plan_lines
     from autotune.tuning.busy_machine import how_busy
 
     study = study_of(manifest, studies_dir, shared)

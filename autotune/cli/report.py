@@ -20,8 +20,8 @@ def report(
     storage: Storage = None,
 ) -> None:
     """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
-    from autotune.report.html.page import write_report
-    from autotune.report.html.rendering import require_possible
+    from autotune.render.html.page import write_report
+    from autotune.render.html.rendering import require_possible
     from autotune.study.open import open_study
     from autotune.study.shared.url import chosen_storage
 
@@ -36,7 +36,7 @@ def require_report(path: Path | None, deadline: str | None = None) -> None:
     """Raises InputError, before anything is measured, where no report could be written at the end."""
     if path is None:
         return
-    from autotune.report.html.rendering import require_possible
+    from autotune.render.html.rendering import require_possible
 
     if deadline is not None:
         raise InputError("--report and --deadline: each tier is a study of its own", tip="run `report STUDY` on them")

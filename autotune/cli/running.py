@@ -11,8 +11,8 @@ from autotune.cli.app import print_document, say, say_error, stop_on_sigterm
 from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
-    from autotune.report.live import LiveDisplay
-    from autotune.results.result import StudyResult
+    from autotune.answer.result import StudyResult
+    from autotune.render.live import LiveDisplay
     from autotune.study.budget import Budget
     from autotune.study.study import Study
     from autotune.trial.deadline import Deadline
@@ -32,7 +32,7 @@ def run_study(
     on: str | None = None,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
-    from autotune.results.result import result_of
+    from autotune.answer.result import result_of
     from autotune.trial.deadline import Deadline
 
     stop_on_sigterm()
@@ -56,7 +56,7 @@ def run_study(
     else:
         print_summary(answer, study.flags, profiled=profiled)
     if report is not None:
-        from autotune.report.html.page import write_report
+        from autotune.render.html.page import write_report
 
         write_report(study, report)
         say(f"report: {report}")
@@ -74,9 +74,9 @@ def search(
     on: str | None = None,
 ) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
+    from autotune.answer.result import result_of
     from autotune.api import running
-    from autotune.report.summary import failure_lines
-    from autotune.results.result import result_of
+    from autotune.render.summary import failure_lines
 
     try:
         with live_display(quiet=quiet) as display:
@@ -89,17 +89,17 @@ def search(
 
 def live_display(*, quiet: bool) -> LiveDisplay:
     """What shows the trials while they run, on stderr."""
-    from autotune.report.console import PlainConsole
-    from autotune.report.live import LiveDisplay
+    from autotune.render.console import PlainConsole
+    from autotune.render.live import LiveDisplay
 
     return LiveDisplay(PlainConsole(stderr=True, quiet=quiet))
 
 
 def print_summary(answer: StudyResult, flags: str, *, profiled: bool, with_next: bool = True) -> None:
     """The verdict as people read it; what to do next is left out for a tier, whose file is written."""
-    from autotune.report.console import console
-    from autotune.report.profile import hot_spots_table
-    from autotune.report.summary import summary
+    from autotune.render.console import console
+    from autotune.render.profile import hot_spots_table
+    from autotune.render.summary import summary
 
     screen = console()
     if profiled and answer.hot_spots is not None:

@@ -21,7 +21,7 @@ from autotune.cli.app import (
 from autotune.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.results.result import StudyResult
+    from autotune.answer.result import StudyResult
     from autotune.study.study import Study
 
 
@@ -44,8 +44,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the trials of a study, its best config, failures by reason, and the verdict."""
-    from autotune.report.summary import trials_markdown
-    from autotune.results.result import result_of
+    from autotune.answer.result import result_of
+    from autotune.render.summary import trials_markdown
     from autotune.study.open import open_study
     from autotune.study.shared.url import chosen_storage
 
@@ -64,13 +64,13 @@ def show(
 
 
 def _print_tables(result: StudyResult, opened: Study, *, full: bool) -> None:
-    from autotune.report.console import console
-    from autotune.report.objectives import ratio_footnote
-    from autotune.report.pareto import front_table
-    from autotune.report.profile import hot_spots_table
-    from autotune.report.summary import ROOM_FOR_ALL, summary, trials_table
-    from autotune.report.traffic import traffic_table
-    from autotune.report.workers import workers_table
+    from autotune.answer.objectives import ratio_footnote
+    from autotune.render.console import console
+    from autotune.render.pareto import front_table
+    from autotune.render.profile import hot_spots_table
+    from autotune.render.summary import ROOM_FOR_ALL, summary, trials_table
+    from autotune.render.traffic import traffic_table
+    from autotune.render.workers import workers_table
 
     # A pipe has no width; wide enough for a whole row there.
     screen = console(240)

@@ -35,9 +35,9 @@ def explain(
     as_json: AsJson = False,
 ) -> int:
     """Explain which knobs mattered, why the winner is faster, and why the other configs lost."""
-    from autotune.report.console import console
-    from autotune.report.explanation import explanation, explanation_document
-    from autotune.results import explain as explaining
+    from autotune.answer import explain as explaining
+    from autotune.render.console import console
+    from autotune.render.explanation import explanation, explanation_document
     from autotune.study.open import open_study
     from autotune.study.shared.url import chosen_storage
 
@@ -65,10 +65,10 @@ def run(
     storage: Storage = None,
 ) -> int:
     """Run one trial again and show its output. The study is not changed."""
+    from autotune.answer.format import seconds
     from autotune.measure.measurement import Measurement
-    from autotune.report.format import seconds
-    from autotune.report.profile import profile_lines
-    from autotune.report.traffic import pass_line
+    from autotune.render.profile import profile_lines
+    from autotune.render.traffic import pass_line
     from autotune.study.open import open_study
     from autotune.study.shared.url import chosen_storage
     from autotune.tuning.rerun import rerun_trial
@@ -113,8 +113,8 @@ def export(
     storage: Storage = None,
 ) -> int:
     """Write the result as the YAML file that a job loads."""
+    from autotune.answer.configs import config_text
     from autotune.api.exporting import export_config
-    from autotune.report.configs import config_text
     from autotune.study.open import open_study
     from autotune.study.shared.url import chosen_storage
 
@@ -129,9 +129,9 @@ def export(
 
 def _add_cache(study: Study, tuned: TunedConfig, output: Path) -> int:
     """1 where no artifact is worth having; the YAML then stands without one."""
+    from autotune.answer.format import seconds
     from autotune.api.exporting import export_cache
     from autotune.errors import InputError
-    from autotune.report.format import seconds
 
     stop_on_sigterm()
     say("compiling in three fresh processes: cold, from the first one's caches, from the artifact")

@@ -51,7 +51,7 @@ def studies(
 
 @with_exit_status
 def _list(studies_dir: Path, storage: str | None, *, as_json: bool) -> None:
-    from autotune.report.console import console
+    from autotune.render.console import console
     from autotune.study.open import list_studies
     from autotune.study.shared.url import chosen_storage
 
@@ -112,7 +112,7 @@ def _remove(
     folder: Path, names: list[str], shared: StorageUrl | None, *, yes: bool, only_unmeasured: bool = False
 ) -> int:
     """Ask, then remove. Returns 1 if the answer is no."""
-    from autotune.report.format import num_bytes
+    from autotune.answer.format import num_bytes
     from autotune.study.removal import remove_shared_study, remove_study, size_on_disk
 
     sizes = {name: size_on_disk(folder / name) for name in names}
@@ -174,7 +174,7 @@ def _row(studies_dir: Path, name: str, shared: StorageUrl | None) -> dict[str, A
 def _table(rows: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
-    from autotune.report.format import num_bytes, times
+    from autotune.answer.format import num_bytes, times
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("study", "created", "trials", "size", "verdict", "speed-up", "model"):

@@ -36,8 +36,8 @@ def tune_tiers(
     quiet: bool,
 ) -> int:
     """Tune one tier after the other, the best first. Returns 1 if no tier meets the deadline."""
+    from autotune.answer.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.planning.manifest import make_manifest, tier_requests
-    from autotune.results.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.study.open import open_or_create
     from autotune.trial.deadline import Deadline
 
@@ -94,8 +94,8 @@ def _nothing_tuned() -> NoUsableTrialError:
 
 def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bool) -> Tail:
     """Raises NoUsableTrialError."""
+    from autotune.answer.result import result_of
     from autotune.api.running import runners_of
-    from autotune.results.result import result_of
     from autotune.tuning.session import Session
     from autotune.tuning.tail_latency import confirm_tail
 
@@ -107,16 +107,16 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bo
 
 
 def _print_one(name: str, study: Study, *, profiled: bool) -> None:
-    from autotune.results.result import result_of
+    from autotune.answer.result import result_of
 
     print_line(f"tier {name}")
     print_summary(result_of(study), study.flags, profiled=profiled, with_next=False)
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:
-    from autotune.report.console import console
-    from autotune.report.tiers import tiers_table
-    from autotune.results.export_tiers import FILE
+    from autotune.answer.export_tiers import FILE
+    from autotune.render.console import console
+    from autotune.render.tiers import tiers_table
     from autotune.tuned.tier_file import NOISY
 
     noisy = [each.name for each in tiers.tiers if each.evidence.spread > NOISY]
@@ -136,7 +136,7 @@ def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: boo
 
 
 def _verdict(tiers: Tiers) -> int:
-    from autotune.report.format import seconds
+    from autotune.answer.format import seconds
 
     if any(tiers.fits(each) for each in tiers.tiers):
         return 0

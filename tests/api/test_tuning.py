@@ -15,10 +15,10 @@ import yaml
 
 import autotune
 from autotune import events
+from autotune.answer.result import result_of
 from autotune.errors import NoUsableTrialError, StoreError
 from autotune.measure.measurement import Failure, Reason, Stage
-from autotune.report.json import document
-from autotune.results.result import result_of
+from autotune.render.json import document
 from autotune.study.open import open_study
 from tests.conftest import QUICK_BUDGET, REPOSITORY
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import autotune
+from autotune.answer.export_cache import ConfirmedCaches, prewarm
 from autotune.apply.warm_start import key_here
 from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
@@ -23,7 +24,6 @@ from autotune.errors import InputError
 from autotune.job.stats import recorder_of
 from autotune.measure.diagnosis import Diagnosis
 from autotune.measure.measurement import Failure, Measurement, Reason
-from autotune.results.export_cache import ConfirmedCaches, prewarm
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import ShippedCache
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack, unpack

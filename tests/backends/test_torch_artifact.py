@@ -10,11 +10,11 @@ import sys
 import pytest
 import yaml
 
+from autotune.answer.export_cache import prewarm
 from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
-from autotune.results.export_cache import prewarm
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import ShippedCache, TrialRequest
 from autotune.workload.workload import Workload

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from autotune.results.expected_cost import ExpectedCost
+from autotune.answer.expected_cost import ExpectedCost
 from autotune.study.study import Study
 
 

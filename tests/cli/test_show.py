@@ -7,10 +7,10 @@ import io
 
 import pytest
 
+from autotune.answer.result import result_of
 from autotune.cli import show
 from autotune.measure.measurement import Failure, Reason, Stage
-from autotune.report import console
-from autotune.results.result import result_of
+from autotune.render import console
 from tests.conftest import with_latency
 
 SETTINGS = ["execution=compile", "mode=max-autotune", "freezing=true", "cpp_wrapper=true", "matmul_precision=high"]
@@ -26,7 +26,7 @@ def study(make_study, measurement, monkeypatch):
             opened.tell(opened.ask(longest_s=1), outcome)
     long = [f"compile mode=max-autotune +freezing max_autotune_gemm_backends=CPP -{word}" for word in "abcdefgh"]
     monkeypatch.setattr(
-        "autotune.report.summary.config_text", lambda config, *_, **__: long[config.get("latency_ms", 0) % 8]
+        "autotune.render.summary.config_text", lambda config, *_, **__: long[config.get("latency_ms", 0) % 8]
     )
     yield opened
     opened.close()
@@ -35,7 +35,7 @@ def study(make_study, measurement, monkeypatch):
 def test_show_is_legible_in_80_columns(study, monkeypatch, capsys):
     """No line is longer, no cell is cut, and no setting is broken in two."""
     terminal = console.PlainConsole(width=80, force_terminal=True, color_system=None)
-    monkeypatch.setattr("autotune.report.console.console", lambda *_: terminal)
+    monkeypatch.setattr("autotune.render.console.console", lambda *_: terminal)
     show._print_tables(result_of(study), study, full=False)
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 import autotune
+from autotune.answer.export import export, tuned_config
 from autotune.bench.runners import Runners
 from autotune.errors import HarnessError, InputError, StoreError
 from autotune.measure.measurement import Failure, Reason
 from autotune.planning.manifest import require_same_question
-from autotune.results.export import export, tuned_config
 from autotune.space.combined import join_spaces
 from autotune.space.load import Circumstances, load_space
 from autotune.study.manifest import Target

@@ -91,7 +91,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     }
     expected |= {f"autotune/search_spaces/{path.name}" for path in (REPOSITORY / "search_spaces").glob("*.yaml")}
     assert {"autotune/py.typed", "autotune/search_spaces/torch.yaml"} <= expected
-    assert any(name.startswith("autotune/report/html/") and not name.endswith(".py") for name in expected)
+    assert any(name.startswith("autotune/render/html/") and not name.endswith(".py") for name in expected)
     assert {name for name in names if not name.startswith(information)} == expected
     assert f"{information}/licenses/LICENSE" in names
     assert "autotune = autotune.__main__:main" in commands

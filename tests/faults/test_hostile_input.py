@@ -17,7 +17,7 @@ import autotune
 from autotune import files
 from autotune.errors import AutotuneError, InputError
 from autotune.files import read_yaml
-from autotune.report.console import PlainConsole
+from autotune.render.console import PlainConsole
 from autotune.study.manifest import read_manifest
 from autotune.tuned.tier_file import read_tiers
 from autotune.tuned.tuned_config import load_tuned

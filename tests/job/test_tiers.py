@@ -17,6 +17,7 @@ import yaml
 
 import autotune
 from autotune import environment
+from autotune.answer.export_tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.bench.probe import read_declaration
 from autotune.errors import InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
@@ -24,7 +25,6 @@ from autotune.measure.statistics import Verdict
 from autotune.planning.manifest import make_manifest, tier_requests
 from autotune.planning.models import make_workload
 from autotune.planning.request import TuneRequest
-from autotune.results.export_tiers import TAIL_SHARE, deadline_s, share_of
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline
 from autotune.tuned.tier_file import SCHEMA, Tail, Tier, Tiers, read_tiers

@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.measure.measurement import Measurement
 from autotune.measure.profile import HotSpots, Profile
 from autotune.planning.models import make_workload
-from autotune.report.profile import profile_lines
+from autotune.render.profile import profile_lines
 from autotune.trial.folder import TrialFolder
 
 

@@ -8,9 +8,9 @@ import random
 import pytest
 from rich.console import Console
 
-from autotune.report.json import document
-from autotune.report.summary import summary
-from autotune.results.result import result_of
+from autotune.answer.result import result_of
+from autotune.render.json import document
+from autotune.render.summary import summary
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
 from autotune.study.open import open_study

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from autotune.answer.export import export
+from autotune.answer.result import result_of
 from autotune.environment import describe
-from autotune.report.json import document
-from autotune.results.export import export
-from autotune.results.result import result_of
+from autotune.render.json import document
 from autotune.study.open import open_study
 from autotune.study.records import StopReason
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.answer.result import EXPORTED_CACHE
 from autotune.config import Config
 from autotune.errors import StoreError
-from autotune.results.result import EXPORTED_CACHE
 from autotune.study.records import DriftCheck, StopReason
 from autotune.study.slots import ListSlot, Slot
 from autotune.study.study import Study

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import pytest
 
+from autotune.answer.result import result_of
+from autotune.answer.workers import worker_shares
 from autotune.bench.ray import device_worker, worker_caches
 from autotune.bench.ray.device_worker import DeviceWorker
 from autotune.bench.ray.links import LinkLostError
@@ -23,11 +25,9 @@ from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason, Samples
 from autotune.measure.statistics import Verdict
-from autotune.report.console import PlainConsole
-from autotune.report.html.sections import sections
-from autotune.report.workers import about_neighbours, about_workers, workers_table
-from autotune.results.result import result_of
-from autotune.results.workers import worker_shares
+from autotune.render.console import PlainConsole
+from autotune.render.html.sections import sections
+from autotune.render.workers import about_neighbours, about_workers, workers_table
 from autotune.study.neighbours import NEIGHBOURS
 from autotune.trial.folder import OUTCOME_FILE, TrialFolder
 from autotune.trial.request import ColdCompile, TrialRequest

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from autotune.answer.result import result_of
 from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.measure.statistics import Verdict
-from autotune.report.live import LiveDisplay
-from autotune.report.summary import summary, trials_table
-from autotune.results.result import result_of
+from autotune.render.live import LiveDisplay
+from autotune.render.summary import summary, trials_table
 from autotune.study.budget import BusyMachinePlan
 from autotune.trial.deadline import Deadline
 from autotune.tuning.busy_machine import BusyMachine

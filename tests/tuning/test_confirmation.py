@@ -9,12 +9,12 @@ import statistics
 import pytest
 from rich.console import Console
 
+from autotune.answer.export import tuned_config
+from autotune.answer.result import result_of
 from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict, verdict_of
-from autotune.report.summary import summary
-from autotune.results.export import tuned_config
-from autotune.results.result import result_of
+from autotune.render.summary import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.study.equivalence import simplicity

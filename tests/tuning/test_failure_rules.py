@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from autotune.answer.result import result_of
 from autotune.measure.measurement import Failure
-from autotune.report.failure_rules import news_of, rules_summary
-from autotune.report.json import document
-from autotune.results.result import result_of
+from autotune.render.failure_rules import news_of, rules_summary
+from autotune.render.json import document
 from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.study.records import TrialRecord

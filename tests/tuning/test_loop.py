@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from autotune.answer.export import tuned_config
+from autotune.answer.result import result_of
 from autotune.bench.runner import Runner
 from autotune.errors import AutotuneError, HarnessError, InputError, NoUsableTrialError
 from autotune.job.load import Loaded
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
-from autotune.report.summary import summary
-from autotune.results.export import tuned_config
-from autotune.results.result import result_of
+from autotune.render.summary import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.study.records import DRIFTING

@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
+from autotune.answer.result import result_of
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import Verdict
-from autotune.report.failure_rules import news_of, priors_summary
-from autotune.report.json import document
-from autotune.results.result import result_of
+from autotune.render.failure_rules import news_of, priors_summary
+from autotune.render.json import document
 from autotune.study.manifest import Target
 from autotune.study.open import open_study
 from autotune.study.records import Confirmation

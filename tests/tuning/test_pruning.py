@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.answer.export import tuned_config
+from autotune.answer.result import result_of
 from autotune.config import Config
-from autotune.results.export import tuned_config
-from autotune.results.result import result_of
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
 from autotune.trial.deadline import Deadline

@@ -10,16 +10,16 @@ import time
 import pytest
 from rich.console import Console
 
+from autotune.answer.export import tuned_config
+from autotune.answer.result import result_of
 from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.measurement import Stage
 from autotune.measure.objective import Objective
 from autotune.measure.statistics import Verdict
-from autotune.report.json import document
-from autotune.report.live import LiveDisplay
-from autotune.report.summary import trials_table
-from autotune.results.export import tuned_config
-from autotune.results.result import result_of
+from autotune.render.json import document
+from autotune.render.live import LiveDisplay
+from autotune.render.summary import trials_table
 from autotune.space.load import Circumstances, load_space
 from autotune.study.open import open_study
 from autotune.trial.folder import TrialFolder

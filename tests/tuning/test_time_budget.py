@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
+from autotune.answer.export import tuned_config
+from autotune.answer.result import result_of
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
 from autotune.measure.statistics import Verdict
-from autotune.report.json import document
-from autotune.report.summary import summary
-from autotune.results.export import tuned_config
-from autotune.results.result import result_of
+from autotune.render.json import document
+from autotune.render.summary import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import BlockPlan, Budget, duration_s
 from autotune.study.open import open_study

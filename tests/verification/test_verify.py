@@ -15,8 +15,8 @@ from autotune.config import Config
 from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Reason, Signature, TensorSpec
 from autotune.measure.statistics import Verdict
-from autotune.report.json import comparison_document, verification_document
-from autotune.report.verification import comparison_lines, verification_lines
+from autotune.render.json import comparison_document, verification_document
+from autotune.render.verification import comparison_lines, verification_lines
 from autotune.study.budget import Budget
 from autotune.tuned.tuned_config import load_tuned
 from autotune.verification.comparison import measure

@@ -1,0 +1,216 @@
+"""The file that leaves a study: its best config, or another trial that was compared, with the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from autotune.answer.export_cache import ConfirmedCaches, prewarm
+from autotune.answer.result import EXPORTED_CACHE, ExportedCache, StudyResult, break_even_of, result_of
+from autotune.apply.config_parts import ConfigParts
+from autotune.backends.registry import entry_of
+from autotune.bench.trials import Trials
+from autotune.errors import InputError
+from autotune.measure.measurement import Measurement
+from autotune.measure.sampling import SamplingPlan
+from autotune.measure.statistics import Speedup, Verdict, verdict_of
+from autotune.space.combined import without_framework
+from autotune.study.budget import Budget
+from autotune.study.manifest import Manifest
+from autotune.study.own_files import clear_runs
+from autotune.study.records import (
+    Confirmation,
+    TrialRecord,
+)
+from autotune.study.study import Study
+from autotune.trial.folder import TrialFolder
+from autotune.tuned.cache_file import SUFFIX, Artifact
+from autotune.tuned.tuned_config import (
+    SCHEMA,
+    Baseline,
+    Evidence,
+    Figures,
+    TunedConfig,
+    TunedEnvironment,
+    TunedWorkload,
+)
+from autotune.tuning.confirmed_caches import confirmed_caches
+from autotune.tuning.session import trial_request
+from autotune.workload.shapes import Shapes
+
+
+def figures_of(record: TrialRecord) -> Figures:
+    """The figures of a measured trial for the exported file."""
+    measured = record.measurement
+    return Figures(
+        trial=record.number,
+        latency_s=measured.latency,
+        peak_memory_bytes=measured.peak_memory_bytes,
+        compile_cold_s=measured.compile_s,
+        graph_breaks=measured.diagnosis.num_graph_breaks,
+        recompiles=measured.diagnosis.num_recompiles,
+        relative_error=measured.relative_error,
+    )
+
+
+def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
+    """What is exported: the best config, or another trial that was compared with the untuned model.
+
+    Raises InputError if there is no verdict yet, or nothing usable.
+    """
+    answer = result_of(study)
+    confirmation = answer.confirmation
+    if answer.verdict is None or confirmation is None:
+        raise InputError(f"study {study.name!r} has no verdict yet", tip=f"run: {study.command('resume')}")
+    if trial is not None and (answer.best is None or trial != answer.best.number):
+        return _tuned(study, answer, _chosen(study, confirmation, trial))
+    if answer.best is None:
+        raise InputError(
+            f"study {study.name!r} is infeasible: no config keeps every constraint, so there is nothing to export",
+            tip="relax a constraint in another study (--study NAME)",
+        )
+    return _tuned(study, answer, _Exported(answer.best, answer.verdict, answer.speedup, confirmation.pairs))
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """What goes into the file: the best trial, or the one that the user chose."""
+
+    record: TrialRecord
+    verdict: Verdict
+    speedup: Speedup | None
+    pairs: tuple[tuple[float, float], ...]
+
+
+def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
+    """The trial that the user chose. Raises InputError if it was not compared with the untuned model."""
+    record = study.record(trial)
+    speedup = confirmation.compared.get(trial)
+    if speedup is None:
+        compared = ", ".join(str(number) for number in confirmation.compared) or "none"
+        raise InputError(
+            f"trial {trial} was not compared with the untuned model in fresh processes (compared: {compared})",
+            tip=f"`{study.command('compare')} 0 {trial}` measures it; an export rests on the study's own confirmation",
+        )
+    is_faster = verdict_of(speedup, confirmation.margin) is Verdict.FASTER
+    verdict = Verdict.FASTER if is_faster else Verdict.CHOSEN
+    return _Exported(record, verdict, speedup, confirmation.pairs_of(trial))
+
+
+def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfig:
+    manifest = study.manifest
+    confirmation, record = answer.confirmation, exported.record
+    target, config = manifest.target_of(record.config)
+    workload = target.workload
+    assert confirmation is not None
+    assert answer.untuned is not None
+    measured = record.measurement
+    is_answer = answer.best is not None and record.number == answer.best.number
+    return TunedConfig(
+        schema=SCHEMA,
+        framework=workload.framework,
+        verdict=exported.verdict,
+        config=config,
+        untuned=without_framework(manifest.space.untuned(workload.framework)),
+        variants=_places(manifest.variants.get(workload.framework, {}), ConfigParts.of(config).variants),
+        baseline=None if workload == manifest.workload else _baseline(manifest, answer.untuned),
+        workload=TunedWorkload(
+            model=workload.model,
+            arguments=workload.arguments,
+            device=workload.device,
+            task=workload.task,
+            objective=manifest.objective.name,
+            constraints=tuple(each.text for each in manifest.constraints),
+            seed=workload.seed,
+            tolerance=manifest.tolerance,
+            reference_precision=manifest.reference_precision,
+            signature=measured.signature,
+            inputs=workload.inputs,
+        ),
+        environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=target.framework_version),
+        evidence=Evidence(
+            study=study.name,
+            autotune_version=manifest.autotune_version,
+            num_trials=confirmation.num_trials,
+            best=figures_of(record),
+            untuned=figures_of(answer.untuned),
+            speedup=exported.speedup,
+            process_pairs=exported.pairs,
+            noise_floor=answer.noise_floor and answer.noise_floor.spread,
+            compile_warm_s=confirmation.compile_warm_s if is_answer else None,
+            break_even_calls=break_even_of(manifest.objective, confirmation, answer.untuned, record),
+            not_compared=measured.not_compared,
+            not_varied=answer.untuned.measurement.not_varied,
+        ),
+        shapes=_shapes(manifest, measured),
+    )
+
+
+def _shapes(manifest: Manifest, measured: Measurement) -> Shapes | None:
+    """The study's traffic, and the axes of the measured model that it changes."""
+    if manifest.traffic is None or measured.replay is None:
+        return None
+    replay = measured.replay
+    return Shapes(traffic=manifest.traffic, inputs=replay.inputs, outputs=replay.outputs, padding=replay.padding)
+
+
+def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[str, str]) -> dict[str, str | None]:
+    """Variant -> import path, for each variant that the config uses; a variant's first value is the model as it is."""
+    return {
+        name: known[name].get(value)
+        for name, value in asked_for.items()
+        if name in known and value != next(iter(known[name]))
+    }
+
+
+def _baseline(manifest: Manifest, untuned: TrialRecord) -> Baseline:
+    """The untuned model of the study's first framework, which all configs were compared with."""
+    return Baseline(
+        framework=manifest.workload.framework,
+        framework_version=manifest.framework_version,
+        model=manifest.workload.model,
+        config=without_framework(untuned.config),
+        signature=untuned.measurement.signature,
+    )
+
+
+def export(study: Study, path: Path, trial: int | None = None) -> TunedConfig:
+    """Write the best config, or another trial that was compared, to a YAML file. Raises InputError."""
+    tuned = tuned_config(study, trial)
+    tuned.write(path)
+    return tuned
+
+
+def export_artifact(study: Study, tuned: TunedConfig, path: Path, trials: Trials) -> Artifact:
+    """Write the compile cache of the exported config next to `path`, and add its name to that file.
+
+    Raises InputError if the cache is of no use, and HarnessError. The file at `path` is unchanged then.
+    """
+    if tuned.is_untuned:
+        raise InputError("no artifact: the answer is the untuned model, of which nothing is compiled")
+    if tuned.shapes is not None:
+        raise InputError("no artifact: it holds what one first call compiles, and this answer is for many shapes")
+    if tuned.workload.task == "train" and not entry_of(tuned.framework).cache_is_exact:
+        raise InputError(
+            f"no artifact: what comes from {tuned.framework}'s cache has to be checked, and a training step cannot be: "
+            "made twice, it trains twice"
+        )
+    number = tuned.evidence.best.trial
+    folder = study.folder / EXPORTED_CACHE.name
+    clear_runs(folder)
+    request = trial_request(study, number, study.record(number).config, TrialFolder(folder), _PREWARMING)
+    confirmed = ConfirmedCaches(
+        partial(confirmed_caches(study).copy, number), study.record(number).measurement.compile_s
+    )
+    artifact = prewarm(request, folder, path.with_suffix(SUFFIX), trials, confirmed)
+    tuned.model_copy(update={"artifact": artifact}).write(path)
+    EXPORTED_CACHE.write(study, ExportedCache(trial=number, artifact=artifact))
+    # After a failure the folder is kept as evidence.
+    clear_runs(folder)
+    return artifact
+
+
+_PREWARMING = Budget(sampling=SamplingPlan(min_samples=10, max_samples=50, max_sampling_s=1.0, max_warmup_s=2.0))
+"""Enough for a steady call to take off the first one."""

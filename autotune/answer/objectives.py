@@ -1,0 +1,108 @@
+"""What a study is after, in words: values of its objective, and what a verdict about it says."""
+
+from __future__ import annotations
+
+from autotune.answer.format import amount, count, interval, num_bytes, seconds, times
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import Speedup
+from autotune.study.records import StopReason, TrialRecord
+
+_RATIOS = {
+    "latency": "",
+    "p90": " in the 90th percentile",
+    "p99": " in the 99th percentile",
+    "throughput": " the throughput",
+}
+_GAINS = {
+    "memory": (" less peak memory", " more peak memory"),
+    "compile": (" sooner with the first result", " later with the first result"),
+    "total": (" less time for the whole job of {calls} calls", " more time for the whole job of {calls} calls"),
+}
+"""A gain, and a loss: nobody says 0.33 times less."""
+_BETTER = {
+    "p90": "be {more}faster in the 90th percentile than",
+    "p99": "be {more}faster in the 99th percentile than",
+    "throughput": "have {more}more throughput than",
+    "memory": "need {more}less peak memory than",
+    "compile": "give its first result {more}sooner than",
+    "total": "need {more}less time for the whole job of {calls} calls than",
+}
+_STOPS = {
+    StopReason.EXHAUSTED: "every config was tried",
+    StopReason.TRIALS: "trial limit reached",
+    StopReason.UNPROMISING: "no remaining config is likely to improve the result",
+    StopReason.TIME: "time limit reached",
+}
+
+
+def shown(objective: Objective, value: float) -> str:
+    """A value of the objective with its unit, e.g. `23.7 ms`, `104 MiB` or, of a throughput, `1,234/s`."""
+    if objective.quantity == "throughput":
+        return amount(1 / value, "/s")
+    return amount(value, "B" if objective.quantity == "memory" else "s")
+
+
+def faster(objective: Objective, speedup: Speedup) -> str:
+    """The headline of a gain, e.g. `faster: 1.46x (98 % interval 1.40x to 1.52x)`."""
+    return f"{'faster' if objective.is_latency else 'better'}: {gain(objective, speedup)}"
+
+
+def gain(objective: Objective, speedup: Speedup) -> str:
+    """A speed-up with what it is one of, e.g. `1.30x less peak memory (98 % interval 1.28x to 1.31x)`."""
+    what = _RATIOS.get(objective.quantity)
+    if what is None:
+        is_loss = speedup.median < 1
+        what = _GAINS[objective.quantity][is_loss].format(calls=count(objective.num_calls))
+        speedup = _inverse(speedup) if is_loss else speedup
+    ends = interval(speedup).partition(" ")[2]
+    return f"{times(speedup.median)}{what} {ends}"
+
+
+def _inverse(speedup: Speedup) -> Speedup:
+    return Speedup(median=1 / speedup.median, low=1 / speedup.high, high=1 / speedup.low)
+
+
+def to_be_better(objective: Objective, margin: str = "") -> str:
+    """What a config had to do, up to the word `than`: `be more than 1.0% faster than`."""
+    more = f"more than {margin} " if margin else ""
+    pattern = _BETTER.get(objective.quantity, "be {more}faster than")
+    return pattern.format(more=more, calls=count(objective.num_calls))
+
+
+def described(objective: Objective, value: float, record: TrialRecord) -> str:
+    """The confirmed value of the objective, and beside it what its trial measured of the rest."""
+    latency_s, memory = record.measurement.latency.p50, num_bytes(record.measurement.peak_memory_bytes)
+    match objective.quantity:
+        case "memory":
+            return f"peak memory {shown(objective, value)}, {seconds(latency_s)} a call"
+        case "compile":
+            return f"first result after {shown(objective, value)}, {seconds(latency_s)} a call, memory {memory}"
+        case "total":
+            calls = count(objective.num_calls)
+            return f"{shown(objective, value)} for {calls} calls, {seconds(latency_s)} a call, memory {memory}"
+        case "throughput":
+            return f"{amount(1 / value, '')} items a second, memory {memory}"
+        case "latency":
+            return f"{shown(objective, value)} a call, memory {memory}"
+        case _:
+            return f"{shown(objective, value)} a call ({objective.name}), memory {memory}"
+
+
+def as_good_as(objective: Objective) -> str:
+    """What a ratio is one of, for after `1.5x` or `times`."""
+    what = {
+        "memory": "as little peak memory as",
+        "compile": "as soon with the first result as",
+        "total": "as short a job as",
+    }
+    return what.get(objective.quantity, "as fast as")
+
+
+def ratio_footnote(objective: Objective) -> str:
+    """What the table's ratio is one of."""
+    return f"* times {as_good_as(objective)} trial 0"
+
+
+def stopped(reason: StopReason) -> str:
+    """Why the search ended, e.g. `time limit reached`."""
+    return _STOPS.get(reason, reason.value)

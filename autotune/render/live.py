@@ -1,0 +1,216 @@
+"""What a person sees while trials run: a bar with a clock, and one line left behind for each trial.
+
+The clock ticks only while nothing is timed. During a timed turn this process sleeps, so that nothing of it runs beside
+the trial.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
+
+from autotune.answer.configs import config_text
+from autotune.answer.format import count, num_bytes, percent, promise, seconds, short_interval, times
+from autotune.answer.objectives import shown, stopped
+from autotune.measure.measurement import Failure, Measurement
+from autotune.measure.objective import LATENCY, Objective
+from autotune.render.constraints import misses
+from autotune.render.expected_cost import busy_words
+from autotune.render.failure_rules import news_of
+from autotune.render.progress import Progress
+from autotune.render.ticker import Ticker
+from autotune.render.workers import about_neighbours
+from autotune.space.space import SearchSpace
+from autotune.study.records import TrialRecord
+from autotune.tuning.events import (
+    BlockMeasured,
+    ConfirmationLooked,
+    ConfirmationStarted,
+    DeviceTaken,
+    DriftChecked,
+    Event,
+    MachineBusy,
+    ModelSaved,
+    NeighboursFound,
+    NoiseFloorMeasured,
+    SearchEnded,
+    SearchStarted,
+    StageEntered,
+    TrialDisturbed,
+    TrialEnded,
+    TrialLost,
+    WorkerChanged,
+)
+
+
+class LiveDisplay:
+    """A callback for the loop's events: what happened stays as lines, what is going on as a bar and a line that change,
+    which only a terminal has. A context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._progress = Progress()
+        self._ticker = Ticker(self._draw)
+        self._drawn: list[str] = []
+        self._objective = LATENCY
+        self._space: SearchSpace | None = None
+        self._block = 0
+
+    def __enter__(self) -> LiveDisplay:
+        if self._live is not None:
+            self._live.start()
+            self._ticker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ticker.stop()
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        self._progress.note(event)
+        self._ticker.allow(self._progress.may_tick)
+        for say in (news_of, _before, _between, _of_workers, _after, self._lines_of):
+            for line in say(event):
+                self._leave(line)
+        # Turns follow one another quickly, and nothing is drawn while one is timed.
+        if not isinstance(event, StageEntered) or self._progress.phases != self._drawn:
+            self._drawn = self._progress.phases
+            self._draw()
+
+    def _lines_of(self, event: Event) -> list[str]:
+        """What needs earlier events too."""
+        match event:
+            case SearchStarted():
+                self._objective, self._space = event.objective, event.space
+            case TrialEnded():
+                return [self._line(event.record)]
+            case ConfirmationStarted():
+                self._block = 0
+            case BlockMeasured():
+                self._block += 1
+                gains = (f"trial {number} {times(event.untuned / value)}" for number, value in event.others.items())
+                return [
+                    f"  block {self._block:>2}: untuned {shown(self._objective, event.untuned)}; {', '.join(gains)}"
+                ]
+        return []
+
+    def _draw(self) -> None:
+        if self._live is not None:
+            self._live.update(self._bar(), refresh=True)
+
+    def _bar(self) -> RenderableType:
+        progress = self._progress
+        line = Table.grid(Column(ratio=1), Column(no_wrap=True), expand=True, padding=(0, 1, 0, 0))
+        line.add_row(ProgressBar(total=1.0, completed=progress.share or 0.0), Text(progress.figures))
+        return Group(line, *(Text(each, no_wrap=True, overflow="ellipsis") for each in progress.lines))
+
+    def _leave(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
+
+    def _line(self, record: TrialRecord) -> str:
+        config = str(record.config) if self._space is None else config_text(record.config, self._space)
+        return f"trial {record.number:>3}  {_outcome(record, self._objective)}  {config}"
+
+
+def _before(event: Event) -> list[str]:
+    """What is said of a run before its first trial."""
+    match event:
+        case SearchStarted():
+            return _beginning(event)
+        case ModelSaved():
+            size = num_bytes(event.num_bytes)
+            return [f"model and inputs are saved in {event.path} ({size}): trials load them from there"]
+        case MachineBusy():
+            return [f"this machine is {busy_words(event)}"]
+        case DeviceTaken():
+            return ["another run times its trials on this device too: each waits for its turn"]
+    return []
+
+
+def _beginning(event: SearchStarted) -> list[str]:
+    space = f"{event.num_configs} configs" if event.num_configs else "a space too large to list"
+    limits = [] if event.num_most is None else [f"up to {event.num_most}"]
+    limits += [] if event.wall_s is None else [f"within {seconds(event.wall_s)}"]
+    lines = [f"{space}; {event.num_done} trials recorded, {', '.join(limits)}"]
+    if event.traffic is not None:
+        lines.append(f"shapes {event.traffic}, replayed in each trial; objective: {event.objective.name}")
+    if event.given_back:
+        lines.append(f"trials left running by a run that died are tried again: {event.given_back}")
+    return lines
+
+
+def _between(event: Event) -> list[str]:
+    """What is said between two trials."""
+    match event:
+        case TrialDisturbed():
+            what = f"trial {event.number}" if event.number else "the untuned model"
+            return [f"disturbed   {what}: {event.why}; it is repeated once the machine is quiet"]
+        case NoiseFloorMeasured():
+            spread = percent(event.noise_floor.spread)
+            return [f"noise floor {spread}: what two processes of the untuned model differ by here"]
+        case DriftChecked():
+            now_s, change = event.sentinel.latency_s, event.sentinel.latency_s / event.first_s - 1
+            return [f"drift       the untuned model takes {seconds(now_s)} now, {change:+.1%} since the start"]
+    return []
+
+
+def _of_workers(event: Event) -> list[str]:
+    """What is said of the workers of a cluster."""
+    match event:
+        case NeighboursFound():
+            return [f"neighbours  {about_neighbours(event.found)}"]
+        case TrialLost():
+            return [f"trial {event.number:>3}  lost: {event.why}; its config is tried again"]
+        case WorkerChanged() if event.stays:
+            return [f"worker {event.worker}: {event.what}"]
+    return []
+
+
+def _after(event: Event) -> list[str]:
+    """What is said after the last trial."""
+    match event:
+        case SearchEnded():
+            why = stopped(event.reason) if event.forecast is None else promise(event.forecast)
+            return [f"the search ends: {why}"]
+        case ConfirmationStarted():
+            names = ", ".join(f"trial {each.number}" for each in event.contestants)
+            return [f"confirming {names} against the untuned model, side by side in fresh processes"]
+        case ConfirmationLooked():
+            so_far = ", ".join(f"trial {number} {short_interval(each)}" for number, each in event.speedups.items())
+            return [f"  after {event.num_blocks} blocks: {so_far}{'' if event.is_clear else '; not clear yet'}"]
+    return []
+
+
+def _how(figures: Measurement) -> str:
+    """Compiled for how long, or with whose caches; of the untuned model, how long its first call took."""
+    if figures.diagnosis.compiled is False and figures.replay is None:
+        return f"first call {seconds(figures.first_call_s)}"
+    payer = "" if figures.compiled_from is None else f" by trial {figures.compiled_from}"
+    replay = figures.replay
+    graphs = "" if replay is None or replay.num_compilations is None else f" {count(replay.num_compilations)} graphs"
+    eager = ", then left to eager execution" if replay is not None and replay.num_fallbacks else ""
+    return f"compiled{graphs} in {seconds(figures.compile_s)}{payer}{eager}"
+
+
+def _outcome(record: TrialRecord, objective: Objective) -> str:
+    if isinstance(record.outcome, Measurement):
+        figures = record.outcome
+        result = f"{seconds(figures.latency.p50):>8}, {_how(figures)}"
+        if objective.quantity != "latency":
+            result += f", {objective.name} {shown(objective, objective.value(figures))}"
+        mark = f" (infeasible: {misses(record)})" if record.violations else ""
+        mark += f" (disturbed: {record.disturbed})" if record.disturbed else ""
+        mark += f" [{figures.worker.name}]" if figures.worker is not None else ""
+        return result + mark
+    if isinstance(record.outcome, Failure):
+        return f"{record.outcome.reason}: {record.outcome.error[:90]}"
+    return "no outcome"

@@ -1,0 +1,182 @@
+"""`Progress`: what a run does now, how far it is, and how long it will go on. Two lines of text, for any display."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from autotune.answer.format import about, clock, short_interval
+from autotune.answer.objectives import shown
+from autotune.measure.measurement import Measurement, Stage
+from autotune.measure.objective import LATENCY
+from autotune.study.records import TrialRecord
+from autotune.tuning.events import (
+    BlockMeasured,
+    ConfigProbed,
+    ConfirmationLooked,
+    ConfirmationStarted,
+    DriftCheckStarted,
+    Event,
+    ModelChecked,
+    NeighboursStarted,
+    NoiseFloorStarted,
+    SearchStarted,
+    StageEntered,
+    TimeLeftEstimated,
+    TrialDisturbed,
+    TrialEnded,
+    TrialsCompiling,
+    TrialStarted,
+    WorkerChanged,
+)
+
+_DOING = {
+    Stage.START: "starting",
+    Stage.BUILD: "building the model",
+    Stage.COMPILE: "compiling",
+    Stage.CHECK: "checking the result",
+    Stage.RUN: "timing",
+    Stage.WAIT: "ready",
+}
+_TIMED = (Stage.RUN, Stage.WAIT)
+
+
+class Progress:
+    """Fed with the events of a run. `may_tick`: nothing is being timed, so that a clock may be drawn."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._begun = self._phase_begun = now()
+        self._what, self._stage = "starting", ""
+        self._done = 0
+        self._wanted: int | None = None
+        self._wall_s: float | None = None
+        self._left: tuple[float, float] | None = None
+        """Seconds that were said to be left, and when."""
+        self._objective = LATENCY
+        self._best: float | None = None
+        self._interval: str | None = None
+        self._num_blocks = self._most_blocks = 0
+        self._is_measured = self._takes_turns = self._is_off = False
+        self._workers: dict[str, str] = {}
+        self.may_tick = True
+
+    def note(self, event: Event) -> None:
+        """Take in what happened."""
+        before = self.phases
+        self._note(event)
+        if self.phases != before:
+            self._phase_begun = self._now()
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case SearchStarted():
+                self._done, self._objective, self._wall_s = event.num_done, event.objective, event.wall_s
+                self._wanted = event.num_most
+            case StageEntered():
+                self._enter(event.stage)
+            case TimeLeftEstimated():
+                self._left = event.left_s, self._now()
+            case TrialEnded():
+                self._done += event.record.counts
+                self._note_best(event.record)
+                self._begin(self._what)
+            case ConfirmationStarted() | BlockMeasured() | ConfirmationLooked():
+                self._note_confirmation(event)
+            case TrialDisturbed():
+                self.may_tick = False  # How busy the machine is, is being measured.
+            case WorkerChanged():
+                self._workers[event.worker] = event.what
+                self._is_off = True  # Another device may be timing at any moment, on this host too.
+                self.may_tick = False
+            case _:
+                self._begin(_beginning(event) or self._what, takes_turns=isinstance(event, NoiseFloorStarted))
+
+    def _note_confirmation(self, event: ConfirmationStarted | BlockMeasured | ConfirmationLooked) -> None:
+        if isinstance(event, ConfirmationStarted):
+            self._num_blocks, self._most_blocks, self._interval = 0, event.num_blocks_at_most, None
+        elif isinstance(event, BlockMeasured):
+            self._num_blocks += 1
+        elif event.speedups:
+            number, best = max(event.speedups.items(), key=lambda each: each[1].median)
+            self._interval = f"trial {number} {short_interval(best)} after {event.num_blocks} blocks"
+        is_clear = isinstance(event, ConfirmationLooked) and event.is_clear
+        self._is_measured = is_clear or self._num_blocks >= self._most_blocks
+        block = f"confirming, block {self._num_blocks + 1} of at most {self._most_blocks}"
+        self._begin("making the verdict" if self._is_measured else block, takes_turns=True)
+
+    def _begin(self, what: str, *, takes_turns: bool = False) -> None:
+        self._what, self._stage, self._takes_turns = what, "", takes_turns
+        self.may_tick = not self._is_off
+
+    def _enter(self, stage: Stage) -> None:
+        self._stage = "timing in turns" if self._takes_turns and stage in _TIMED else _DOING[stage]
+        is_timed = stage in _TIMED or (stage is Stage.COMPILE and self._objective.compiles_cold)
+        self.may_tick = not self._is_off and not is_timed
+
+    def _note_best(self, record: TrialRecord) -> None:
+        if record.state == "measured" and isinstance(record.outcome, Measurement):
+            value = self._objective.value(record.outcome)
+            self._best = value if self._best is None else min(self._best, value)
+
+    @property
+    def share(self) -> float | None:
+        """Of the run's time that has passed; None as long as its end is not known."""
+        left_s, gone_s = self._left_s(), self._now() - self._begun
+        return None if left_s is None else gone_s / (gone_s + max(left_s, 0.0)) if gone_s else 0.0
+
+    @property
+    def figures(self) -> str:
+        """Trials, or the interval so far; seconds that have passed, and those that are left."""
+        of = "" if self._wanted is None else f"/{self._wanted}"
+        parts = [f"{self._done}{of} trials"] if self._interval is None else [self._interval]
+        if self._best is not None and self._interval is None:
+            parts.append(f"best {shown(self._objective, self._best)}")
+        return ", ".join([*parts, clock(self._now() - self._begun), *self._to_go()])
+
+    @property
+    def phases(self) -> list[str]:
+        """What is going on, without a clock; a line for each worker where there are some."""
+        if self._workers:
+            return [f"{name}: {what}" for name, what in self._workers.items()]
+        return [f"{self._what}: {self._stage}" if self._stage else self._what]
+
+    @property
+    def lines(self) -> list[str]:
+        """The phases, with a clock where it ticks."""
+        if not self.may_tick:
+            return self.phases
+        return [f"{each}, {clock(self._now() - self._phase_begun)}" for each in self.phases]
+
+    def _to_go(self) -> list[str]:
+        left_s = self._left_s()
+        if left_s is None:
+            rest_s = None if self._wall_s is None else max(self._wall_s - (self._now() - self._begun), 0.0)
+            return [] if rest_s is None else [f"at most {about(rest_s)} to go"]
+        if self._is_measured:
+            return []
+        return [f"about {about(left_s)} to go" if left_s > 0 else "longer than expected"]
+
+    def _left_s(self) -> float | None:
+        return None if self._left is None else self._left[0] - (self._now() - self._left[1])
+
+
+_BEGINNINGS: dict[type, str] = {
+    ModelChecked: "the untuned model against the reference",
+    NoiseFloorStarted: "noise floor, the untuned model against itself",
+    NeighboursStarted: "neighbours, the untuned model alone and beside other workers",
+    DriftCheckStarted: "drift check: the untuned model once more",
+}
+
+
+def _beginning(event: Event) -> str | None:
+    """What begins with this event; None if nothing does."""
+    match event:
+        case TrialsCompiling():
+            numbers = [str(each) for each in event.numbers]
+            return f"trials {', '.join(numbers[:-1])} and {numbers[-1]}, compiling"
+        case TrialStarted():
+            return f"trial {event.number}"
+        case ConfigProbed():
+            return f"the same error again and again: trial {event.record.number} once more"
+    return _BEGINNINGS.get(type(event))

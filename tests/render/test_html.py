@@ -1,0 +1,355 @@
+"""The HTML report: of a recorded study, of one with hostile names, and in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from autotune.api.diagnosing import Diagnosis as Diagnosed
+from autotune.api.result import TuneResult
+from autotune.api.side_by_side import Comparison, Verification
+from autotune.config import Config
+from autotune.doctor.findings import Finding
+from autotune.doctor.fixes import fix_of
+from autotune.errors import InputError
+from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak
+from autotune.measure.measurement import Failure, Reason, Stage
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import Comparison as Blocks
+from autotune.measure.statistics import Speedup, Verdict
+from autotune.render.html import page as pages
+from autotune.render.html.page import page
+from autotune.space.load import Circumstances, load_space
+from autotune.study.open import open_study
+from autotune.study.records import Confirmation, DriftCheck, NoiseFloor
+from autotune.study.study import Study
+from autotune.verification.comparison import ComparisonResult, PairedRun, Side
+from tests.conftest import REPOSITORY, with_latency
+
+RECORDED = REPOSITORY / "tests" / "study" / "recorded" / "studies"
+FIGURES = ("finalists", "break-even", "search", "memory", "compile", "processes", "samples")
+"""Of any study that was confirmed; the effects of knobs need pairs of trials."""
+SECTIONS = ("failures", "trials", "environment")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+HOSTILE = "<script>alert(1)</script>\"'\x1b]0;t\x07$\\frac&amp;{{ 7*7 }}\n</td><img src=x onerror=alert(1)>"
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A copy: opening a database writes beside it."""
+    shutil.copytree(RECORDED, tmp_path / "studies")
+    opened = open_study(tmp_path / "studies", "earlier")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def hostile(make_study, tmp_path, measurement):
+    """A study whose knob, errors, graph breaks, place of a model and variables are an attack on the page."""
+    file = tmp_path / "hostile.yaml"
+    file.write_text(
+        "schema: 1\nframework: fake\nknobs:\n"
+        "  latency_ms: {doc: 'https://example.org/x', values: [8, 6, 4, 2], untuned: 8, default: 6}\n"
+        "  text: {doc: 'https://example.org/x', values: [plain, \"<b onclick='x'>$\\\\frac</b> & \\\"q\\\"\"], "
+        "untuned: plain, default: plain}\n"
+    )
+    space = load_space(file, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
+    objectives = (Objective(), Objective(quantity="memory"))
+    study = make_study("hostile", space=space, variables={"X": HOSTILE}, objectives=objectives)
+    broken = GraphBreak(reason=HOSTILE, location=f"{HOSTILE}.py:3", hint=HOSTILE, ailment=BreakKind.OTHER)
+
+    def outcome_of(config: Config):
+        if config["latency_ms"] == 4:
+            return Failure(reason=Reason.COMPILE_ERROR, stage=Stage.COMPILE, error=HOSTILE)
+        diagnosis = Diagnosis(compiled=True, num_graphs=2, graph_breaks=(broken,))
+        environment = measurement.environment.model_copy(update={"processor": HOSTILE, "variables": {"X": HOSTILE}})
+        more = {"diagnosis": diagnosis, "environment": environment, "peak_memory_bytes": 10**6 // config["latency_ms"]}
+        return with_latency(measurement, config["latency_ms"] / 1e3, **more)
+
+    while (asked := study.ask(longest_s=60)) is not None:
+        study.tell(asked, outcome_of(asked.config))
+    best, other = [each.number for each in study.records() if each.config["latency_ms"] == 2]
+    untuned = study.untuned_record().number
+    study.noise_floor = NoiseFloor(pairs=((0.008, 0.00804),), spread=0.005, relative_error=0.0)
+    Study.drift_checks.add(study, DriftCheck(after=2, latency_s=0.0081))
+    study.confirmation = Confirmation(
+        verdict=Verdict.FASTER, candidate=best, contestants=(untuned, best, other), num_trials=8, compile_warm_s=0.5,
+        blocks=tuple((0.008 * x, 0.002 * x, 0.0021 * x) for x in (1.0, 1.01, 0.99, 1.0)),
+        speedups=(Speedup(median=4.0, low=3.9, high=4.1), Speedup(median=3.8, low=3.7, high=3.9)),
+    )  # fmt: skip
+    yield study
+    study.close()
+
+
+@pytest.fixture
+def hostile_results(workload, measurement, tmp_path):
+    """What `compare`, `verify` and `diagnose` return, of a model and configs whose names and errors are an attack."""
+    environment = measurement.environment.model_copy(update={"processor": HOSTILE, "variables": {"X": HOSTILE}})
+    model = workload.model_copy(update={"model": HOSTILE, "arguments": {"x": HOSTILE}})
+    untuned, first, second = (
+        Side(model, Config({"latency_ms": ms, "text": text})) for ms, text in ((8, "a"), (8, HOSTILE), (2, "a"))
+    )
+    pair = PairedRun(
+        untuned=untuned, first=first, second=second, variables={"X": HOSTILE}, objective=Objective(), tolerance=None,
+        reference_precision="model", reference=tmp_path / "x", folder=tmp_path, noise_floor=0.02,
+    )  # fmt: skip
+    blocks = Blocks(tuple((0.008 * x, 0.002 * x) for x in (1.0, 1.01, 0.99, 1.0)))
+    measured = with_latency(measurement, 0.002, environment=environment)
+    result = ComparisonResult(blocks, second=measured)
+    failure = Failure(reason=Reason.CRASH, stage=Stage.CHECK, error=HOSTILE, evidence=HOSTILE)
+    asked = {"pair": pair, "names": ("_a.yaml", HOSTILE), "command": HOSTILE}
+    given = {"location": HOSTILE, "source": HOSTILE, "reason": HOSTILE, "hint": HOSTILE, "count": 2, "gives_up": True}
+    broken = (
+        Finding(kind="graph_break", ailment=BreakKind.OTHER, **given),
+        Finding(kind="recompile", ailment=BreakKind.CHANGING_SHAPE, **given),
+    )
+    promised = Speedup(median=3.9, low=3.8, high=4.0)
+    return {
+        "comparison": Comparison(**vars(result), **asked),
+        "failed-comparison": Comparison(None, failure, "second", **asked),
+        "verification": Verification("holds", HOSTILE, promised, result, pair=pair, name=HOSTILE, command=HOSTILE),
+        "wrong": Verification("wrong", HOSTILE, promised, ComparisonResult(None, failure, "second"), pair=pair),
+        "nothing-to-verify": Verification("holds", HOSTILE, None, None, name=HOSTILE),
+        "diagnosis": Diagnosed(
+            model=HOSTILE, framework="torch", config=second.config, untuned_s=0.008, compiled_s=0.002, num_graphs=2,
+            num_kernels=3, num_fused=4, fused={HOSTILE: 2}, unfused={HOSTILE: 1}, note=HOSTILE, findings=broken,
+            environment=environment, command=HOSTILE,
+        ),
+        "refused": Diagnosed(
+            model=HOSTILE, framework="torch", config=second.config, untuned_s=0.008, compiled_s=None, num_graphs=None,
+            refusal=HOSTILE, findings=(),
+        ),
+    }  # fmt: skip
+
+
+PARTS = {
+    "comparison": {"interval", "processes", "settings", "environment"},
+    "failed-comparison": {"settings", "environment"},
+    "verification": {"interval", "processes", "settings", "environment"},
+    "wrong": {"settings", "environment"},
+    "nothing-to-verify": set(),
+    "diagnosis": {"breaks", "kernels", "environment"},
+    "refused": {"breaks", "environment"},
+}
+"""Figures and sections of the page about each result."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_result_has_a_page_on_which_hostile_text_stays_text(hostile_results, tmp_path, name):
+    """`report()` of a comparison, a verification and a diagnosis: the same policy, the parts that it has data for."""
+    html = hostile_results[name].report(tmp_path / "r.html").read_text()
+    root = parsed(html)
+    require_nothing_from_elsewhere(root)
+    assert "\x1b" not in html
+    assert not [each for each in root.iter() if each.tag in ("script", "img", "b")]
+    assert "<script>alert(1)</script>\"'\\x1b]0;t\\x07$\\frac&amp;{{ 7*7 }}" in "".join(root.itertext())
+    found = ids(root)
+    assert max(Counter(found).values(), default=1) == 1
+    shown = [*root.iter("figure"), *root.iter("section")]
+    assert {each.attrib["id"] for each in shown} == PARTS[name]
+    assert all(len(each.findall("details//tbody/tr")) > 0 for each in root.iter("figure"))
+
+
+def test_the_page_of_a_comparison_shows_what_differs(hostile_results, tmp_path):
+    """Each config is what differs from the untuned model; in full it stands in a table below."""
+    root = parsed(hostile_results["comparison"].report(tmp_path / "r.html").read_text())
+    assert [each.text for each in root.findall("body/header//dl/dt/code")] == ["text", "latency_ms"]
+    rows = root.findall(".//section[@id='settings']//tbody/tr")
+    assert ["".join(each.itertext()).strip() for each in rows[2]][:2] == ["latency_ms", "8"]
+
+
+def test_the_page_of_a_diagnosis_has_cost_and_fix(hostile_results, tmp_path):
+    """A row for each finding; a known fix is shown with the code before and after it."""
+    root = parsed(hostile_results["diagnosis"].report(tmp_path / "r.html").read_text())
+    first, second = root.findall(".//section[@id='breaks']//tbody/tr")
+    fix = fix_of("torch", BreakKind.CHANGING_SHAPE)
+    assert "not measured" in "".join(first.itertext())
+    assert fix.words in "".join(second.itertext())
+
+
+_PAGES: dict[str, str] = {}
+
+
+@pytest.fixture
+def hostile_page(request):
+    """Drawn once for all tests."""
+    if "hostile" not in _PAGES:
+        _PAGES["hostile"] = page(request.getfixturevalue("hostile"))
+    return _PAGES["hostile"]
+
+
+def parsed(html):
+    """The page as XML: it is written so that it is both. Raises where it is not well-formed."""
+    return ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
+
+
+def ids(root):
+    return [each.attrib["id"] for each in root.iter() if "id" in each.attrib]
+
+
+def test_the_report_of_a_recorded_study_has_every_part(recorded):
+    """The verdict, each figure with its table, each section, the command of each trial; an id is there once; nothing
+    comes from elsewhere."""
+    html = page(recorded)
+    root = parsed(html)
+    require_nothing_from_elsewhere(root)
+    assert "faster: " in root.find(".//p[@class='verdict wins']").text
+    found = ids(root)
+    assert set(FIGURES) | set(SECTIONS) <= set(found)
+    assert max(Counter(found).values()) == 1
+    for figure in root.iter("figure"):
+        svg = figure.find("svg")
+        assert svg.attrib["role"] == "img"
+        assert all(name in found for name in svg.attrib["aria-labelledby"].split())
+        assert svg.find("title").text
+        assert len(figure.findall("details//tbody/tr")) > 0
+    for number in range(len(recorded.records())):
+        assert f"{recorded.command('run')} {number}" in html
+    assert len(html.encode()) < 300_000
+
+
+def require_nothing_from_elsewhere(root):
+    """No script, no address, no file: only references within the page; and a policy that would refuse them."""
+    assert root.find("head/meta[@http-equiv='Content-Security-Policy']").attrib["content"] == POLICY
+    assert not {each.tag for each in root.iter()} & {"script", "img", "iframe", "object"}
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            assert not name.startswith("on"), element.tag
+            if name in ("src", "href"):
+                assert re.match(r"#|data:,$", value)
+            assert all(each.startswith("#") for each in re.findall(r"url\(([^)]*)", value))
+    assert not re.search(r"https?:|@import|url\(", root.find("head/style").text)
+
+
+def test_every_reference_in_a_drawing_is_to_itself(hostile_page):
+    """Two drawings in one page do not take each other's marks."""
+    root = parsed(hostile_page)
+    for figure in root.iter("figure"):
+        own = set(ids(figure))
+        for element in figure.iter():
+            for value in element.attrib.values():
+                assert set(re.findall(r"url\(#([^)]+)\)", value)) <= own
+            if "href" in element.attrib:
+                assert element.attrib["href"][1:] in own
+
+
+def test_hostile_text_stays_text(hostile_page):
+    """Markup, quotes, templates, formulas and escape sequences in names, errors and variables are shown as written."""
+    html = hostile_page
+    assert "\x1b" not in html
+    assert "\x07" not in html
+    assert "{{ 7*7 }}" in html
+    root = parsed(html)
+    require_nothing_from_elsewhere(root)
+    assert not [each for each in root.iter() if each.tag in ("script", "img", "b")]
+    text = "".join(root.itertext())
+    assert "<script>alert(1)</script>\"'\\x1b]0;t\\x07$\\frac&amp;{{ 7*7 }}" in text
+    assert "<b onclick='x'>$\\frac</b> & \"q\"" in text
+    assert {*FIGURES, *SECTIONS, "knobs", "breaks"} <= set(ids(root))
+
+
+def test_the_front_is_shown_where_there_are_several_objectives(hostile_page):
+    """Its members are named in the table behind the drawing."""
+    table = parsed(hostile_page).find(".//figure[@id='memory']/details//table")
+    assert "on the front" in [each.text for each in table.iter("th")]
+
+
+def test_a_study_without_results_has_a_page(make_study):
+    """No figure has data, and the page says that there is no verdict."""
+    study = make_study()
+    root = parsed(page(study))
+    study.close()
+    assert root.find(".//p[@class='verdict']").text.startswith("no verdict yet")
+    assert not list(root.iter("figure"))
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_without_the_extra_it_says_how_to_get_it(cli, recorded, monkeypatch, package):
+    """One sentence and the command, before anything is written or measured."""
+    monkeypatch.setitem(sys.modules, package, None)
+    shown = cli("report", "earlier")
+    assert shown.returncode == 2
+    assert f"a report needs the package {package}" in shown.stderr
+    assert "pip install 'autotune-compile[report]'" in shown.stderr
+    for measuring in (("tune", "--model", "vit"), ("compare", "earlier", "0", "1"), ("diagnose", "--model", "vit")):
+        refused = cli(*measuring, "--report", "x.html")
+        assert refused.returncode == 2
+        assert "a report needs" in refused.stderr
+
+
+def test_the_command_and_the_api_write_the_same_page(cli, recorded, tmp_path, monkeypatch):
+    """`report STUDY -o FILE`, and `TuneResult.report(path)`."""
+    monkeypatch.setattr(pages, "_figures", lambda *_: [])
+    shown = cli("report", "earlier", "-o", "out.html")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("out.html: ")
+    assert TuneResult(recorded).report(tmp_path / "api.html") == tmp_path / "api.html"
+    first, second = ((tmp_path / name).read_text() for name in ("out.html", "api.html"))
+    assert first.replace(" --studies-dir studies", "") == second.replace(f" --studies-dir {tmp_path / 'studies'}", "")
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(cli, recorded, tmp_path):
+    """Found before `tune` measures anything."""
+    assert "no file can be written there" in cli("report", "earlier", "-o", str(tmp_path / "none" / "x.html")).stderr
+    for words, *more in (("no file can be", "none/x.html"), ("each tier is a study", "x.html", "--deadline", "50ms")):
+        refused = cli("tune", "--model", "vit", "--report", *more)
+        assert refused.returncode == 2
+        assert words in refused.stderr
+
+
+@pytest.mark.slow
+def test_tune_writes_a_report_at_its_end(tune_fake, tmp_path):
+    """The page lies there when the command is done; its name goes to stderr, stdout is for the result."""
+    result = tune_fake("--trials", "2", "--report", str(tmp_path / "r.html"))
+    assert result.returncode == 0, result.stderr
+    assert "report: " in result.stderr
+    parsed((tmp_path / "r.html").read_text())
+
+
+def test_the_template_is_part_of_the_package():
+    """The wheel has every file of the package, and the build leaves none out."""
+    assert Path(pages.__file__).with_name("template.html.j2").is_file()
+    build = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert build["packages"] == ["autotune"]
+    assert not {"exclude", "only-include"} & set(build)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_browser_has_nothing_to_complain_about(recorded, hostile, hostile_results, tmp_path, width):
+    """It opens the pages, draws them, and says nothing on its console; no hostile text has run."""
+    results = [hostile_results[name] for name in ("comparison", "diagnosis")]
+    for name, result in zip(
+        ("earlier", "hostile", "compared", "diagnosed"),
+        (TuneResult(recorded), TuneResult(hostile), *results),
+        strict=True,
+    ):
+        file, picture = result.report(tmp_path / f"{name}.html"), tmp_path / f"{name}.png"
+        shown = subprocess.run(
+            [
+                CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / f'browser-{name}'}",
+                "--enable-logging=stderr", f"--screenshot={picture}", f"--window-size={width},2000", file.as_uri(),
+            ],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        assert "CONSOLE" not in shown.stderr
+        assert picture.stat().st_size > 20_000
+
+
+def test_the_error_of_the_api_names_no_flag(recorded, monkeypatch):
+    """The sentence is the command line's."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match="a report needs the package matplotlib") as caught:
+        TuneResult(recorded).report()
+    assert "autotune-compile[report]" in caught.value.tip

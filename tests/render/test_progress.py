@@ -1,0 +1,256 @@
+"""What a terminal shows while a study runs: a bar and a line that change, and lines that stay."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from autotune.answer.format import about, clock
+from autotune.config import Config
+from autotune.measure.measurement import Stage
+from autotune.measure.objective import Objective
+from autotune.measure.statistics import Speedup
+from autotune.render.console import PlainConsole
+from autotune.render.live import LiveDisplay
+from autotune.render.notebook_progress import NotebookDisplay
+from autotune.render.progress import Progress
+from autotune.render.ticker import Ticker
+from autotune.study.records import TrialRecord
+from autotune.tuning.events import (
+    BlockMeasured,
+    ConfirmationLooked,
+    ConfirmationStarted,
+    SearchStarted,
+    StageEntered,
+    TimeLeftEstimated,
+    TrialEnded,
+    TrialStarted,
+    WorkerChanged,
+)
+from autotune.tuning.remaining_work import RemainingWork
+from tests.conftest import with_latency
+
+GAIN = Speedup(median=1.21, low=1.12, high=1.30)
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time():
+    return Clock()
+
+
+@pytest.fixture
+def progress(time):
+    return Progress(time)
+
+
+def record(measurement, number=3, latency_s=0.008):
+    return TrialRecord(
+        number, Config({"latency_ms": 8}), with_latency(measurement, latency_s), {}, None, None, running=False
+    )
+
+
+def left(seconds):
+    """An estimate of so many seconds."""
+    return TimeLeftEstimated(RemainingWork((1.0,), 0, None, None, 4, 3, 1.0, 1.0, limit_s=seconds))
+
+
+def begin(space, **more):
+    return SearchStarted(0, 24, 100, [], space, **more)
+
+
+class TestTheWords:
+    """Trials, time that has passed and is left, the phase; during the confirmation the interval."""
+
+    def test_a_trial(self, progress, time, space, measurement):
+        """How far, for how long, and what goes on since when."""
+        for event in (begin(space), TrialStarted(3, Config({})), TrialEnded(record(measurement)), left(180)):
+            progress.note(event)
+        time.now += 60
+        progress.note(TrialStarted(4, Config({})))
+        progress.note(StageEntered(Stage.COMPILE))
+        time.now += 7
+        assert progress.figures == "1/24 trials, best 8 ms, 1:07, about 2 min to go"
+        assert progress.lines == ["trial 4: compiling, 0:07"]
+        assert progress.share == pytest.approx(67 / 180)
+
+    def test_an_estimate_that_was_too_low_is_not_zero(self, progress, time):
+        """Nobody is told that a run ends now which goes on."""
+        progress.note(left(30))
+        time.now += 31
+        assert progress.figures.endswith("longer than expected")
+        assert progress.share == 1.0
+
+    def test_before_an_estimate_only_the_limit_is_known(self, progress, time, space):
+        """A time budget bounds the run; without one nothing is said."""
+        progress.note(begin(space))
+        assert "to go" not in progress.figures
+        assert progress.share is None
+        progress.note(begin(space, wall_s=600.0))
+        time.now += 120
+        assert progress.figures.endswith("at most 8 min to go")
+
+    def test_the_confirmation_shows_its_interval(self, progress, measurement):
+        """That of the best, as it was at the last look."""
+        progress.note(left(180))
+        contestants = [record(measurement, 3), record(measurement, 5)]
+        progress.note(ConfirmationStarted(contestants, 16))
+        for _ in range(4):
+            progress.note(BlockMeasured(1.0, {3: 0.9, 5: 0.8}))
+        speedups = {3: Speedup(median=1.1, low=1.0, high=1.2), 5: GAIN}
+        progress.note(ConfirmationLooked(4, speedups, is_clear=False))
+        assert progress.figures == "trial 5 1.21x (1.12x to 1.30x) after 4 blocks, 0:00, about 3 min to go"
+        assert progress.phases == ["confirming, block 5 of at most 16"]
+        progress.note(ConfirmationLooked(4, speedups, is_clear=True))
+        assert progress.phases == ["making the verdict"]
+        assert progress.figures.endswith("after 4 blocks, 0:00")
+
+    def test_no_block_comes_after_the_last(self, progress, measurement):
+        """Clear or not."""
+        progress.note(ConfirmationStarted([record(measurement)], 2))
+        progress.note(BlockMeasured(1.0, {3: 0.9}))
+        assert progress.phases == ["confirming, block 2 of at most 2"]
+        progress.note(BlockMeasured(1.0, {3: 0.9}))
+        assert progress.phases == ["making the verdict"]
+
+    @pytest.mark.parametrize(
+        ("seconds", "words"), [(3, "5 s"), (88, "90 s"), (200, "3 min"), (3600, "1 h 0 min"), (4230, "1 h 10 min")]
+    )
+    def test_an_estimate_is_as_precise_as_it_is_known(self, seconds, words):
+        """No more digits than it deserves."""
+        assert about(seconds) == words
+
+    def test_a_clock(self):
+        """Hours only where there are some."""
+        assert (clock(151), clock(3751)) == ("2:31", "1:02:31")
+
+
+class TestTheSecondHand:
+    """It moves only while nothing is timed."""
+
+    @pytest.mark.parametrize(
+        ("stage", "ticks"),
+        [(Stage.BUILD, True), (Stage.COMPILE, True), (Stage.CHECK, True), (Stage.RUN, False), (Stage.WAIT, False)],
+    )
+    def test_it_stands_still_in_a_timed_turn(self, progress, stage, ticks):
+        """And while a live process is ready for one."""
+        progress.note(TrialStarted(1, Config({})))
+        assert progress.may_tick
+        progress.note(StageEntered(stage))
+        assert progress.may_tick is ticks
+
+    def test_it_stands_still_while_a_compile_is_what_counts(self, progress, space):
+        """Under an objective about the compile, compiling is timed."""
+        progress.note(begin(space, objective=Objective(quantity="compile")))
+        progress.note(StageEntered(Stage.COMPILE))
+        assert not progress.may_tick
+
+    def test_it_stands_still_with_workers(self, progress):
+        """Any of them may be timing at any moment, on this host too."""
+        progress.note(WorkerChanged("w0", "trial 3: run", stays=False))
+        progress.note(TrialStarted(1, Config({})))
+        progress.note(StageEntered(Stage.BUILD))
+        assert not progress.may_tick
+        assert progress.lines == ["w0: trial 3: run"]
+
+    def test_no_tick_comes_after_a_no(self):
+        """And none is under way: what is timed next has the processor to itself."""
+        ticked, running = threading.Event(), []
+
+        def tick():
+            running.append(1)
+            ticked.set()
+            running.append(-1)
+
+        ticker = Ticker(tick, every_s=0.001)
+        ticker.start()
+        try:
+            assert not running
+            ticker.allow(True)
+            assert ticked.wait(10)
+            ticker.allow(False)
+            assert sum(running) == 0
+            number = len(running)
+            ticked.clear()
+            assert not ticked.wait(0.05)
+            assert len(running) == number
+        finally:
+            ticker.stop()
+
+    def test_a_terminal_that_goes_away_ends_it(self):
+        """Without a traceback of the thread beside the run's own error."""
+        failed = threading.Event()
+
+        def tick():
+            failed.set()
+            raise BrokenPipeError
+
+        ticker = Ticker(tick, every_s=0.001)
+        ticker.start()
+        ticker.allow(True)
+        assert failed.wait(10)
+        ticker.stop()
+
+
+def shown(display, console_file, space, measurement):
+    """A short run on a display."""
+    with display:
+        display(begin(space))
+        display(TrialStarted(3, Config({"latency_ms": 8})))
+        display(StageEntered(Stage.COMPILE))
+        display(TrialEnded(record(measurement)))
+        display(left(5000))
+        display(ConfirmationStarted([record(measurement)], 16))
+        for stage in (Stage.WAIT, Stage.RUN, Stage.WAIT, Stage.RUN, Stage.WAIT):
+            display(StageEntered(stage))
+        display(BlockMeasured(0.0097, {3: 0.008}))
+        display(ConfirmationLooked(4, {3: GAIN}, is_clear=False))
+    return console_file.getvalue()
+
+
+def test_on_a_terminal_of_80_columns_each_line_fits(space, measurement):
+    """The bar with figures in one line, the phase in the next; the turns of a block are drawn once."""
+    file = io.StringIO()
+    console = PlainConsole(file=file, force_terminal=True, width=80, color_system="standard")
+    text = re.sub(r"\x1b\[([\d;]*m|\?25[lh])|\r", "", shown(LiveDisplay(console), file, space, measurement))
+    drawn = [line.rstrip() for line in re.split(r"\n|\x1b\[2K|\x1b\[\d*A", text)]
+    assert all(len(line) <= 80 for line in drawn)
+    assert any(line.startswith("━") and line.endswith("about 1 h 23 min to go") for line in drawn)
+    assert any("trial 3 1.21x (1.12x to 1.30x) after 4 blocks, 0:" in line and line[0] == "━" for line in drawn)
+    assert any(line.startswith("trial 3: compiling, 0:0") for line in drawn)
+    # Once for itself, and once more when the block's line is put above it.
+    assert sum(line == "confirming, block 1 of at most 16: timing in turns" for line in drawn) <= 2
+
+
+def test_a_log_has_a_line_for_each_look(space, measurement):
+    """With the interval; neither a bar nor a clock."""
+    file = io.StringIO()
+    text = shown(LiveDisplay(PlainConsole(file=file, width=80)), file, space, measurement)
+    assert "  after 4 blocks: trial 3 1.21x (1.12x to 1.30x); not clear yet\n" in text
+    assert "━" not in text
+    assert "0:00" not in text
+
+
+def test_a_notebook_shows_the_same(space, measurement):
+    """Bar, figures, phase and lines in its one output."""
+    display = NotebookDisplay()
+    started = ConfirmationStarted([record(measurement)], 16)
+    for event in (begin(space), started, BlockMeasured(0.0097, {3: 0.008}), left(180)):
+        display(event)
+    display(ConfirmationLooked(4, {3: GAIN}, is_clear=False))
+    html = display._html()
+    assert '<progress aria-label="progress" max="1" value="0.' in html
+    assert re.search(r"trial 3 1\.21x \(1\.12x to 1\.30x\) after 4 blocks, 0:\d\d, about 3 min to go", html)
+    assert "confirming, block 2 of at most 16" in html
+    assert "  after 4 blocks: trial 3 1.21x (1.12x to 1.30x); not clear yet</pre>" in html
