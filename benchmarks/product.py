@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from autotune.config import Scalar
+from benchmarks import FAKE_BACKEND
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -114,7 +115,7 @@ class Product:
             [sys.executable, str(REPOSITORY / "cli.py"), *arguments],
             cwd=self.folder,
             # Another checkout that is on the path must not be measured in place of this one.
-            env={**os.environ, "PYTHONPATH": ""},
+            env={**os.environ, "PYTHONPATH": str(FAKE_BACKEND)},
             capture_output=True,
             text=True,
             check=False,

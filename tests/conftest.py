@@ -24,7 +24,6 @@ import yaml
 from typer.testing import CliRunner
 
 from autotune.backends import registry
-from autotune.backends.fake import clock
 from autotune.bench import probe, supervisor_process
 from autotune.bench.runner import Runner
 from autotune.cli import app
@@ -46,6 +45,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.worker.main import leave
 from autotune.workload.workload import Workload
+from autotune_fake import clock
 from tests.fork_supervisor import ForkServer
 
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -54,6 +54,12 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+FAKE_BACKEND = str(REPOSITORY / "tests" / "fake_backend")
+"""Folder of the package that adds the fake framework; pytest itself has it on its path (pyproject.toml)."""
+_PACKAGES = "TEST_PACKAGES"
+"""Folders of packages that the tests have installed: the PYTHONPATH of the command line."""
+os.environ[_PACKAGES] = FAKE_BACKEND
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [FAKE_BACKEND, os.environ.get("PYTHONPATH")]))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 MODEL_FILE = """
@@ -416,7 +422,7 @@ def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         patch.setattr(probe, "_run_child", run_probe)
         patch.chdir(folder)
         result = CliRunner().invoke(
-            app, arguments, env={"PYTHONPATH": os.environ.get(_PACKAGES, ""), "COLUMNS": "200"}, prog_name="cli.py"
+            app, arguments, env={"PYTHONPATH": os.environ[_PACKAGES], "COLUMNS": "200"}, prog_name="cli.py"
         )
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -455,11 +461,7 @@ def cli_command(*arguments: str) -> list[str]:
 
 def cli_environment() -> dict[str, str]:
     # A checkout must work without being installed, and a narrow terminal must not change what scripts see.
-    return {**os.environ, "PYTHONPATH": os.environ.get(_PACKAGES, ""), "COLUMNS": "200"}
-
-
-_PACKAGES = "TEST_PACKAGES"
-"""Folders of packages that a test has installed: the PYTHONPATH of the command line."""
+    return {**os.environ, "PYTHONPATH": os.environ[_PACKAGES], "COLUMNS": "200"}
 
 
 @pytest.fixture
@@ -487,17 +489,17 @@ def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
             sys.modules.pop(module, None)
 
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(REPOSITORY)]))
-    monkeypatch.setenv(_PACKAGES, str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(REPOSITORY), FAKE_BACKEND]))
+    monkeypatch.setenv(_PACKAGES, os.pathsep.join([str(folder), FAKE_BACKEND]))
     yield install
     forget_installed_backends()
 
 
 SHAM = """
 import dataclasses
-from autotune.backends.registry import BACKENDS
+import autotune_fake
 
-ENTRY = dataclasses.replace(BACKENDS["fake"], process_variables={"SHAM": "1"}, cache_is_exact=False)
+ENTRY = dataclasses.replace(autotune_fake.ENTRY, process_variables={"SHAM": "1"}, cache_is_exact=False)
 """
 
 

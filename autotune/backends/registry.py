@@ -69,7 +69,6 @@ class BackendEntry:
     """Module with a function `import_ahead`, with which a fork server imports the compiler too: see `ImportedAhead`."""
     options: tuple[str, ...] = ()
     """Beginnings of the names of knobs that are options of its compiler, as in `inductor.NAME`: see `check_option`."""
-    bundled_only_for_tests: bool = False
     holds_fresh: bool = True
     """Live processes start a Python of their own: how processes differ is what they sample. False for the fake."""
     search_space: Path | None = None
@@ -138,21 +137,6 @@ BACKENDS: dict[str, BackendEntry] = {
         warm_shares=(({"enable_graph_kernel": True}, 0.38),),  # There too: 1.4 of 3.8 s; without it, all.
         reports="autotune.backends.mindspore.break_kinds",
     ),
-    "fake": BackendEntry(
-        module="autotune.backends.fake.backend",
-        class_name="FakeBackend",
-        distribution=None,
-        oldest="0",
-        install="",
-        process_variables={},
-        cache_is_exact=True,
-        untuned={"execution": "eager"},
-        preload="numpy",
-        compiled={"execution": "compile"},
-        shares_compilations=True,
-        bundled_only_for_tests=True,
-        holds_fresh=False,
-    ),
 }
 """The bundled ones."""
 
@@ -161,8 +145,8 @@ MADE = "made"
 
 
 def bundled_names() -> tuple[str, ...]:
-    """The bundled frameworks that a user can choose, and that are chosen from where none is named."""
-    return tuple(name for name, entry in BACKENDS.items() if not entry.bundled_only_for_tests)
+    """The bundled frameworks, which are chosen from where none is named."""
+    return tuple(BACKENDS)
 
 
 def framework_names() -> tuple[str, ...]:

@@ -77,8 +77,6 @@ def _best_target(framework: str | None, limits: LimitsNow) -> tuple[str, Device]
     candidates = [framework] if framework else [name for name in bundled_names() if is_installed(name)]
     if not candidates:
         raise _no_framework()
-    if framework and entry_of(framework).bundled_only_for_tests:
-        return framework, "cpu"
     found = _devices_of(candidates, limits, named=framework is not None)
     accelerators: tuple[Device, ...] = ("gpu", "ascend")
     for device in accelerators:

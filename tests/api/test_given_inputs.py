@@ -12,9 +12,9 @@ import autotune
 from autotune.api import diagnosing
 from autotune.api.given_model import named_model
 from autotune.api.requests import make_request, split_inputs
-from autotune.backends.fake.backend import FakeBackend
 from autotune.errors import InputError, StoreError
 from autotune.workload.arguments import Arguments
+from autotune_fake.backend import FakeBackend
 
 MODEL = """
 import numpy as np

@@ -20,7 +20,8 @@ from autotune.errors import NoUsableTrialError, StoreError
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.render.json import document
 from autotune.study.open import open_study
-from tests.conftest import QUICK_BUDGET, REPOSITORY
+from autotune.trial.command import package_path
+from tests.conftest import QUICK_BUDGET
 
 
 def failure(error):
@@ -304,7 +305,7 @@ print(result.study, len(result.trials()))
     ran = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": package_path()},
         capture_output=True,
         text=True,
         check=False,

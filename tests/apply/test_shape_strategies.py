@@ -14,7 +14,6 @@ from autotune.apply import compile_model
 from autotune.apply.config_parts import ConfigParts
 from autotune.apply.shape_strategies import dimension_to_split, sizes_in
 from autotune.backends.capabilities import VaryingAxis
-from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
@@ -22,6 +21,7 @@ from autotune.measure.measurement import Axis
 from autotune.space.shape_knobs import known_shapes
 from autotune.workload.shapes import Shapes
 from autotune.workload.traffic import Load, Traffic
+from autotune_fake.backend import FakeBackend
 
 BATCHES = {1: 0.5, 3: 0.25, 8: 0.25}
 LENGTHS = {2: 0.5, 5: 0.5}

@@ -16,7 +16,6 @@ import yaml
 import autotune
 from autotune.answer.export_cache import ConfirmedCaches, prewarm
 from autotune.apply.warm_start import key_here
-from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
 from autotune.bench.runner import Runner
 from autotune.config import Config
@@ -28,6 +27,7 @@ from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import ShippedCache
 from autotune.tuned.cache_file import Artifact, CacheFile, Key, pack, unpack
 from autotune.tuned.tuned_config import load_tuned
+from autotune_fake.backend import FakeBackend
 from tests.conftest import REPOSITORY
 from tests.tuned.test_cache_file import KEY
 

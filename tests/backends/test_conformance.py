@@ -9,14 +9,15 @@ import sys
 import pytest
 
 from autotune.backends.protocol import Backend
-from autotune.backends.registry import BACKENDS, framework_names, framework_version
+from autotune.backends.registry import BACKENDS, framework_version
 from autotune.errors import MissingFrameworkError
 from autotune.planning.spaces import bundled_space
 from autotune.space.load import Circumstances, load_space
 from tests.conftest import REPOSITORY
 
 FRAMEWORKS = [
-    pytest.param(name, marks=() if name == "fake" else getattr(pytest.mark, name), id=name) for name in BACKENDS
+    pytest.param(name, marks=() if name == "fake" else getattr(pytest.mark, name), id=name)
+    for name in (*BACKENDS, "fake")
 ]
 
 EXPRESSIONS = {
@@ -236,7 +237,7 @@ def _methods():
     return sorted(name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_"))
 
 
-@pytest.mark.parametrize("name", framework_names())
+@pytest.mark.parametrize("name", BACKENDS)
 def test_the_table_calls_untuned_what_the_search_space_calls_so(name):
     """A job leaves a model as it is by the table, a study compares with what its space calls untuned: the same way."""
     for version in ("2.10.0", "2.13.0"):

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.outputs import flatten, observed, output_arrays
 from autotune.backends.registry import load_backend
 from autotune.nesting import has_fields, with_leaves
 from autotune.workload.arguments import Arguments
+from autotune_fake.backend import FakeBackend
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.conftest import cli_command, cli_environment
+from tests.conftest import FAKE_BACKEND, cli_command, cli_environment
 
 
 def document_of(result):
@@ -481,7 +481,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tune_fake, cli, tmp_path):
     # SQLite's own limit gives the very error of a full disk (SQLITE_FULL), on this file alone.
     child = subprocess.run(
         cli_command("resume", "s", "--trials", "40"), cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**cli_environment(), "PYTHONPATH": str(_limit_pages(tmp_path, pages + 1))},
+        env={**cli_environment(), "PYTHONPATH": f"{_limit_pages(tmp_path, pages + 1)}:{FAKE_BACKEND}"},
     )  # fmt: skip
     assert child.returncode == 2, child.stderr
     assert "the disk is full" in child.stderr

@@ -16,6 +16,7 @@ from autotune.doctor.diagnose import differ_in
 from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.measure.diagnosis import BreakKind, Diagnosis, GraphBreak, Recompile
 from autotune.measure.profile import EVERYWHERE, Profile
+from autotune_fake import ENTRY
 from tests.conftest import REPOSITORY, ScriptedTrials, with_latency
 
 PLANNER = REPOSITORY / "autotune" / "models" / "torch" / "planner.py"
@@ -140,7 +141,7 @@ def test_a_mistake_is_a_sentence(cli, arguments, words):
 
 def test_a_report_is_written(cli, model_file, space_file, measurement, tmp_path, monkeypatch):
     """`--report FILE`: the page has the finding, the config and the command; `--json` prints the document as ever."""
-    with_space = dataclasses.replace(registry.BACKENDS["fake"], search_space=space_file)
+    with_space = dataclasses.replace(ENTRY, search_space=space_file)
     monkeypatch.setitem(registry.BACKENDS, "fake", with_space)
     broken = Diagnosis(compiled=True, num_graphs=2, graph_breaks=(GraphBreak(reason="told to", location="model.py:7"),))
     trials = ScriptedTrials(lambda *_: with_latency(measurement, 0.006, diagnosis=broken))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE
+from tests.conftest import FAKE_BACKEND, MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE
 
 pytest.importorskip("hatchling", reason="the extra `dev` builds wheels")
 
@@ -60,7 +60,8 @@ class Installed:
         (packages / "of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
     def run(self, command: str, *arguments: str) -> str:
-        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        # The package that adds the fake framework lies beside: the wheel has none of it.
+        variables = {**os.environ, "PYTHONPATH": FAKE_BACKEND}
         ran = subprocess.run(
             [str(self.home / "bin" / command), *arguments],
             cwd=self.folder, env=variables, capture_output=True, text=True, timeout=600, check=False,
@@ -93,6 +94,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     assert {"autotune/py.typed", "autotune/search_spaces/torch.yaml"} <= expected
     assert any(name.startswith("autotune/render/html/") and not name.endswith(".py") for name in expected)
     assert {name for name in names if not name.startswith(information)} == expected
+    assert not [name for name in names if "fake" in name], "it serves the tests"
     assert f"{information}/licenses/LICENSE" in names
     assert "autotune = autotune.__main__:main" in commands
     assert (metadata["Name"], metadata["License-Expression"]) == ("autotune-compile", "Apache-2.0")

@@ -32,6 +32,7 @@ from autotune.trial import process_start
 from autotune.trial.folder import TrialFolder
 from autotune.trial.orphans import MARK_VARIABLE
 from autotune.trial.request import Limits
+from autotune_fake import ENTRY
 from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE, cli_command, cli_environment, run_here
 
 MODEL = """
@@ -208,7 +209,7 @@ class TestMachine:
     def test_an_import_that_hangs(self, tmp_path, make_request, monkeypatch):
         """A framework on a network disk that does not answer: the limit of the stage `start` holds."""
         (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
-        monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(BACKENDS["fake"], preload="hangs"))
+        monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, preload="hangs"))
         with Runner("fake", {"PYTHONPATH": str(tmp_path)}, preload=True, log=tmp_path / "log") as trials:
             outcome = trials.run(TrialFolder(tmp_path / "0"), make_request(limits=Limits(start=1)))
             assert (outcome.reason, outcome.stage) == (Reason.HARNESS, Stage.START)

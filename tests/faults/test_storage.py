@@ -27,6 +27,7 @@ from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.open import create_study, open_or_create, open_study
 from autotune.study.study import Study
+from autotune.trial.command import package_path
 from autotune.trial.folder import FIRST_CRASH, REQUEST_FILE
 from autotune.tuned.cache_file import CacheFile, pack, read_verified
 from autotune.tuned.tuned_config import load_tuned, require_replaceable
@@ -338,7 +339,7 @@ class TestReadOnly:
             mount = 'mount --bind -o ro studies studies && exec "$@"'
             plain = ["unshare", "-m", "sh", "-c", mount, "sh", *plain]
         child = subprocess.run(
-            plain, cwd=folder, env={**cli_environment(), "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
+            plain, cwd=folder, env={**cli_environment(), "PYTHONPATH": package_path()}, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
         assert child.returncode == 0, child.stderr

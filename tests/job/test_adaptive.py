@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 import autotune
-from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
 from autotune.errors import InputError, UnsuitableCallError
 from autotune.job.adaptive.ledger import MAX_SHAPES, NUM_TIMED, Expected, Ledger
@@ -22,6 +21,7 @@ from autotune.job.prometheus import expose
 from autotune.job.stats import StatsRecorder
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.workload.traffic import Load, Traffic
+from autotune_fake.backend import FakeBackend
 from tests.conftest import REPOSITORY
 
 HALF = Expected(compile_s=10.0, ratio=0.5)

@@ -20,8 +20,6 @@ import yaml
 import autotune
 from autotune import environment
 from autotune.backends.call_state import CallState, UncomparableError
-from autotune.backends.fake.backend import FakeBackend
-from autotune.backends.fake.behaviours import FakeOutOfMemoryError
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
 from autotune.errors import AutotuneError, InputError
@@ -29,6 +27,8 @@ from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import NUM_TIMED
 from autotune.job.output_check import OutputCheck
 from autotune.job.stats import TIMED_EVERY, CallTimes, StatsRecorder
+from autotune_fake.backend import FakeBackend
+from autotune_fake.behaviours import FakeOutOfMemoryError
 from tests.conftest import REPOSITORY
 
 INPUT = np.ones((4, 8))

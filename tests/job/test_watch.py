@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.backends.fake.backend import FakeBackend
 from autotune.backends.undo import UndoLog
 from autotune.job.adaptive.ledger import Expected, Ledger
 from autotune.job.adaptive.model import AdaptiveModel
@@ -16,6 +15,7 @@ from autotune.job.fallback import Fallback, MismatchError
 from autotune.job.guard import MAX_LEFT_OUT, Guard, GuardTerms
 from autotune.job.stats import StatsRecorder
 from autotune.tuned.adaptive_policy import AdaptivePolicy
+from autotune_fake.backend import FakeBackend
 
 
 class Model:

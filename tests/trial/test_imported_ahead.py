@@ -14,7 +14,8 @@ from autotune.measure.measurement import Measurement
 from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.blocks import BlockedRun, Contestant
-from tests.conftest import own_children
+from autotune_fake import ENTRY
+from tests.conftest import FAKE_BACKEND, own_children
 
 TUNED = {"execution": "compile", "latency_ms": 2, "compile_ms": 20}
 AHEAD = """
@@ -43,8 +44,8 @@ def make_runner(tmp_path, monkeypatch, make_request):
 
     def make(module):
         (tmp_path / "ahead_of_fake.py").write_text(module)
-        monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(BACKENDS["fake"], imports_ahead="ahead_of_fake"))
-        variables = {"PYTHONPATH": str(tmp_path)}
+        monkeypatch.setitem(BACKENDS, "fake", dataclasses.replace(ENTRY, imports_ahead="ahead_of_fake"))
+        variables = {"PYTHONPATH": f"{tmp_path}:{FAKE_BACKEND}"}
         made.append(Runner("fake", variables, preload=True, log=tmp_path / "supervisor.log"))
         outcome = made[-1].run(TrialFolder(tmp_path / "untuned"), make_request())
         assert isinstance(outcome, Measurement), outcome

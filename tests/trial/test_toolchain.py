@@ -17,6 +17,7 @@ from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.toolchain import install_toolchain, is_complete
+from autotune_fake import ENTRY
 from tests.conftest import PARENT, REPOSITORY
 
 MAKER = """
@@ -91,7 +92,7 @@ def maker(tmp_path, monkeypatch):
 
     def use(then: str = "", header: bytes = b"gpch+014 and the rest"):
         (tmp_path / "maker.py").write_text(MAKER.format(count=str(count), then=then, header=header))
-        entry = dataclasses.replace(BACKENDS["fake"], toolchain=str(tmp_path / "maker"))
+        entry = dataclasses.replace(ENTRY, toolchain=str(tmp_path / "maker"))
         monkeypatch.setitem(BACKENDS, "fake", entry)
         return lambda: len(count.read_text().split()) if count.exists() else 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.backends.fake.backend import FakeBackend
 from autotune.bench.runner import Runner
 from autotune.errors import AutotuneError, InputError
 from autotune.measure.measurement import Failure, Measurement, Reason
@@ -13,6 +12,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.worker.accuracy_check import num_compared
 from autotune.trial.worker.subject import NOT_TAKEN, build_subject
 from autotune.workload.arguments import Arguments
+from autotune_fake.backend import FakeBackend
 
 NESTED = """
 import dataclasses

@@ -20,7 +20,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.orphans import MARK_VARIABLE
 from autotune.trial.repeat_command import repeat_command
 from autotune.trial.request import Limits
-from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY, own_children
+from tests.conftest import FAKE_BACKEND, PARENT, QUICK_BUDGET, REPOSITORY, own_children
 
 ENDINGS = [
     ("wrong", Reason.WRONG_RESULT, Stage.CHECK, "relative error"),
@@ -124,7 +124,7 @@ def test_nothing_is_a_configs_fault_before_it_is_applied(tmp_path, make_request,
     assert "exit status 7" in outcome.error
 
 
-@pytest.mark.parametrize("variables", [{"LC_CTYPE": "C"}, {"PYTHONPATH": "/somewhere"}])
+@pytest.mark.parametrize("variables", [{"LC_CTYPE": "C"}, {"PYTHONPATH": f"/somewhere:{FAKE_BACKEND}"}])
 @pytest.mark.slow
 def test_variables_that_python_changes_itself_do_no_harm(tmp_path, make_request, variables):
     """A worker starts anew once at the most, and always imports this very package."""

@@ -22,16 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.capabilities import VaryingAxis, Versions
-from autotune.backends.fake.behaviours import BEHAVIOURS, FakeOutOfMemoryError
-from autotune.backends.fake.capabilities import (
-    FakeCache,
-    FakeCallsFile,
-    FakeRegions,
-    FakeShapes,
-    FakeTraining,
-    FakeVersions,
-)
-from autotune.backends.fake.clock import RealClock, SimulatedClock, clock_of_a_trial
 from autotune.backends.protocol import Backend, DeviceReport
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
@@ -41,6 +31,16 @@ from autotune.measure.diagnosis import Diagnosis, GraphBreak, Recompile
 from autotune.measure.measurement import Reason, TensorSpec
 from autotune.measure.profile import Profile
 from autotune.workload.workload import Device
+from autotune_fake.behaviours import BEHAVIOURS, FakeOutOfMemoryError
+from autotune_fake.capabilities import (
+    FakeCache,
+    FakeCallsFile,
+    FakeRegions,
+    FakeShapes,
+    FakeTraining,
+    FakeVersions,
+)
+from autotune_fake.clock import RealClock, SimulatedClock, clock_of_a_trial
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the arguments of a call."""

@@ -23,7 +23,7 @@ from autotune.workload.arguments import Arguments
 from autotune.workload.regions import Region, matching_paths
 
 if TYPE_CHECKING:
-    from autotune.backends.fake.backend import FakeBackend
+    from autotune_fake.backend import FakeBackend
 
 
 class FakeCallsFile:

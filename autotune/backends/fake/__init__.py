@@ -1,1 +1,0 @@
-"""A framework that compiles nothing: it serves the tests."""
