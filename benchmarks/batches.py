@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import optuna
 
-from autotune.study.open import create_study
+from autotune.study.folder import FolderStudies
 from autotune.study.study import AskedTrial, Study
 from autotune.tuning.jobs import num_at_once
 from benchmarks.frame import Benchmark
@@ -92,7 +92,7 @@ def _search(question: Question, seed: int, num_workers: int) -> tuple[int, int, 
     """Compilations, those begun, and seconds."""
     replay = Replay(question, MOST_TRIALS)
     with tempfile.TemporaryDirectory(prefix="autotune-batches-") as folder:
-        study = create_study(Path(folder), manifest_of(question.table.space, seed))
+        study = FolderStudies(Path(folder)).create(manifest_of(question.table.space, seed))
         try:
             return _run(replay, study, num_workers)
         finally:

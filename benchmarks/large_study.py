@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from autotune.config import Config
 from autotune.measure.measurement import Measurement, Usage
 from autotune.space.space import Knob, SearchSpace
+from autotune.study.folder import FolderStudies
 from autotune.study.lease import Lease
-from autotune.study.open import create_study, open_study
 from autotune.study.study import Study
 from benchmarks.frame import Benchmark
 from benchmarks.record import REPOSITORY, Goal, table
@@ -43,7 +43,7 @@ NUM_SAMPLES = 60
 LONGEST_S = 900.0
 ABOUT = (
     "A study filled with synthetic trials (outcomes as long as a ViT's), in a space that the study lists and "
-    "in one that is too large for that. *Open* is `open_study` in a process that has imported everything; "
+    "in one that is too large for that. *Open* is `FolderStudies.open` in a process that has imported everything; "
     "*studies* and *show* are whole commands, of which Python's start and imports are what they take at 0 "
     "trials. *First ask* is of a process that has just opened the study; the others are medians."
 )
@@ -143,13 +143,13 @@ def run(case: Case) -> Figures:
     """Make a study in a temporary folder, fill it, and time what is done with it."""
     with tempfile.TemporaryDirectory(prefix="autotune-large-") as name:
         studies = Path(name) / "studies"
-        made = create_study(studies, manifest_of(SPACES[case.space], seed=0))
+        made = FolderStudies(studies).create(manifest_of(SPACES[case.space], seed=0))
         fill(made, case.num_trials)
         made.close()
         database_bytes = (made.folder / "study.db").stat().st_size
         listed_s, shown_s = (_command_s(Path(name), *words) for words in (("studies",), ("show", made.name)))
         opening_s = [_open_s(studies, made.name) for _ in range(3)]
-        asks_s, tells_s = _ask_and_tell(open_study(studies, made.name), case.repeats)
+        asks_s, tells_s = _ask_and_tell(FolderStudies(studies).open(made.name), case.repeats)
     return Figures(
         space=case.space,
         num_trials=case.num_trials,
@@ -247,8 +247,8 @@ def _result(template: dict[str, Any], latency_s: float) -> str:
 def _open_s(studies: Path, name: str) -> float:
     """Seconds that opening takes in a fresh process that has imported all it needs."""
     code = (
-        "import sys, time; from pathlib import Path; from autotune.study.open import open_study\n"
-        "start = time.perf_counter(); open_study(Path(sys.argv[1]), sys.argv[2]).close()\n"
+        "import sys, time; from pathlib import Path; from autotune.study.folder import FolderStudies\n"
+        "start = time.perf_counter(); FolderStudies(Path(sys.argv[1])).open(sys.argv[2]).close()\n"
         "print(time.perf_counter() - start)"
     )
     return float(_python(["-c", code, str(studies), name]).splitlines()[-1])

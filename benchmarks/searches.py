@@ -13,7 +13,7 @@ from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, NSGAIISam
 from autotune.config import Config
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.space.space import SearchSpace
-from autotune.study.open import create_study
+from autotune.study.folder import FolderStudies
 from benchmarks.replayed import Enough, Replay
 from benchmarks.simulated import manifest_of
 
@@ -26,7 +26,7 @@ def own(replay: Replay, seed: int, *, stop_early: bool = False) -> None:
     with tempfile.TemporaryDirectory(prefix="autotune-replay-") as folder:
         manifest = manifest_of(replay.question.table.space, seed)
         manifest = manifest.model_copy(update={"constraints": replay.question.constraints})
-        study = create_study(Path(folder), manifest)
+        study = FolderStudies(Path(folder)).create(manifest)
         try:
             while (asked := study.ask(longest_s=60)) is not None:
                 study.tell(asked, replay.run(asked.config))

@@ -25,8 +25,8 @@ from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, 
 from autotune.measure.objective import Objective
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
+from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.open import create_study
 from autotune.study.records import Confirmation
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -175,7 +175,7 @@ def simulate(space: SearchSpace, truth: Truth, noise: Noise, *, seed: int) -> Si
     budget = Budget(num_trials=len(truth.latency_s))
     trials = SimulatedTrials(Machine(noise, seed), truth)
     with tempfile.TemporaryDirectory(prefix="autotune-simulated-") as folder:
-        study = create_study(Path(folder), manifest_of(space, seed))
+        study = FolderStudies(Path(folder)).create(manifest_of(space, seed))
         try:
             confirmation = Tuner(study, budget, trials).run()
             number = confirmation.candidate

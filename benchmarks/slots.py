@@ -11,7 +11,7 @@ from autotune.bench.runner import Runner
 from autotune.measure.sampling import SamplingPlan
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import BlockPlan, Budget
-from autotune.study.open import create_study
+from autotune.study.folder import FolderStudies
 from autotune.tuning.loop import Tuner
 from autotune.workload.workload import Workload
 from benchmarks.simulated import manifest_of
@@ -35,7 +35,7 @@ def confirmed_s(num_slots: int, num_trials: int, compile_s: float) -> float:
         reference = f"{model}:tiny"
         workload = Workload(model=reference, reference=reference, framework="fake", device="cpu", search_path=folder)
         manifest = manifest_of(_space(num_trials, compile_s), seed=0).model_copy(update={"workload": workload})
-        study = create_study(Path(folder, "studies"), manifest)
+        study = FolderStudies(Path(folder, "studies")).create(manifest)
         begun = time.perf_counter()
         try:
             with Runner("fake", {}, preload=True, log=Path(folder, "log")) as runner:

@@ -26,7 +26,7 @@ from autotune.api.events import Event
 from autotune.backends.registry import entry_of
 from autotune.measure.measurement import Failure, Outcome, Stage
 from autotune.study.budget import Budget
-from autotune.study.open import create_study
+from autotune.study.folder import FolderStudies
 from autotune.trial.deadline import Clock, Deadline
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
@@ -259,7 +259,7 @@ def replayed(name: str, table: str, seed: int) -> Run:
     workload = manifest.workload.model_copy(update={"framework": trials.question.table.framework})
     listener = Listener(trials.clock)
     with tempfile.TemporaryDirectory() as folder:
-        study = create_study(Path(folder), manifest.model_copy(update={"workload": workload}))
+        study = FolderStudies(Path(folder)).create(manifest.model_copy(update={"workload": workload}))
         try:
             deadline = Deadline.after(None, clock=trials.clock)
             Tuner(study, Budget(), trials, listener, deadline=deadline).run()

@@ -32,8 +32,8 @@ from autotune.measure.sampling import SamplingPlan
 from autotune.planning.manifest import make_manifest
 from autotune.planning.request import TuneRequest
 from autotune.study.budget import BlockPlan, Budget, BusyMachinePlan
+from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.open import create_study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.tuning.events import Event, TrialDisturbed
@@ -122,7 +122,7 @@ def run_study(manifest: Manifest, studies: Path, runner: Runner, row: Row, *, ha
         if isinstance(event, TrialDisturbed):
             repeats.append(event)
 
-    study = create_study(studies, manifest)
+    study = FolderStudies(studies).create(manifest)
     begun = time.monotonic()
     verdict = Tuner(study, BUDGET, runner, notify).run().verdict.value
     row.seconds.append(time.monotonic() - begun)

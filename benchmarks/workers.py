@@ -26,7 +26,7 @@ from autotune.bench.ray.trials import ClusterTrials
 from autotune.measure.sampling import SamplingPlan
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import BlockPlan, Budget
-from autotune.study.open import create_study
+from autotune.study.folder import FolderStudies
 from autotune.trial.command import code_sha256
 from autotune.tuning.events import Event, NeighboursFound, NoiseFloorMeasured, SearchEnded
 from autotune.tuning.loop import Tuner
@@ -121,7 +121,7 @@ def _search_s(case: Case) -> float:
         versions = {workload.framework: framework_version(workload.framework)}
         settings = WorkerSettings((workload.framework,), "cpu", {}, versions, code_sha256())
         manifest = manifest_of(space, seed=0).model_copy(update={"workload": workload})
-        study = create_study(Path(folder, "studies"), manifest)
+        study = FolderStudies(Path(folder, "studies")).create(manifest)
         try:
             with ClusterTrials(RayCluster(LOCAL), settings) as devices:
                 Tuner(study, budget, devices, note, devices=devices).run()

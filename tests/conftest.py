@@ -36,10 +36,10 @@ from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan, TailPlan
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
-from autotune.study import storage
+from autotune.study import sqlite
 from autotune.study.budget import BlockPlan, Budget, BusyMachinePlan
+from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.open import create_study
 from autotune.study.study import Study
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits, TrialRequest
@@ -221,9 +221,9 @@ def new_python(monkeypatch):
 def _tables_are_made_once(tmp_path_factory):
     """A new study's database is a copy of one that Optuna has made: its tables take Optuna 0.2 s of CPU time."""
     made = tmp_path_factory.mktemp("tables") / "study.db"
-    open_storage = storage.open_storage
+    open_storage = sqlite.open_storage
 
-    def open_copy(path: Path, *, create: bool, timeout_s: float = storage.BUSY_TIMEOUT_S) -> Any:
+    def open_copy(path: Path, *, create: bool, timeout_s: float = sqlite.BUSY_TIMEOUT_S) -> Any:
         if create and not path.exists():
             if not made.exists():
                 open_storage(made, create=True).remove_session()
@@ -232,7 +232,7 @@ def _tables_are_made_once(tmp_path_factory):
         return open_storage(path, create=create, timeout_s=timeout_s)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "open_storage", open_copy)
+        patch.setattr(sqlite, "open_storage", open_copy)
         yield
 
 
@@ -246,7 +246,7 @@ def _nothing_waits_for_the_disk():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
-        patch.setattr(storage, "_use_wal", use_wal)
+        patch.setattr(sqlite, "_use_wal", use_wal)
         yield
 
 
@@ -385,7 +385,7 @@ def make_study(tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callab
 
     def make(name: str = "s", *, constraints: tuple[str, ...] = (), **overrides: object) -> Study:
         parsed = tuple(Constraint.parse(text) for text in constraints)
-        return create_study(tmp_path / "studies", make_manifest(name, constraints=parsed, **overrides))
+        return FolderStudies(tmp_path / "studies").create(make_manifest(name, constraints=parsed, **overrides))
 
     return make
 

@@ -18,9 +18,9 @@ from autotune.measure.statistics import Speedup, Verdict
 from autotune.space.load import Circumstances, load_space
 from autotune.space.space import SearchSpace
 from autotune.study.budget import Budget
+from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
 from autotune.study.neighbours import LOST_TRIALS, NEIGHBOURS, Neighbours
-from autotune.study.open import create_study
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.study import Study
@@ -77,7 +77,7 @@ def make_all(folder: Path) -> None:
             "tolerance": 1e-3,
             "variables": {},
         }
-        return create_study(folder / "studies", Manifest.model_validate({**fields, **more}))
+        return FolderStudies(folder / "studies").create(Manifest.model_validate({**fields, **more}))
 
     for make in (_earlier, _rich, _shapes, _infeasible):
         make(make_study, space).close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "mindspore": ("backends/mindspore/", "models/mindspore/"),
     "optuna": ("study/", "planning/"),
     "scipy": ("study/sampler/",),
-    "sqlalchemy": ("study/storage.py", "study/shared/"),
+    "sqlalchemy": ("study/sqlite.py", "study/shared/"),
     "psycopg": ("study/shared/",),
     "ray": ("bench/ray/cluster.py",),
     "prometheus_client": ("job/prometheus.py",),
@@ -69,6 +70,15 @@ HOMES: dict[str, tuple[str, ...]] = {
     "IPython": ("render/notebook_progress.py",),
 }
 """Foreign library -> the files, or folders, that may import it."""
+
+FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "shared storage": (
+        r"autotune\.study\.shared.*|psycopg|(Storage|storage_)[Uu]rl|Shared(Stud|Data)\w*|(chosen|parse)_storage",
+        "study/shared/",
+        ("api/studies.py",),
+    ),
+}
+"""Feature -> what its names look like, its home, and the other files in which such names may stand."""
 
 MOST_LINES = 600
 MOST_ROWS = 14
@@ -141,6 +151,29 @@ def test_foreign_libraries_stay_at_home() -> None:
         if (homes := HOMES.get(found.module.split(".")[0])) and not place(path).startswith(homes)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_is_known_at_home(feature: str) -> None:
+    """Other files do not name what it is made of: its modules, classes and values."""
+    pattern, home, others = FEATURES[feature]
+    speaks = [
+        f"{place(path)}: {', '.join(sorted(found))}"
+        for path in sources()
+        if not place(path).startswith((home, *others))
+        and (found := {name for name in names_in(path) if re.fullmatch(pattern, name)})
+    ]
+    assert not speaks, "\n".join(speaks)
+
+
+def names_in(path: Path) -> set[str]:
+    """Every name that stands in the code of a file, and the modules that it imports."""
+    found: set[str] = {name.module for name in imports_of(path)}
+    for node in ast.walk(parsed(path)):
+        for field in ("id", "attr", "arg", "name", "module"):
+            name = getattr(node, field, None)
+            found |= {name} if isinstance(name, str) else set()
+    return found
 
 
 def test_the_script_at_the_root_only_calls_the_command_line() -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from autotune.errors import AutotuneError
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
-from autotune.study.open import list_studies, open_study, readable_manifests
 from autotune.study.sampler.candidates import Candidates
-from autotune.study.shared.url import StorageUrl
-from autotune.study.study import Study
+from autotune.study.study import Studies, Study
 from autotune.tuning.confirmation import SAFETY
 from autotune.tuning.expected_time import blocked_run_s, process_start_s, typical_trial_s
 from autotune.workload.workload import Workload
@@ -50,10 +47,8 @@ class ExpectedCost:
         return None if self.num_trials is None else self.num_trials * self.longest_trial_s
 
 
-def expected_cost(
-    manifest: Manifest, study: Study | None, budget: Budget, studies_dir: Path, url: StorageUrl | None = None
-) -> ExpectedCost:
-    """For a study, which need not exist yet; nothing is written. `url`: the storage that several machines share."""
+def expected_cost(manifest: Manifest, study: Study | None, budget: Budget, studies: Studies) -> ExpectedCost:
+    """Cost of a run of a study, which need not exist yet; nothing is written."""
     listed = Candidates(manifest.space).listed
     num_configs = None if listed is None else len(listed)
     num_done = 0 if study is None else study.num_recorded()
@@ -66,14 +61,14 @@ def expected_cost(
         wall_s=budget.wall_s,
     )
     found = None if study is None else _from(study, budget, known)
-    return found or _by_another(manifest, budget, studies_dir, url, known) or known
+    return found or _by_another(manifest, budget, studies, known) or known
 
 
-def study_of(manifest: Manifest, studies_dir: Path, url: StorageUrl | None = None) -> Study | None:
+def study_of(manifest: Manifest, studies: Studies) -> Study | None:
     """The study of this name, if one is there that goes on. Raises StoreError if it was made with other settings."""
-    if manifest.name not in list_studies(studies_dir, url):
+    if manifest.name not in studies.names():
         return None
-    study = open_study(studies_dir, manifest.name, url)
+    study = studies.open(manifest.name)
     try:
         has_evidence = study.has_evidence()
         if has_evidence:
@@ -87,13 +82,11 @@ def study_of(manifest: Manifest, studies_dir: Path, url: StorageUrl | None = Non
     return None
 
 
-def _by_another(
-    manifest: Manifest, budget: Budget, studies_dir: Path, url: StorageUrl | None, known: ExpectedCost
-) -> ExpectedCost | None:
+def _by_another(manifest: Manifest, budget: Budget, studies: Studies, known: ExpectedCost) -> ExpectedCost | None:
     """With the figures of the newest other study of the model that has some."""
-    for name in _alike(manifest, studies_dir, url):
+    for name in _alike(manifest, studies):
         with suppress(AutotuneError):
-            study = open_study(studies_dir, name, url)
+            study = studies.open(name)
             try:
                 found = _from(study, budget, known)
             finally:
@@ -126,10 +119,10 @@ def _from(study: Study, budget: Budget, known: ExpectedCost) -> ExpectedCost | N
     )
 
 
-def _alike(manifest: Manifest, studies_dir: Path, url: StorageUrl | None) -> list[str]:
+def _alike(manifest: Manifest, studies: Studies) -> list[str]:
     """Other studies of the same model and device: those with the same arguments first, newest first."""
     found = []
-    for other in readable_manifests(studies_dir, url):
+    for other in studies.manifests():
         if other.name != manifest.name and _model_of(other.workload) == _model_of(manifest.workload):
             same_arguments = other.workload.arguments == manifest.workload.arguments
             found.append((same_arguments, other.created, other.name))

@@ -12,6 +12,7 @@ from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
+from autotune.study.marker import Home
 from autotune.study.neighbours import LOST_TRIALS, NEIGHBOURS, Neighbours
 from autotune.study.pareto import front
 from autotune.study.records import (
@@ -25,7 +26,6 @@ from autotune.study.records import (
     fastest,
 )
 from autotune.study.sampler.early_stop import ExpectedGain
-from autotune.study.shared.home import StudyHome
 from autotune.study.slots import Slot
 from autotune.study.study import Study
 from autotune.tuned.cache_file import Artifact
@@ -76,8 +76,8 @@ class StudyResult:
     """Whether the workers of a machine disturb each other's timing, where a machine had several."""
     lost_trials: list[str] = field(default_factory=list)
     """The worker of each trial that was lost."""
-    home: StudyHome | None = None
-    """Where the files of a shared study's trials are; None: beside its records."""
+    home: Home | None = None
+    """Where the files of the trials are; None: beside the records."""
 
     @property
     def objective(self) -> Objective:

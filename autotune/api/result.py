@@ -19,7 +19,6 @@ from autotune.render import notebook
 from autotune.render.console import PlainConsole
 from autotune.render.json import document
 from autotune.render.summary import headline, summary
-from autotune.study.open import open_study
 from autotune.study.records import StopReason, TrialRecord
 from autotune.study.study import Study
 from autotune.tuned.tuned_config import TunedConfig
@@ -39,7 +38,8 @@ class TuneResult:
         """Reads an open study, which is not needed any more afterwards."""
         self._manifest = study.manifest
         self._answer = result_of(study)
-        self._url = study.database.url
+        self._studies = study.studies.absolute()
+        self._name = study.database.name
         self.folder = study.folder.resolve() if study.folder.exists() else study.folder
         """Of the study: its database, trials and logs. Of a shared study of another machine `HOST:FOLDER`."""
 
@@ -173,8 +173,7 @@ class TuneResult:
         return Loaded(str(self.folder), tuned).apply(model, **policy)
 
     def _open(self) -> Study:
-        name = self.folder.name if self._url is None else self.study
-        return open_study(self.folder.parent, name, self._url)
+        return self._studies.open(self._name)
 
     def __repr__(self) -> str:
         return f"<TuneResult {self.study}: {headline(self._answer)}>"

@@ -14,9 +14,7 @@ from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Failure, Measurement
 from autotune.planning.manifest import require_same_question
 from autotune.study.budget import Budget, duration_s
-from autotune.study.open import open_study
-from autotune.study.shared.url import StorageUrl
-from autotune.study.study import Study
+from autotune.study.study import Studies, Study
 from autotune.trial.command import code_sha256
 from autotune.trial.deadline import Deadline
 from autotune.tuning.events import DeviceTaken, Notify, WorkerChanged
@@ -50,10 +48,10 @@ def parse_budget(given: BudgetLike | None, usual: Budget | None = None) -> Budge
     return parse_as(Budget, read_yaml(Path(text)), Path(text))
 
 
-def reopen(studies_dir: Path, name: str, url: StorageUrl | None = None) -> tuple[Study, Budget]:
-    """A study to go on with, and the budget it was run with last. Raises like `open_study`, and StoreError where the
+def reopen(studies: Studies, name: str) -> tuple[Study, Budget]:
+    """A study to go on with, and the budget it was run with last. Raises like `Studies.open`, and StoreError where the
     model's file or the framework's release is not what the study was made with."""
-    study = open_study(studies_dir, name, url)
+    study = studies.open(name)
     try:
         require_same_question(study.manifest)
         study.require_own_records()

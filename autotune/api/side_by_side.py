@@ -11,13 +11,13 @@ from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback, PairMeasured
 from autotune.api.running import BudgetLike, parse_budget
 from autotune.api.scratch import runners_in, scratch
+from autotune.api.studies import studies_at
 from autotune.api.wording import in_python_words
 from autotune.command_line import command
 from autotune.errors import InputError
 from autotune.measure.objective import Objective
-from autotune.study.database import DEFAULT_STUDIES_DIR
-from autotune.study.open import open_study
-from autotune.study.shared.url import chosen_storage
+from autotune.study.folder import DEFAULT_STUDIES_DIR
+from autotune.study.study import Studies
 from autotune.tuned.tuned_config import TunedConfig, load_tuned
 from autotune.verification.comparison import ComparisonResult, OnBlock, PairedRun, measure, paired_run_of_trials
 from autotune.verification.verify import Verification as VerificationResult
@@ -136,7 +136,7 @@ def compare(
     """
     limits, notify = parse_budget(budget), notify_all(callbacks)
     with scratch() as folder:
-        pair, names, line = _asked(first, second, study, Path(studies_dir), storage, folder=folder)
+        pair, names, line = _asked(first, second, study, studies_at(studies_dir, storage), folder=folder)
         with runners_in(folder, pair.variables) as trials:
             found = measure(pair, trials, limits, _on_block(pair.objective, notify))
     return Comparison(**vars(found), pair=pair, names=names, command=line)
@@ -146,14 +146,13 @@ def _asked(
     first: Exported | int,
     second: Exported | int,
     study: str | None,
-    studies_dir: Path,
-    storage: str | None,
+    studies: Studies,
     *,
     folder: Path,
 ) -> tuple[PairedRun, tuple[str, str], str | None]:
     """What is to be measured, what the two are called, and the command line that does the same."""
     if isinstance(first, int) and isinstance(second, int) and study is not None:
-        opened = open_study(studies_dir, study, chosen_storage(storage))
+        opened = studies.open(study)
         try:
             names = (f"trial {first}", f"trial {second}")
             again = command("compare", opened.name, str(first), str(second)) + opened.flags

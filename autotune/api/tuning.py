@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from autotune.api.callbacks import notify_all
@@ -16,6 +15,7 @@ from autotune.api.given_model import named_model
 from autotune.api.requests import Paths, Texts, make_request, split_inputs
 from autotune.api.result import TuneResult
 from autotune.api.running import BudgetLike, parse_budget, profile_best, reopen, require_on, search
+from autotune.api.studies import studies_at
 from autotune.api.wording import in_python_words
 from autotune.config import Scalar
 from autotune.errors import InputError
@@ -24,9 +24,7 @@ from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay
 from autotune.render.notebook_progress import NotebookDisplay, is_notebook
 from autotune.study.budget import Budget
-from autotune.study.database import DEFAULT_STUDIES_DIR
-from autotune.study.open import open_or_create, open_study
-from autotune.study.shared.url import chosen_storage
+from autotune.study.folder import DEFAULT_STUDIES_DIR
 from autotune.study.study import Study
 from autotune.trial.deadline import Deadline
 from autotune.tuning.events import Event, Notify
@@ -121,13 +119,13 @@ def tune(
     """
     begun = time.monotonic()
     require_on(on, profiled=profile)
-    folder, url = Path(studies_dir), chosen_storage(storage)
+    studies = studies_at(studies_dir, storage)
     limits = _limits(
         parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
     )
     deadline = Deadline.after(limits.wall_s, begun)
     names = (prior,) if isinstance(prior, str) else prior
-    sources = [read_prior(text, folder, url) for text in dict.fromkeys(names)]
+    sources = [read_prior(text, studies) for text in dict.fromkeys(names)]
     file, live_inputs = split_inputs(inputs, more_inputs)
     request = make_request(
         study=study,
@@ -151,9 +149,9 @@ def tune(
         env=env,
     )
     with _audience(callbacks, progress=progress) as tell:
-        with named_model(build, live_inputs, request, folder, tell) as named:
+        with named_model(build, live_inputs, request, studies.folder, tell) as named:
             manifest = make_manifest(named, partial(deadline.cap, limits.limits))
-            opened = open_or_create(folder, manifest, url)
+            opened = studies.open_or_create(manifest)
         return _run(opened, limits, deadline, sources, tell, profile=profile, on=on)
 
 
@@ -178,7 +176,7 @@ def resume(
     """
     begun = time.monotonic()
     require_on(on)
-    opened, before = reopen(Path(studies_dir), study, chosen_storage(storage))
+    opened, before = reopen(studies_at(studies_dir, storage), study)
     limits = _limits(parse_budget(budget, before), trials, early_stop=early_stop, jobs=jobs)
     with _audience(callbacks, progress=progress) as tell:
         return _run(opened, limits, Deadline.after(limits.wall_s, begun), (), tell, on=on)
@@ -192,7 +190,7 @@ def load_study(
 
     Raises InputError for an unknown name, StoreError for a broken study.
     """
-    opened = open_study(Path(studies_dir), name, chosen_storage(storage))
+    opened = studies_at(studies_dir, storage).open(name)
     try:
         return TuneResult(opened)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.app import print_json, print_line, say
@@ -10,30 +9,27 @@ from autotune.cli.app import print_json, print_line, say
 if TYPE_CHECKING:
     from autotune.study.budget import Budget
     from autotune.study.manifest import Manifest
-    from autotune.study.shared.url import StorageUrl
-    from autotune.study.study import Study
+    from autotune.study.study import Studies, Study
 
 
-def say_cost(study: Study, budget: Budget, studies_dir: Path, shared: StorageUrl | None) -> None:
+def say_cost(study: Study, budget: Budget) -> None:
     """In lines on stderr, of a study that is about to be run."""
     from autotune.answer.expected_cost import expected_cost
     from autotune.render.expected_cost import cost_lines
 
-    for line in cost_lines(expected_cost(study.manifest, study, budget, studies_dir, shared))[1:]:
+    for line in cost_lines(expected_cost(study.manifest, study, budget, study.studies))[1:]:
         say(line)
 
 
-def say_plan(
-    manifest: Manifest, budget: Budget, studies_dir: Path, shared: StorageUrl | None, *, as_json: bool
-) -> None:
+def say_plan(manifest: Manifest, budget: Budget, studies: Studies, *, as_json: bool) -> None:
     """The answer to `--dry-run`. Nothing is written."""
     from autotune.answer.expected_cost import expected_cost, study_of
     from autotune.render.expected_cost import plan_document, plan_lines
     from autotune.tuning.busy_machine import how_busy
 
-    study = study_of(manifest, studies_dir, shared)
+    study = study_of(manifest, studies)
     try:
-        cost = expected_cost(manifest, study, budget, studies_dir, shared)
+        cost = expected_cost(manifest, study, budget, studies)
     finally:
         if study is not None:
             study.close()

@@ -20,13 +20,12 @@ def report(
     storage: Storage = None,
 ) -> None:
     """Write a study with figures as one HTML file, to read in a browser, to print or to send."""
+    from autotune.api.studies import studies_at
     from autotune.render.html.page import write_report
     from autotune.render.html.rendering import require_possible
-    from autotune.study.open import open_study
-    from autotune.study.shared.url import chosen_storage
 
     require_possible(output)
-    opened = open_study(studies_dir, study, chosen_storage(storage))
+    opened = studies_at(studies_dir, storage).open(study)
     write_report(opened, output)
     opened.close()
     print_line(f"{output}: {output.stat().st_size / 1000:.0f} kB")

@@ -45,13 +45,12 @@ def show(
 ) -> None:
     """Show the trials of a study, its best config, failures by reason, and the verdict."""
     from autotune.answer.result import result_of
+    from autotune.api.studies import studies_at
     from autotune.render.summary import trials_markdown
-    from autotune.study.open import open_study
-    from autotune.study.shared.url import chosen_storage
 
     if as_csv + as_markdown + as_json > 1:
         raise InputError("--csv, --markdown and --json: give one of them")
-    opened = open_study(studies_dir, study, chosen_storage(storage))
+    opened = studies_at(studies_dir, storage).open(study)
     result = result_of(opened)
     if as_json:
         print_document(opened, result)

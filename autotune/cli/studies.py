@@ -36,12 +36,11 @@ def explain(
 ) -> int:
     """Explain which knobs mattered, why the winner is faster, and why the other configs lost."""
     from autotune.answer import explain as explaining
+    from autotune.api.studies import studies_at
     from autotune.render.console import console
     from autotune.render.explanation import explanation, explanation_document
-    from autotune.study.open import open_study
-    from autotune.study.shared.url import chosen_storage
 
-    opened = open_study(studies_dir, study, chosen_storage(storage))
+    opened = studies_at(studies_dir, storage).open(study)
     told = explaining.explain(opened)
     if told is None:
         raise NoUsableTrialError(
@@ -66,14 +65,13 @@ def run(
 ) -> int:
     """Run one trial again and show its output. The study is not changed."""
     from autotune.answer.format import seconds
+    from autotune.api.studies import studies_at
     from autotune.measure.measurement import Measurement
     from autotune.render.profile import profile_lines
     from autotune.render.traffic import pass_line
-    from autotune.study.open import open_study
-    from autotune.study.shared.url import chosen_storage
     from autotune.tuning.rerun import rerun_trial
 
-    opened = open_study(studies_dir, study, chosen_storage(storage))
+    opened = studies_at(studies_dir, storage).open(study)
     stop_on_sigterm()
     with opened.exclusive():
         outcome, command = rerun_trial(opened, trial, profiled=profile)
@@ -115,10 +113,9 @@ def export(
     """Write the result as the YAML file that a job loads."""
     from autotune.answer.configs import config_text
     from autotune.api.exporting import export_config
-    from autotune.study.open import open_study
-    from autotune.study.shared.url import chosen_storage
+    from autotune.api.studies import studies_at
 
-    opened = open_study(studies_dir, study, chosen_storage(storage))
+    opened = studies_at(studies_dir, storage).open(study)
     tuned = export_config(opened, output, trial, with_cache=with_cache)
     config = config_text(opened.record(tuned.evidence.best.trial).config, opened.manifest.space)
     print_line(f"{output}: {tuned.verdict.value}; {tuned.framework}: {config}")

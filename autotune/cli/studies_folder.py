@@ -25,7 +25,7 @@ from autotune.errors import AutotuneError, InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from autotune.study.shared.url import StorageUrl
+    from autotune.study.study import Studies
 
 group = typer.Typer(rich_markup_mode=None)
 app.add_typer(group, name="studies")
@@ -51,18 +51,17 @@ def studies(
 
 @with_exit_status
 def _list(studies_dir: Path, storage: str | None, *, as_json: bool) -> None:
+    from autotune.api.studies import studies_at
     from autotune.render.console import console
-    from autotune.study.open import list_studies
-    from autotune.study.shared.url import chosen_storage
 
-    shared = chosen_storage(storage)
-    rows = [_row(studies_dir, name, shared) for name in list_studies(studies_dir, shared)]
+    studies = studies_at(studies_dir, storage)
+    rows = [_row(name, studies) for name in studies.names()]
     if as_json:
         print_json(rows)
     elif rows:
         console(160).print(_table(rows))
     else:
-        print_line(f"no studies in {shared or f'{studies_dir}/'}; start with: {command('tune', '--model', 'vit')}")
+        print_line(f"no studies in {studies}; start with: {command('tune', '--model', 'vit')}")
 
 
 @group.command("rm")
@@ -75,61 +74,48 @@ def remove(
     storage: Storage = None,
 ) -> int:
     """Remove studies and the files that the tool made for them. Other files in their folders are kept."""
-    from autotune.study.open import open_study, require_study
-
-    folder, shared = _place(context, studies_dir, storage)
+    studies = _place(context, studies_dir, storage)
     for name in names:
-        if shared is None:
-            require_study(folder, name)
-        else:
-            open_study(folder, name, shared).close()
-    return _remove(folder, list(dict.fromkeys(names)), shared, yes=yes)
+        studies.require(name)
+    return _remove(list(dict.fromkeys(names)), studies, yes=yes)
 
 
 @group.command()
 @with_exit_status
 def prune(context: typer.Context, yes: Yes = False, studies_dir: OtherDir = None, storage: Storage = None) -> int:
     """Remove the studies in which nothing was measured."""
-    from autotune.study.removal import studies_without_measurement
-
-    folder, shared = _place(context, studies_dir, storage)
-    names = studies_without_measurement(folder, shared)
+    studies = _place(context, studies_dir, storage)
+    names = studies.without_measurement()
     if not names:
-        print_line(f"every study in {shared or f'{folder}/'} has a measurement: nothing to remove")
+        print_line(f"every study in {studies} has a measurement: nothing to remove")
         return 0
-    return _remove(folder, names, shared, yes=yes, only_unmeasured=True)
+    return _remove(names, studies, yes=yes, only_unmeasured=True)
 
 
-def _place(context: typer.Context, studies_dir: Path | None, storage: str | None) -> tuple[Path, StorageUrl | None]:
-    """The folder and the storage that were named before or after the verb."""
-    from autotune.study.shared.url import chosen_storage
+def _place(context: typer.Context, studies_dir: Path | None, storage: str | None) -> Studies:
+    """The studies that were named before or after the verb."""
+    from autotune.api.studies import studies_at
 
     folder_before, storage_before = context.obj
-    return studies_dir or folder_before, chosen_storage(storage_before if storage is None else storage)
+    return studies_at(studies_dir or folder_before, storage_before if storage is None else storage)
 
 
-def _remove(
-    folder: Path, names: list[str], shared: StorageUrl | None, *, yes: bool, only_unmeasured: bool = False
-) -> int:
+def _remove(names: list[str], studies: Studies, *, yes: bool, only_unmeasured: bool = False) -> int:
     """Ask, then remove. Returns 1 if the answer is no."""
     from autotune.answer.format import num_bytes
-    from autotune.study.removal import remove_shared_study, remove_study, size_on_disk
+    from autotune.study.own_files import size_on_disk
 
-    sizes = {name: size_on_disk(folder / name) for name in names}
-    for name, size in sizes.items():
-        say(f"{folder / name}: {num_bytes(size)}")
+    for name in names:
+        say(f"{studies.folder / name}: {num_bytes(size_on_disk(studies.folder / name))}")
     if not yes and not _is_agreed(f"remove {len(names)} {'study' if len(names) == 1 else 'studies'}?"):
         say("nothing was removed")
         return 1
     for name in names:
-        if shared is None:
-            kept = remove_study(folder, name, only_unmeasured=only_unmeasured)
-        else:
-            kept = remove_shared_study(folder, name, shared, only_unmeasured=only_unmeasured)
+        kept = studies.remove(name, only_unmeasured=only_unmeasured)
         if kept is None:
             print_line(f"kept {name}: it has been measured meanwhile")
             continue
-        stays = f"; not removed: {', '.join(each.name for each in kept)}" if kept else ""
+        stays = f"; not removed: {', '.join(path.name for path in kept)}" if kept else ""
         print_line(f"removed {name}{stays}")
     return 0
 
@@ -141,14 +127,13 @@ def _is_agreed(question: str) -> bool:
     return typer.confirm(question, err=True)
 
 
-def _row(studies_dir: Path, name: str, shared: StorageUrl | None) -> dict[str, Any]:
+def _row(name: str, studies: Studies) -> dict[str, Any]:
     """What is quickly read of a study: not the whole result, which would read every sample of every study."""
-    from autotune.study.open import open_study
-    from autotune.study.removal import size_on_disk
+    from autotune.study.own_files import size_on_disk
 
-    size = size_on_disk(studies_dir / name)
+    size = size_on_disk(studies.folder / name)
     try:
-        opened = open_study(studies_dir, name, shared)
+        opened = studies.open(name)
         confirmation = opened.confirmation
         speedup = confirmation and confirmation.speedup
         workload = opened.manifest.workload

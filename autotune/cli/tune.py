@@ -200,12 +200,11 @@ def tune(
     """Search for the fastest correct config of a model, confirm it, and report the result."""
     begun = time.monotonic()  # A time budget is that of the whole command.
     from autotune.api.running import parse_budget, require_on
+    from autotune.api.studies import studies_at
     from autotune.cli.expected_cost import say_cost, say_plan
     from autotune.planning.manifest import make_manifest
     from autotune.planning.request import TuneRequest
     from autotune.space.schema import PRESETS
-    from autotune.study.open import open_or_create
-    from autotune.study.shared.url import chosen_storage
     from autotune.trial.deadline import Deadline
     from autotune.tuning.priors import read_prior
 
@@ -247,24 +246,22 @@ def tune(
         compile_s=compile_timeout,
         total_s=trial_timeout,
     )
-    shared = chosen_storage(storage)
-    sources = [read_prior(text, studies_dir, shared) for text in dict.fromkeys(prior or ())]
+    studies = studies_at(studies_dir, storage)
+    sources = [read_prior(text, studies) for text in dict.fromkeys(prior or ())]
     if deadline is not None:
         from autotune.cli.tune_tiers import tune_tiers
 
-        return tune_tiers(
-            request, deadline, wanted, studies_dir, shared, as_json, begun, sources, profiled=profile, quiet=quiet
-        )
+        return tune_tiers(request, deadline, wanted, studies, as_json, begun, sources, profiled=profile, quiet=quiet)
     within = Deadline.after(wanted.wall_s, begun)
     manifest = make_manifest(request, partial(within.cap, wanted.limits))
     if dry_run:
         if not as_json and (said := sources_line(context)):
             print_line(said)
-        say_plan(manifest, wanted, studies_dir, shared, as_json=as_json)
+        say_plan(manifest, wanted, studies, as_json=as_json)
         return 0
-    opened = open_or_create(studies_dir, manifest, shared)
+    opened = studies.open_or_create(manifest)
     if not quiet:
-        say_cost(opened, wanted, studies_dir, shared)
+        say_cost(opened, wanted)
     return run_study(opened, wanted, as_json, begun, sources, profiled=profile, quiet=quiet, report=report, on=on)
 
 
@@ -287,9 +284,9 @@ def resume(
     """Continue a study. All settings are read from it; only a time limit starts again."""
     begun = time.monotonic()
     from autotune.api.running import parse_budget, reopen, require_on
-    from autotune.study.shared.url import chosen_storage
+    from autotune.api.studies import studies_at
 
     require_on(on)
-    opened, before = reopen(studies_dir, study, chosen_storage(storage))
+    opened, before = reopen(studies_at(studies_dir, storage), study)
     wanted = parse_budget(budget, before).but(num_trials=trials, stop_early=early_stop, num_jobs=jobs)
     return run_study(opened, wanted, as_json, begun, quiet=quiet, on=on)

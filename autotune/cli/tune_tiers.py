@@ -15,8 +15,7 @@ from autotune.errors import AutotuneError, HarnessError, NoUsableTrialError
 if TYPE_CHECKING:
     from autotune.planning.request import TuneRequest
     from autotune.study.budget import Budget
-    from autotune.study.shared.url import StorageUrl
-    from autotune.study.study import Study
+    from autotune.study.study import Studies, Study
     from autotune.trial.deadline import Deadline
     from autotune.tuned.tier_file import Tail, Tiers
     from autotune.tuning.priors import PriorSource
@@ -26,8 +25,7 @@ def tune_tiers(
     request: TuneRequest,
     deadline: str,
     budget: Budget,
-    studies_dir: Path,
-    shared: StorageUrl | None,
+    studies: Studies,
     as_json: bool,
     begun: float,
     sources: Sequence[PriorSource],
@@ -38,7 +36,6 @@ def tune_tiers(
     """Tune one tier after the other, the best first. Returns 1 if no tier meets the deadline."""
     from autotune.answer.export_tiers import deadline_s, export_tier, folder_of, share_of, write_tiers
     from autotune.planning.manifest import make_manifest, tier_requests
-    from autotune.study.open import open_or_create
     from autotune.trial.deadline import Deadline
 
     limit_s = deadline_s(deadline)
@@ -52,12 +49,12 @@ def tune_tiers(
             left_out[name] = _say_left_out(name, problem)
     if not manifests:
         raise _nothing_tuned()
-    folder = folder_of(studies_dir, manifests)
+    folder = folder_of(studies.folder, manifests)
     stop_on_sigterm()
     tiers = []
     for number, (name, manifest) in enumerate(manifests.items()):
         say(f"tier {name} ({number + 1} of {len(manifests)}): study {manifest.name}")
-        study = open_or_create(studies_dir, manifest, shared)
+        study = studies.open_or_create(manifest)
         own, study_time, all_time = share_of(budget, time, len(manifests) - number)
         try:
             search(study, own, study_time, sources, quiet=quiet)

@@ -15,7 +15,7 @@ from autotune.measure.accuracy import ReferencePrecision
 from autotune.planning.models import models_of
 from autotune.schema import Record
 from autotune.space.schema import Preset
-from autotune.study.open import check_name
+from autotune.study.study import check_name
 from autotune.workload.workload import Device, Task
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from autotune.errors import StoreError
+from autotune.study.manifest import Manifest
 from autotune.trial.folder import (
     FIRST_CRASH,
     KEPT_CACHES,
@@ -37,7 +38,44 @@ _BLOCK = re.compile(r"block-\d+")
 KERNELS = "kernels"
 _CACHE = re.compile(rf"\d{{4,}}(\.whole)?|{KERNELS}")
 """A trial's cache on the shelf, and the mark that it is whole; what all trials share."""
+_GIVEN = re.compile(r".+_[0-9a-f]{8,}")
+"""Name of a file that holds the function, or the model, that a Python program gave."""
 _HALF_WRITTEN = re.compile(r"\.(.+)\.[0-9a-z_]+\.partial")
+
+
+def remove_study(folder: Path, manifest: Manifest | None) -> None:
+    """Remove all that the tool made of a study: its lock too, and the files that its model was written into (see
+    `autotune.tune`), if the manifest can be read that names them. Raises StoreError where that is not allowed."""
+    given = [] if manifest is None else _given_by_a_program(folder, manifest)
+    try:
+        clear_study(folder)
+        for path in (*given, folder / LOCK):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot remove {error.filename}: {error.strerror}") from None
+
+
+def what_stays(folder: Path) -> list[Path]:
+    """What the tool did not make, in the folder of a study that was removed. An empty folder is removed too."""
+    with suppress(OSError):
+        folder.rmdir()
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def size_on_disk(folder: Path) -> int:
+    """Bytes of the files in a folder; what symbolic links lead to is not counted."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # A trial that runs removes files.
+            total += path.lstat().st_size
+    return total
+
+
+def _given_by_a_program(folder: Path, manifest: Manifest) -> list[Path]:
+    places = [Path(target.workload.reference.rpartition(":")[0]) for target in manifest.targets]
+    stems = {place.stem for place in places if place.parent == folder.resolve() and _GIVEN.fullmatch(place.stem)}
+    named = [folder / f"{stem}{suffix}" for stem in stems for suffix in (".py", ".pt")]
+    return [path for path in named if path.is_file() and not path.is_symlink()]
 
 
 def clear_study(folder: Path) -> None:

@@ -8,28 +8,32 @@ as the share by which its bound is missed.
 
 from __future__ import annotations
 
+import copy
 import math
+import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 import optuna
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.command_line import command
 from autotune.config import Config, Scalar
-from autotune.errors import InputError, StoreError
+from autotune.errors import AutotuneError, InputError, StoreError
 from autotune.measure.measurement import Measurement, Outcome
 from autotune.study import own_files
 from autotune.study.budget import Budget
-from autotune.study.database import Database
 from autotune.study.exclusions import Exclusions
 from autotune.study.lease import Lease
 from autotune.study.manifest import Manifest
+from autotune.study.marker import Home
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor, StopReason, TrialRecord
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.sampler.optuna_sampler import OptunaSampler
@@ -41,7 +45,7 @@ from autotune.trial.orphans import kill_marked
 
 MAX_HARNESS_FAILURES = 2
 """A config is not tried again after this many failures that it did not cause."""
-"""Trial attribute: which process runs the trial."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,45 @@ class AskedTrial:
     number: int
     config: Config
     handle: Trial
+
+
+class Database(Protocol):
+    """Where a study's records are kept. Its text names that place."""
+
+    name: str
+    """What `Studies.open` takes; a folder that was renamed has another name than its study."""
+    locks_out_hosts: bool
+    """Whether `exclusive` keeps out the processes of other machines as well."""
+
+    @property
+    def storage(self) -> RDBStorage:
+        """Optuna's."""
+
+    @property
+    def home(self) -> Home | None:
+        """Where the files of the trials are; None: beside the records."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the files of the trials are on this machine."""
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Whatever goes wrong inside comes out as a StoreError that names the place and says what to do."""
+
+    def require_writable(self) -> None:
+        """Raises StoreError where trials of the study cannot be run."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep other processes from running trials. Raises StoreError if one does."""
+
+    def require_exclusive(self) -> None:
+        """Raises StoreError if another process could have come in since `exclusive` began."""
+
+    def manifest_id(self) -> str:
+        """The id of the study that has the name now."""
+
+    def forget(self) -> None:
+        """Remove the records, so far as clearing the study's folder does not."""
 
 
 class Study:
@@ -71,7 +114,9 @@ class Study:
     confirmation = Slot("confirmation", Confirmation)
     """The verdict with what it rests on; None as long as nothing was confirmed."""
 
-    def __init__(self, folder: Path, manifest: Manifest, database: Database) -> None:
+    def __init__(self, studies: Studies, folder: Path, manifest: Manifest, database: Database) -> None:
+        self.studies = studies
+        """Those that it is one of."""
         self.folder = folder
         """Of its evidence. Of a study of another machine `HOST:FOLDER`, which is not to be found here."""
         self.manifest = manifest
@@ -102,7 +147,7 @@ class Study:
     @property
     def flags(self) -> str:
         """What a command needs to find the study."""
-        return self.database.flags
+        return self.studies.flags
 
     @property
     def reference(self) -> Path:
@@ -361,3 +406,134 @@ class Study:
         for constraint in self.manifest.constraints:
             violations[constraint.text] = 0.0 if measured is None else constraint.violation(measured)
         return violations
+
+
+class Studies(ABC):
+    """Named studies: the trials of each in a folder of one machine, the records there or elsewhere."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        """Holds the folders of the studies whose trials run on this machine, each under its name."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The place, as people are told of it."""
+
+    @property
+    @abstractmethod
+    def flags(self) -> str:
+        """What a command needs to find the studies."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Names of the studies, broken ones too, in order."""
+
+    @abstractmethod
+    def manifests(self) -> Iterator[Manifest]:
+        """Manifests of the studies, in the order of the names; broken ones are left out."""
+
+    @abstractmethod
+    def require(self, name: str) -> None:
+        """Raises InputError for an unknown name. The study may be broken."""
+
+    @abstractmethod
+    def open(self, name: str) -> Study:
+        """An existing study. Raises InputError for an unknown name, StoreError for a broken one."""
+
+    @abstractmethod
+    def remove(self, name: str, *, only_unmeasured: bool = False) -> list[Path] | None:
+        """Remove a study. Returns what stays in its folder, because the tool did not make it; None where the study was
+        kept, because it has a measurement by now and `only_unmeasured` ones are to go.
+
+        Raises InputError for an unknown name, StoreError where it is in use or cannot be removed.
+        """
+
+    @abstractmethod
+    def _exists(self, name: str) -> bool:
+        """Whether there is a study of that name, and not what is left of one."""
+
+    @abstractmethod
+    def _create(self, folder: Path, manifest: Manifest) -> Study:
+        """A new study whose trials go into `folder`, which exists."""
+
+    @abstractmethod
+    def _make(self, folder: Path, manifest: Manifest) -> Study:
+        """The same in the place of a study that this process keeps others out of."""
+
+    def create(self, manifest: Manifest) -> Study:
+        """A new study. Raises StoreError where its folder cannot be written, or where another process makes it."""
+        check_name(manifest.name)
+        folder = self.folder / manifest.name
+        _make_folder(folder)
+        return self._create(folder, manifest)
+
+    def open_or_create(self, manifest: Manifest) -> Study:
+        """The study of this name, created if there is none. Raises StoreError if it was created with other settings.
+
+        A study in which nothing was ever measured, for example because the model file had a mistake, is replaced.
+        """
+        check_name(manifest.name)
+        if not self._exists(manifest.name):
+            return self.create(manifest)
+        study = self.open(manifest.name)
+        try:
+            study.require_writable()
+            if not study.has_evidence():
+                study.close()
+                return self._recreate(study, manifest)
+            study.manifest.require_same(manifest)
+        except StoreError:
+            study.close()
+            raise
+        return study
+
+    def without_measurement(self) -> list[str]:
+        """Names of this machine's studies in which nothing was measured and nothing is running, in order. A broken one
+        may hold measurements."""
+        found = []
+        for name in self.names():
+            with suppress(AutotuneError):
+                study = self.open(name)
+                if study.database.is_here and not study.has_evidence():
+                    found.append(name)
+                study.close()
+        return found
+
+    def absolute(self) -> Self:
+        """These studies, whatever the current folder is from now on."""
+        absolute = copy.copy(self)
+        absolute.folder = self.folder.resolve()
+        return absolute
+
+    def _recreate(self, study: Study, manifest: Manifest) -> Study:
+        """Replace a study without evidence, unless it is in use. Other files in its folder are kept."""
+        with study.database.exclusive():
+            if study.has_evidence():
+                return self.open_or_create(manifest)
+            try:
+                study.database.forget()
+                own_files.clear_study(study.folder)
+            except OSError as error:
+                raise StoreError(
+                    f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",
+                    tip="choose another with --study NAME, or move that folder away",
+                ) from None
+            _make_folder(study.folder)
+            return self._make(study.folder, manifest)
+
+
+def check_name(name: str) -> None:
+    """Raises InputError for a text that cannot be the name of a study."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"--study {name!r}: not usable as a folder's name", tip="use at most 100 letters, digits, '.', '_' and '-'"
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        (folder / "trials").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot create {folder}: {error.strerror}", tip="choose another folder with --studies-dir"
+        ) from None

@@ -19,11 +19,9 @@ from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
 from autotune.study.manifest import Manifest
-from autotune.study.open import open_study, readable_manifests
 from autotune.study.records import TrialRecord, fastest
-from autotune.study.shared.url import StorageUrl
 from autotune.study.slots import ListSlot
-from autotune.study.study import Study
+from autotune.study.study import Studies, Study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.events import Notify, PriorsGiven, PriorsOffered
 
@@ -68,12 +66,12 @@ class PriorUse:
     """Those of this study that came from it."""
 
 
-def read_prior(text: str, studies_dir: Path, url: StorageUrl | None = None) -> PriorSource:
-    """What `--prior TEXT` names. Raises an AutotuneError where it is neither a study nor a file that can be read."""
+def read_prior(text: str, studies: Studies) -> PriorSource:
+    """What `--prior TEXT` names: a file, or one of the studies. Raises an AutotuneError where it is neither."""
     if Path(text).suffix in (".yaml", ".yml") or Path(text).is_file():
         return _from_file(text)
     try:
-        study = open_study(studies_dir, text, url)
+        study = studies.open(text)
     except InputError as error:
         raise InputError(f"--prior {text}: {error}", tip=error.tip or "give a study or an exported YAML") from None
     try:
@@ -98,7 +96,7 @@ def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify)
         _GIVEN.add(study, *new)
         notify(PriorsGiven({each.name: len(each.configs) for each in new}))
     elif not already and not study.records():
-        offered = related_studies(study.folder.parent, study.manifest, study.database.url)
+        offered = related_studies(study.studies, study.manifest)
         if offered:
             notify(PriorsOffered(offered))
 
@@ -119,11 +117,11 @@ def prior_uses(study: Study, records: Sequence[TrialRecord]) -> list[PriorUse]:
     ]
 
 
-def related_studies(studies_dir: Path, manifest: Manifest, url: StorageUrl | None = None) -> list[str]:
-    """Other studies of the same model and framework, in the folder or the storage, that have something to suggest."""
-    others = (each for each in readable_manifests(studies_dir, url) if each.name != manifest.name)
-    same = [each.name for each in others if _is_same_model(each, manifest)]
-    return [each for each in same if _suggests(each, studies_dir, url)]
+def related_studies(studies: Studies, manifest: Manifest) -> list[str]:
+    """Other studies of the same model and framework that have something to suggest."""
+    others = (other for other in studies.manifests() if other.name != manifest.name)
+    same = [other.name for other in others if _is_same_model(other, manifest)]
+    return [name for name in same if _suggests(name, studies)]
 
 
 def near_best_after(study: Study, records: Sequence[TrialRecord]) -> int | None:
@@ -235,9 +233,9 @@ def _carried(config: Config, space: SearchSpace) -> bool:
     return any(config.matches({knob.name: list(knob.values)}) for knob in space.knobs)
 
 
-def _suggests(name: str, studies_dir: Path, url: StorageUrl | None) -> bool:
+def _suggests(name: str, studies: Studies) -> bool:
     try:
-        return bool(read_prior(name, studies_dir, url).configs)
+        return bool(read_prior(name, studies).configs)
     except AutotuneError:
         return False
 

@@ -23,7 +23,7 @@ from autotune.render.summary import summary, trials_table
 from autotune.render.verification import comparison_lines, verification_lines
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.loop import Tuner
 from autotune.verification.comparison import measure, paired_run_of_trials
@@ -455,10 +455,10 @@ def test_a_study_that_is_stopped_anywhere_goes_on_the_same(make_study, space, me
     Tuner(straight, Budget(num_trials=5), trials, lambda _: None).run()
     make_study("broken", **asked).close()
     for number in range(1, 6):
-        study = open_study(studies_dir, "broken")
+        study = FolderStudies(studies_dir).open("broken")
         Tuner(study, Budget(num_trials=number), trials, lambda _: None).run()
         study.close()
-    broken = open_study(studies_dir, "broken")
+    broken = FolderStudies(studies_dir).open("broken")
     assert [each.config for each in broken.records()] == [each.config for each in straight.records()]
     found, expected = result_of(broken), result_of(straight)
     assert (found.verdict, found.best.config) == (expected.verdict, expected.best.config)

@@ -19,7 +19,7 @@ from autotune.answer.result import result_of
 from autotune.errors import NoUsableTrialError, StoreError
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.render.json import document
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.trial.command import package_path
 from tests.conftest import QUICK_BUDGET
 
@@ -274,7 +274,7 @@ def test_wrong_arguments_of_the_other_calls(tmp_path, monkeypatch):
 def test_the_result_is_that_of_the_study(tune, scripted, tmp_path):
     """Nothing is computed twice in different ways: the document is the one of the command line."""
     result = tune(study="s", trials=4)
-    study = open_study(tmp_path / "studies", "s")
+    study = FolderStudies(tmp_path / "studies").open("s")
     assert result.document() == document(study.manifest, result_of(study))
     study.close()
     assert repr(result) == f"<TuneResult s: {str(result).splitlines()[0]}>"

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from autotune.cli import studies_folder
-from autotune.study.open import open_study
-from autotune.study.removal import remove_study, studies_without_measurement
+from autotune.study.folder import FolderStudies
 from tests.conftest import with_latency
 
 
@@ -58,7 +57,7 @@ def test_nothing_of_a_removed_study_is_left(folder, tune_fake, cli):
 
 def test_prune_removes_what_was_never_measured(folder, cli):
     """And says so where there is nothing to remove."""
-    assert studies_without_measurement(folder) == ["empty"]
+    assert FolderStudies(folder).without_measurement() == ["empty"]
     assert cli("studies", "prune", "--yes").stdout == "removed empty\n"
     assert "nothing to remove" in cli("studies", "prune").stdout
 
@@ -91,7 +90,7 @@ def test_a_study_in_use_stays(folder, make_study):
     """Another process tunes it."""
     study = make_study("busy")
     with study.writing(), pytest.raises(Exception, match="is being tuned by another process"):
-        remove_study(folder, "busy")
+        FolderStudies(folder).remove("busy")
     assert (folder / "busy" / "study.db").exists()
     study.close()
 
@@ -100,7 +99,7 @@ def test_prune_keeps_what_was_measured_while_it_asked(folder, cli, monkeypatch, 
     """Between the question and the answer the model may have been mended and tuned."""
 
     def tuned_meanwhile(question):
-        study = open_study(folder, "empty")
+        study = FolderStudies(folder).open("empty")
         with study.writing():
             study.tell(study.ask(longest_s=1), with_latency(measurement, 0.008))
         study.close()

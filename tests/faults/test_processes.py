@@ -26,8 +26,8 @@ from autotune.bench.bounded_log import MAX_BYTES
 from autotune.bench.runner import Runner
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Reason, Stage
-from autotune.study.open import create_study, open_or_create, open_study
-from autotune.study.storage import exclusive
+from autotune.study.folder import FolderStudies
+from autotune.study.sqlite import exclusive
 from autotune.trial import process_start
 from autotune.trial.folder import TrialFolder
 from autotune.trial.orphans import MARK_VARIABLE
@@ -341,11 +341,11 @@ class TestParent:
                 with pytest.raises(
                     StoreError, match=rf"s is being made by another `tune` \(pid {os.getpid()}\)"
                 ) as said:
-                    open_or_create(tmp_path / "studies", make_manifest("s"))
+                    FolderStudies(tmp_path / "studies").open_or_create(make_manifest("s"))
                 assert "wait for it" in said.value.tip
-        open_or_create(tmp_path / "studies", make_manifest("s")).close()
+        FolderStudies(tmp_path / "studies").open_or_create(make_manifest("s")).close()
         with pytest.raises(StoreError, match="was just made by another `tune`"):
-            create_study(tmp_path / "studies", make_manifest("s"))
+            FolderStudies(tmp_path / "studies").create(make_manifest("s"))
 
     def test_creators_at_the_very_same_moment(self, tmp_path, make_manifest):
         """Of three processes at least one makes it, and whoever does not has one sentence; the study is whole."""
@@ -369,7 +369,7 @@ class TestParent:
         for text in said:
             assert text == "made\n" or "by another `tune`" in text, said
             assert text.count("\n") == 1
-        assert open_study(tmp_path / "studies", "s").records() == []
+        assert FolderStudies(tmp_path / "studies").open("s").records() == []
 
     @pytest.mark.fast_cases("tables")
     @pytest.mark.parametrize("stage", ["connect", "tables", "study", "manifest"])
@@ -386,7 +386,7 @@ class TestParent:
         )  # fmt: skip
         assert killed.returncode == -9, killed.stderr
         assert not (folder / "manifest.json").exists()
-        study = open_or_create(tmp_path / "studies", make_manifest("s"))
+        study = FolderStudies(tmp_path / "studies").open_or_create(make_manifest("s"))
         assert study.records() == []
         study.close()
         assert (folder / "notes.txt").read_text() == "mine"
@@ -398,7 +398,7 @@ class TestParent:
         study.close()
         (study.folder / "study.db").unlink()
         (study.folder / "trials").rmdir()
-        assert open_or_create(tmp_path / "studies", make_manifest("s")).records() == []
+        assert FolderStudies(tmp_path / "studies").open_or_create(make_manifest("s")).records() == []
 
     def test_a_database_with_trials_is_no_unfinished_one(self, make_study, make_manifest, tmp_path, measurement):
         """Nor is one of somebody else, or a link: without their manifest they stay as they are, with a sentence."""
@@ -421,7 +421,7 @@ class TestParent:
             else:
                 shutil.copyfile(place, folder / "study.db")
             with pytest.raises(StoreError, match=r"study\.db without a manifest\.json, and not an empty one"):
-                open_or_create(folder.parent, make_manifest("s"))
+                FolderStudies(folder.parent).open_or_create(make_manifest("s"))
             assert (folder / "study.db").read_bytes() == place.read_bytes()
         assert database.read_bytes() == kept
 
@@ -436,7 +436,7 @@ class TestParent:
 
 def _finished(home: Path) -> dict[int, object]:
     """Outcomes of the study's finished trials, by number."""
-    study = open_study(home / "studies", "s")
+    study = FolderStudies(home / "studies").open("s")
     found = {each.number: each.outcome for each in study.records() if each.outcome is not None}
     study.close()
     return found
@@ -464,13 +464,13 @@ _CREATE = """
 import sys
 from pathlib import Path
 from autotune.errors import StoreError
+from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.open import create_study
 manifest = Manifest.model_validate_json(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.read()
 try:
-    create_study(Path(sys.argv[1]), manifest)
+    FolderStudies(Path(sys.argv[1])).create(manifest)
     print("made")
 except StoreError as error:
     print(error)
@@ -478,7 +478,7 @@ except StoreError as error:
 
 _KILL = "import os, signal\nkill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
 _KILLED = {
-    "connect": _KILL + "import autotune.study.storage as storage\nstorage._use_wal = kill\n",
+    "connect": _KILL + "import autotune.study.sqlite as sqlite\nsqlite._use_wal = kill\n",
     "tables": _KILL + "import sqlalchemy\n@sqlalchemy.event.listens_for(sqlalchemy.Table, 'after_create')\n"
     "def after(table, *_, **__):\n    if table.name == 'trials':\n        kill()\n",
     "study": _KILL + "import optuna\noptuna.create_study = kill\n",

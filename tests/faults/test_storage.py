@@ -22,10 +22,10 @@ from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
 from autotune.measure.accuracy import load_reference, save_reference
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
-from autotune.study import own_files, storage
+from autotune.study import own_files, sqlite
 from autotune.study.budget import Budget
+from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.open import create_study, open_or_create, open_study
 from autotune.study.study import Study
 from autotune.trial.command import package_path
 from autotune.trial.folder import FIRST_CRASH, REQUEST_FILE
@@ -176,9 +176,9 @@ class TestLinks:
         (target / "thesis.txt").write_text("mine")
         (tmp_path / "studies").mkdir()
         (tmp_path / "studies" / "s").symlink_to(target)
-        study = create_study(tmp_path / "studies", make_manifest())
+        study = FolderStudies(tmp_path / "studies").create(make_manifest())
         tell(study, FAILED)
-        study = open_or_create(tmp_path / "studies", make_manifest())
+        study = FolderStudies(tmp_path / "studies").open_or_create(make_manifest())
         assert study.records() == []
         with study.writing():
             tell(study, measurement)
@@ -193,7 +193,7 @@ class TestLinks:
         (tmp_path / "studies" / "s").mkdir(parents=True)
         (tmp_path / "studies" / "s" / "trials").symlink_to(elsewhere.parent)
         for _ in range(2):
-            study = open_or_create(tmp_path / "studies", make_manifest())
+            study = FolderStudies(tmp_path / "studies").open_or_create(make_manifest())
             tell(study, FAILED)
             study.close()
         assert contents(elsewhere) == {REQUEST_FILE: b"{}"}
@@ -418,7 +418,7 @@ class TestAFullDisk:
 
     def test_no_outcome_is_lost(self, disk: Path, make_manifest, measurement: Measurement) -> None:
         """An outcome that cannot be written is told again afterwards; the manifest and the others are whole."""
-        study = create_study(disk / "studies", make_manifest())
+        study = FolderStudies(disk / "studies").create(make_manifest())
         tell(study, measurement, 2)
         asked = study.ask(60)
         ballast = self.fill(disk)
@@ -429,7 +429,7 @@ class TestAFullDisk:
             study.tell(asked, measurement)
         ballast.unlink()
         study.close()
-        again = open_study(disk / "studies", "s")
+        again = FolderStudies(disk / "studies").open("s")
         assert [each.outcome for each in again.records()[:2]] == [measurement, measurement]
         with again.writing():
             tell(again, measurement)
@@ -443,7 +443,7 @@ class TestAFullDisk:
         ballast = self.fill(disk)
         refused(command("export", "s", "-o", "best.yaml"), "cannot write best.yaml: No space left on device")
         refused(command("run", "s", "0"), "study.db cannot grow: the disk is full", "free some space")
-        with pytest.raises(StoreError, match="the disk is full"), open_study(disk / "studies", "s").writing():
+        with pytest.raises(StoreError, match="the disk is full"), FolderStudies(disk / "studies").open("s").writing():
             pass
         assert json.loads(command("show", "s", "--json").stdout)["verdict"] == "faster"
         ballast.unlink()
@@ -475,8 +475,9 @@ class TestAFullDisk:
         tell(study, measurement, 2)
         study.close()
         script = (
-            "import resource, sys; from pathlib import Path; from autotune.study.open import open_study\n"
-            "study = open_study(Path(sys.argv[1]), 's'); size = (Path(sys.argv[1]) / 's' / 'study.db').stat().st_size\n"
+            "import resource, sys; from pathlib import Path; from autotune.study.folder import FolderStudies\n"
+            "study = FolderStudies(Path(sys.argv[1])).open('s')\n"
+            "size = (Path(sys.argv[1]) / 's' / 'study.db').stat().st_size\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))\n"
             "for number in range(99): study.write_attribute('ballast', 'x' * 50_000 * (number + 1))"
         )
@@ -485,7 +486,7 @@ class TestAFullDisk:
             cwd=REPOSITORY, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert "StoreError: " in child.stderr, child.stderr
-        assert len(open_study(tmp_path / "studies", "s").records()) == 2
+        assert len(FolderStudies(tmp_path / "studies").open("s").records()) == 2
 
 
 class TestDatabase:
@@ -500,7 +501,7 @@ class TestDatabase:
 
     def refused(self, tmp_path, words):
         with pytest.raises(StoreError, match=words) as caught:
-            open_study(tmp_path / "studies", "s")
+            FolderStudies(tmp_path / "studies").open("s")
         assert "study.db" in str(caught.value)
         assert caught.value.tip
 
@@ -545,13 +546,13 @@ class TestDatabase:
         manifest = tmp_path / "studies" / "renamed" / "manifest.json"
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "name": "renamed"}))
         with pytest.raises(StoreError, match="holds no study named 'renamed'"):
-            open_study(tmp_path / "studies", "renamed")
+            FolderStudies(tmp_path / "studies").open("renamed")
 
     def test_locked(self, database, tmp_path, measurement, monkeypatch):
         """A lock that outlasts the timeout is a sentence; once it is gone the same outcome can be told."""
-        monkeypatch.setattr(storage, "BUSY_TIMEOUT_S", 0.2)
-        monkeypatch.setattr(storage.open_storage, "__kwdefaults__", {"timeout_s": 0.2})
-        study = open_study(tmp_path / "studies", "s")
+        monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(sqlite.open_storage, "__kwdefaults__", {"timeout_s": 0.2})
+        study = FolderStudies(tmp_path / "studies").open("s")
         asked = study.ask(60)
         with closing(sqlite3.connect(database, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
@@ -563,7 +564,7 @@ class TestDatabase:
 
     def test_a_reader_does_not_block_a_result(self, database, tmp_path, measurement):
         """WAL: a dashboard with an open read transaction does not keep an outcome from being written."""
-        study = open_study(tmp_path / "studies", "s")
+        study = FolderStudies(tmp_path / "studies").open("s")
         with closing(sqlite3.connect(database, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM trials").fetchone()
@@ -584,7 +585,7 @@ class TestDatabase:
         """The manifest is named, with the key that is wrong."""
         (database.parent / "manifest.json").write_text(content)
         with pytest.raises(StoreError, match=r"manifest\.json: key"):
-            open_study(tmp_path / "studies", "s")
+            FolderStudies(tmp_path / "studies").open("s")
 
 
 @pytest.fixture
@@ -646,17 +647,17 @@ class TestTheFilesOfAStudy:
         whole, before = manifest.read_bytes(), database.read_bytes()
         manifest.write_bytes(whole[:size])
         with pytest.raises(StoreError, match=r"manifest\.json"):
-            open_or_create(tmp_path / "studies", study.manifest)
+            FolderStudies(tmp_path / "studies").open_or_create(study.manifest)
         assert database.read_bytes() == before
         manifest.write_bytes(whole)
-        assert open_study(tmp_path / "studies", "s").num_recorded() == 1
+        assert FolderStudies(tmp_path / "studies").open("s").num_recorded() == 1
 
     @pytest.mark.parametrize("folder", ["a{b}c", "{0}", "}"])
     def test_a_folder_with_braces(self, make_manifest: Callable[..., Manifest], tmp_path: Path, folder: str) -> None:
         """Optuna fills in what stands in braces in a database's address."""
-        study = create_study(tmp_path / folder, make_manifest())
+        study = FolderStudies(tmp_path / folder).create(make_manifest())
         study.close()
-        assert open_study(tmp_path / folder, "s").records() == []
+        assert FolderStudies(tmp_path / folder).open("s").records() == []
 
     def test_a_budget_is_not_torn(self, here: Path) -> None:
         """`--budget` of a file that is cut off names it."""

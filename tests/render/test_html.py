@@ -28,7 +28,7 @@ from autotune.measure.statistics import Speedup, Verdict
 from autotune.render.html import page as pages
 from autotune.render.html.page import page
 from autotune.space.load import Circumstances, load_space
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.study.records import Confirmation, DriftCheck, NoiseFloor
 from autotune.study.study import Study
 from autotune.verification.comparison import ComparisonResult, PairedRun, Side
@@ -47,7 +47,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 def recorded(tmp_path):
     """A copy: opening a database writes beside it."""
     shutil.copytree(RECORDED, tmp_path / "studies")
-    opened = open_study(tmp_path / "studies", "earlier")
+    opened = FolderStudies(tmp_path / "studies").open("earlier")
     yield opened
     opened.close()
 

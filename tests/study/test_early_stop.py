@@ -13,7 +13,7 @@ from autotune.render.json import document
 from autotune.render.summary import summary
 from autotune.space.space import Knob, SearchSpace
 from autotune.study.budget import Budget
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
 from autotune.study.sampler.early_stop import FEWEST_IDLE, FEWEST_TRIALS, WORTH_A_TRIAL, ExpectedGain
 from autotune.tuning.events import SearchEnded, TrialStarted
@@ -107,7 +107,7 @@ def test_resumed_it_stops_again_at_once(study, tune, tmp_path):
     tune(study, flat, num_trials=40)
     recorded, verdict = study.num_recorded(), study.confirmation
     study.close()
-    again = open_study(tmp_path / "studies", "s")
+    again = FolderStudies(tmp_path / "studies").open("s")
     tune(again, flat, num_trials=80)
     assert not any(isinstance(each, TrialStarted) for each in tune.events)
     assert len(stops(tune.events)) == 1

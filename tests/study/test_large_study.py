@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.measure.measurement import Measurement
-from autotune.study.open import create_study, open_study
+from autotune.study.folder import FolderStudies
 from benchmarks import large_study
 from benchmarks.simulated import manifest_of
 
@@ -16,9 +16,9 @@ SPACE = large_study.space_of(num_knobs=3, num_values=3)
 
 def test_written_trials_are_like_told_ones(tmp_path):
     """Distinct configs of the space, each with an outcome, a value and constraints; the next ask finds a new one."""
-    made = create_study(tmp_path, manifest_of(SPACE, seed=0))
+    made = FolderStudies(tmp_path).create(manifest_of(SPACE, seed=0))
     large_study.fill(made, 20)
-    study = open_study(tmp_path, made.name)
+    study = FolderStudies(tmp_path).open(made.name)
     records = study.records()
     assert [each.number for each in records] == list(range(20))
     assert len({each.config for each in records}) == 20
@@ -43,7 +43,7 @@ def test_written_trials_are_like_told_ones(tmp_path):
 
 def test_an_empty_study_stays_empty(tmp_path):
     """Nothing is told where nothing was asked for: its ask is the first one."""
-    study = create_study(tmp_path, manifest_of(SPACE, seed=0))
+    study = FolderStudies(tmp_path).create(manifest_of(SPACE, seed=0))
     large_study.fill(study, 0)
     assert study.records() == []
     study.close()

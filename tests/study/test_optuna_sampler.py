@@ -7,7 +7,7 @@ import pytest
 
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Failure
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.study.sampler import optuna_sampler
 from autotune.study.sampler.optuna_sampler import sampler_name
 from tests.conftest import with_latency
@@ -76,7 +76,7 @@ def test_a_stored_study_goes_on_with_its_sampler(make_study, measurement, tmp_pa
     Stubborn.told.clear()
     with make_study(sampler=name).exclusive() as _:
         pass
-    study = open_study(tmp_path / "studies", "s")
+    study = FolderStudies(tmp_path / "studies").open("s")
     with study.exclusive():
         asked = ask_all(study, lambda config: FAILURE if len(config.root) > 3 else measurement, most=4)
     assert study.manifest.sampler == name

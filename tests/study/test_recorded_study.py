@@ -20,7 +20,7 @@ from autotune.answer.export import export
 from autotune.answer.result import result_of
 from autotune.environment import describe
 from autotune.render.json import document
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -57,7 +57,7 @@ def moved(copied: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def study(copied):
-    opened = open_study(copied, STUDY)
+    opened = FolderStudies(copied).open(STUDY)
     yield opened
     opened.close()
 
@@ -109,12 +109,12 @@ def test_it_is_shown_on_the_command_line(cli, moved):
 @pytest.mark.slow
 def test_it_resumes(cli, moved):
     """Further trials are added to those of then, and a new verdict is made."""
-    opened = open_study(moved, STUDY)
+    opened = FolderStudies(moved).open(STUDY)
     num_trials = opened.num_recorded()
     opened.close()
     result = cli("resume", STUDY, "--trials", str(num_trials + 1))
     assert result.returncode == 0, result.stderr
-    opened = open_study(moved, STUDY)
+    opened = FolderStudies(moved).open(STUDY)
     assert opened.num_recorded() == num_trials + 1
     assert opened.confirmation.num_trials == num_trials + 1
     opened.close()

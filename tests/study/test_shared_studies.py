@@ -23,11 +23,11 @@ import autotune
 from autotune import environment
 from autotune.errors import InputError, StoreError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
+from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Manifest
-from autotune.study.open import create_study, list_studies, open_or_create, open_study
-from autotune.study.removal import remove_shared_study, studies_without_measurement
+from autotune.study.marker import MARKER
 from autotune.study.shared import storage as shared_storage
-from autotune.study.shared.home import MARKER
+from autotune.study.shared.studies import SharedStudies
 from autotune.study.shared.url import VARIABLE, StorageUrl, chosen_storage, parse_storage
 from autotune.study.study import Study
 from autotune.tuned.tuned_config import load_tuned
@@ -80,7 +80,7 @@ def studies(tmp_path: Path) -> Path:
 @pytest.fixture
 def make_shared(url: StorageUrl, studies: Path, make_manifest: Callable[..., Manifest]) -> Callable[..., Study]:
     def make(name: str = "s", **overrides: object) -> Study:
-        return create_study(studies, make_manifest(name, **overrides), url)
+        return SharedStudies(studies, url).create(make_manifest(name, **overrides))
 
     return make
 
@@ -116,12 +116,12 @@ class TestTheSameAsInAFile:
             tell(study, measurement, 2)
             study.enqueue([study.manifest.space.default()])
         study.close()
-        again = open_study(studies, "s", url)
+        again = SharedStudies(studies, url).open("s")
         assert again.manifest == study.manifest
         assert outcomes(again) == [measurement, measurement]
         assert again.queue == study.queue
-        assert list_studies(studies, url) == ["s"]
-        assert list_studies(studies) == []
+        assert SharedStudies(studies, url).names() == ["s"]
+        assert FolderStudies(studies).names() == []
 
     def test_optuna_and_the_dashboard_read_it(self, make_shared, server, database, measurement: Measurement) -> None:
         """The tables are Optuna's own: `load_study` finds the trials, as `optuna-dashboard` does."""
@@ -139,7 +139,7 @@ class TestTheSameAsInAFile:
         study = make_shared()
         tell(study, FAILED)
         study.close()
-        again = open_or_create(studies, make_manifest(tolerance=0.5), url)
+        again = SharedStudies(studies, url).open_or_create(make_manifest(tolerance=0.5))
         assert again.records() == []
         assert again.manifest.tolerance == 0.5
         with again.writing():
@@ -151,21 +151,20 @@ class TestTheSameAsInAFile:
         """Its trials would not be comparable."""
         tell(make_shared(), measurement)
         with pytest.raises(StoreError, match="different settings: tolerance"):
-            open_or_create(studies, make_manifest(tolerance=0.5), url)
+            SharedStudies(studies, url).open_or_create(make_manifest(tolerance=0.5))
 
     def test_trials_of_a_dead_process_are_ended(self, make_shared, url, studies, server, database) -> None:
         """kill -9 of the driver frees the lock at once, and the next start ends its trial."""
         make_shared().close()
         script = (
-            "import os, sys; from pathlib import Path; from autotune.study.open import open_study\n"
-            "from autotune.study.shared.url import chosen_storage\n"
-            "study = open_study(Path(sys.argv[1]), 's', chosen_storage(None))\n"
+            "import os, sys; from pathlib import Path; from autotune.api.studies import studies_at\n"
+            "study = studies_at(sys.argv[1]).open('s')\n"
             "with study.writing():\n    study.ask(60); os.kill(os.getpid(), 9)"
         )
         variables = {**os.environ, VARIABLE: server.url(database)}
         child = subprocess.run([sys.executable, "-c", script, str(studies)], env=variables, check=False)
         assert child.returncode == -signal.SIGKILL
-        study = open_study(studies, "s", url)
+        study = SharedStudies(studies, url).open("s")
         with retried(study) as lost:
             assert lost == [0]
 
@@ -190,7 +189,7 @@ class TestTwoDrivers:
         """With who has it; reading goes on, and so does another study."""
         first = make_shared()
         other = make_shared("other")
-        second = open_study(studies, "s", url)
+        second = SharedStudies(studies, url).open("s")
         with first.writing():
             with pytest.raises(StoreError, match=rf"being tuned by another process .*pid {os.getpid()}\)"):
                 second.writing().__enter__()
@@ -207,13 +206,13 @@ class TestTwoDrivers:
             tell(first, measurement)
             asked = first.ask(60)
             end_sessions(server, url)
-            second = open_study(studies, "s", url)
+            second = SharedStudies(studies, url).open("s")
             with second.writing():
                 tell(second, measurement)
             second.close()
             with pytest.raises(StoreError, match="was tuned by another process"):
                 first.tell(asked, FAILED)
-        again = open_study(studies, "s", url)
+        again = SharedStudies(studies, url).open("s")
         assert [each.state for each in again.records()] == ["measured", "running", "measured"]
 
     def test_a_lost_connection_is_made_again(self, make_shared, url, server, measurement) -> None:
@@ -223,7 +222,7 @@ class TestTwoDrivers:
             for _ in range(2):
                 end_sessions(server, url)
                 tell(study, measurement)
-            second = open_study(study.folder.parent, "s", url)
+            second = SharedStudies(study.folder.parent, url).open("s")
             with pytest.raises(StoreError, match="another process"), second.writing():
                 pass
         assert len(study.records()) == 2
@@ -267,7 +266,7 @@ class TestTheServerGoesAway:
                 study.tell(asked, measurement)
         server.start()
         monkeypatch.setattr("autotune.study.lease.Lease.is_dead", lambda *_, **__: True)
-        again = open_study(studies, "s", url)
+        again = SharedStudies(studies, url).open("s")
         with again.writing() as lost:
             assert lost == [1]
             assert [each.state for each in again.records()] == ["measured", "lost"]
@@ -279,7 +278,7 @@ class TestTheServerGoesAway:
         server.kill()
         try:
             with pytest.raises(StoreError, match="cannot be reached"):
-                open_study(studies, "s", url)
+                SharedStudies(studies, url).open("s")
         finally:
             server.start()
 
@@ -294,14 +293,14 @@ class TestAnotherMachine:
             tell(study, measurement)
         host, folder = environment.hostname(), study.folder.resolve()
         elsewhere(studies)
-        there = open_study(studies, "s", url)
+        there = SharedStudies(studies, url).open("s")
         assert outcomes(there) == [measurement]
         assert str(there.folder) == f"{host}:{folder}"
         with pytest.raises(StoreError, match=f"is one of host {host}") as caught, there.writing():
             pass
         assert "--study s-other-host and --prior s" in str(caught.value.tip)
         with pytest.raises(StoreError, match=f"is one of host {host}"):
-            open_or_create(studies, make_manifest(tolerance=0.5), url)
+            SharedStudies(studies, url).open_or_create(make_manifest(tolerance=0.5))
 
     def test_its_study_is_a_prior(self, make_shared, url, studies, make_manifest, measurement, elsewhere) -> None:
         """`--prior NAME` takes configs from a study of another machine, and a new study hears of it."""
@@ -309,10 +308,10 @@ class TestAnotherMachine:
         with study.writing():
             tell(study, measurement, 3)
         elsewhere(studies)
-        source = read_prior("s", studies, url)
+        source = read_prior("s", SharedStudies(studies, url))
         assert source.configs
-        mine = create_study(studies, make_manifest("mine"), url)
-        assert related_studies(studies, mine.manifest, url) == ["s"]
+        mine = SharedStudies(studies, url).create(make_manifest("mine"))
+        assert related_studies(SharedStudies(studies, url), mine.manifest) == ["s"]
 
     def test_a_moved_folder_is_found(self, make_shared, url, studies, tmp_path, elsewhere, measurement) -> None:
         """A volume with its evidence on another machine, as a container has it: the study goes on there."""
@@ -321,29 +320,29 @@ class TestAnotherMachine:
             tell(study, measurement)
             study.ask(1e6)
         elsewhere(studies)
-        again = open_study(tmp_path / "on-the-first-host", "s", url)
+        again = SharedStudies(tmp_path / "on-the-first-host", url).open("s")
         with again.writing() as lost:
             assert lost == [1]
 
     def test_it_is_found_from_any_folder(self, make_shared, url, tmp_path) -> None:
         """On its own machine the record says where the evidence is."""
         study = make_shared()
-        assert open_study(tmp_path / "somewhere", "s", url).folder == study.folder.resolve()
+        assert SharedStudies(tmp_path / "somewhere", url).open("s").folder == study.folder.resolve()
 
     def test_a_folder_is_one_studys(self, make_shared, make_study, url, server, studies, make_manifest) -> None:
         """Neither kind of study takes a folder of the other kind, and a shared one says what is missing."""
         make_shared("shared").close()
         make_study("local").close()
         with pytest.raises(InputError, match="has its records in postgresql://") as caught:
-            open_study(studies, "shared")
+            FolderStudies(studies).open("shared")
         assert caught.value.tip == f"add --storage {url}"
         with pytest.raises(InputError, match="has its records in"):
-            create_study(studies, make_manifest("shared"))
+            FolderStudies(studies).create(make_manifest("shared"))
         with pytest.raises(StoreError, match="holds a study of this machine"):
-            create_study(studies, make_manifest("local"), url)
+            SharedStudies(studies, url).create(make_manifest("local"))
         server.execute("CREATE DATABASE another")
         with pytest.raises(StoreError, match="holds the evidence of a study in postgresql://"):
-            create_study(studies, make_manifest("shared"), parse_storage(server.url("another")))
+            SharedStudies(studies, parse_storage(server.url("another"))).create(make_manifest("shared"))
 
     def test_a_study_that_was_removed(self, make_shared, url, server, database, studies, make_manifest) -> None:
         """In the dashboard, say: its folder is taken over by the next study of the name."""
@@ -353,7 +352,7 @@ class TestAnotherMachine:
         with pytest.raises(StoreError, match="has no study 's' any more"):
             study.queue  # noqa: B018
         (study.folder / "notes.txt").write_text("mine")
-        again = open_or_create(studies, make_manifest("s"), url)
+        again = SharedStudies(studies, url).open_or_create(make_manifest("s"))
         assert again.records() == []
         assert (again.folder / "notes.txt").read_text() == "mine"
 
@@ -370,21 +369,21 @@ class TestRemoval:
         assert shared_cli("studies", "rm", "s", "nobody", "--yes").returncode == 2
         result = shared_cli("studies", "rm", "s", "--yes")
         assert (result.returncode, result.stdout) == (0, "removed s; not removed: notes.txt\n"), result.stderr
-        assert list_studies(studies, url) == []
+        assert SharedStudies(studies, url).names() == []
         assert [each.name for each in (studies / "s").iterdir()] == ["notes.txt"]
         make_shared().close()
-        assert studies_without_measurement(studies, url) == ["s"]
+        assert SharedStudies(studies, url).without_measurement() == ["s"]
 
     def test_one_in_use_and_one_of_another_machine_stay(self, make_shared, url, studies, elsewhere) -> None:
         """The first may be removed later, the second where its files are."""
         study = make_shared()
         with study.writing(), pytest.raises(StoreError, match="is being tuned by another process"):
-            remove_shared_study(studies, "s", url)
+            SharedStudies(studies, url).remove("s")
         elsewhere(studies)
-        assert studies_without_measurement(studies, url) == []
+        assert SharedStudies(studies, url).without_measurement() == []
         with pytest.raises(StoreError, match="files of study 's' are in"):
-            remove_shared_study(studies, "s", url)
-        assert list_studies(studies, url) == ["s"]
+            SharedStudies(studies, url).remove("s")
+        assert SharedStudies(studies, url).names() == ["s"]
 
 
 class TestMistakes:
@@ -431,29 +430,32 @@ class TestMistakes:
         """Names the extra to install."""
         monkeypatch.setitem(sys.modules, "psycopg", None)
         with pytest.raises(InputError, match="psycopg") as caught:
-            open_study(studies, "s", parse_storage(NOWHERE))
+            SharedStudies(studies, parse_storage(NOWHERE)).open("s")
         assert "autotune-compile[postgres]" in str(caught.value.tip)
 
     def test_nobody_answers(self, server: Server, studies: Path) -> None:
         """A refused connection names the storage."""
         with pytest.raises(StoreError, match=r"postgresql://me@127\.0\.0\.1:1/studies cannot be reached") as caught:
-            open_study(studies, "s", parse_storage(NOWHERE))
+            SharedStudies(studies, parse_storage(NOWHERE)).open("s")
         assert "hidden-word" not in repr(caught.getrepr(showlocals=False))
 
     def test_a_wrong_database_or_user(self, server: Server, studies: Path) -> None:
         """A database that is not there, and a wrong password."""
         with pytest.raises(StoreError, match="does not exist on that server") as caught:
-            open_study(studies, "s", parse_storage(server.url("nothing")))
+            SharedStudies(studies, parse_storage(server.url("nothing"))).open("s")
         assert "createdb" in str(caught.value.tip)
         wrong = server.shown("postgres").replace("@", ":hidden-word@")
         with pytest.raises(StoreError, match="refuses this user") as caught:
-            open_study(studies, "s", parse_storage(wrong))
+            SharedStudies(studies, parse_storage(wrong)).open("s")
         assert "hidden-word" not in f"{caught.value}{caught.value.tip}"
 
     def test_tables_of_something_else(self, server, database, url, studies, make_manifest) -> None:
         """No tables are made among them."""
         server.execute("CREATE TABLE studies (id int, patient text)", database)
-        for call in (lambda: open_study(studies, "s", url), lambda: create_study(studies, make_manifest(), url)):
+        for call in (
+            lambda: SharedStudies(studies, url).open("s"),
+            lambda: SharedStudies(studies, url).create(make_manifest()),
+        ):
             with pytest.raises(StoreError, match="database of something else: it has 1 tables"):
                 call()
         assert server.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", database) == [(1,)]
@@ -461,7 +463,7 @@ class TestMistakes:
     def test_an_empty_database(self, server, database, url, studies) -> None:
         """Reading makes no tables."""
         with pytest.raises(InputError, match="no study 's' in postgresql://") as caught:
-            open_study(studies, "s", url)
+            SharedStudies(studies, url).open("s")
         assert "none yet" in str(caught.value.tip)
         assert server.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", database) == [(0,)]
 
@@ -469,11 +471,11 @@ class TestMistakes:
         """A study that another program keeps in the same tables is neither listed nor taken over."""
         make_shared("mine").close()
         optuna.create_study(study_name="s", storage=server.url(database).replace("postgresql:", "postgresql+psycopg:"))
-        assert list_studies(studies, url) == ["mine"]
+        assert SharedStudies(studies, url).names() == ["mine"]
         with pytest.raises(InputError, match="no study 's'"):
-            open_study(studies, "s", url)
+            SharedStudies(studies, url).open("s")
         with pytest.raises(StoreError, match="that autotune did not make"):
-            open_or_create(studies, make_manifest("s"), url)
+            SharedStudies(studies, url).open_or_create(make_manifest("s"))
 
     def test_a_user_who_may_only_read(self, server, database, studies, make_shared, measurement) -> None:
         """Reading works, and writing is a sentence."""
@@ -481,7 +483,7 @@ class TestMistakes:
         tell(study, measurement)
         server.execute("CREATE ROLE reader LOGIN PASSWORD 'r'; GRANT pg_read_all_data TO reader", database)
         reader = parse_storage(f"postgresql://reader:r@127.0.0.1:{server.port}/{database}")
-        again = open_study(studies, "s", reader)
+        again = SharedStudies(studies, reader).open("s")
         assert outcomes(again) == [measurement]
         with pytest.raises(StoreError, match="may not be written by this user"), again.writing():
             pass
@@ -560,7 +562,7 @@ class TestTheCommandLine:
         server.start()
         said = before + child.stderr.read()
         assert child.wait(60) == 0, said
-        study = open_study(studies, "s", url)
+        study = SharedStudies(studies, url).open("s")
         assert study.num_recorded() == 4
         assert study.confirmation is not None
         assert PASSWORD not in said

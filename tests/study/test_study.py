@@ -20,9 +20,9 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.objective import Objective
 from autotune.space.load import Circumstances, load_space
+from autotune.study.folder import FolderStudies
 from autotune.study.lease import Lease
 from autotune.study.manifest import read_manifest
-from autotune.study.open import create_study, list_studies, open_or_create, open_study
 from autotune.study.records import StopReason
 from tests.conftest import REPOSITORY, with_latency
 
@@ -63,7 +63,7 @@ def test_the_order_is_the_seeds_and_survives_a_restart(make_study, measurement, 
     broken = make_study("broken")
     first = ask_all(broken, lambda _: measurement, limit=5)
     broken.close()
-    rest = ask_all(open_study(tmp_path / "studies", "broken"), lambda _: measurement)
+    rest = ask_all(FolderStudies(tmp_path / "studies").open("broken"), lambda _: measurement)
     assert [each.config for each in first + rest] == [each.config for each in straight]
     assert [each.number for each in first + rest] == list(range(15))
 
@@ -154,11 +154,11 @@ class TestSeveralObjectives:
         """Opened anew, it asks the same question and goes on; with other objectives it is another question."""
         ask_all(study, lambda _: measurement, limit=3)
         study.close()
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         assert len(ask_all(again, lambda _: measurement)) == 12
         other = study.manifest.model_copy(update={"objectives": (Objective(),)})
         with pytest.raises(StoreError, match="objective: latency, memory -> latency"):
-            open_or_create(tmp_path / "studies", other)
+            FolderStudies(tmp_path / "studies").open_or_create(other)
 
     @pytest.mark.slow
     def test_a_large_space_is_sampled(self, tmp_path, make_manifest, measurement):
@@ -168,7 +168,7 @@ class TestSeveralObjectives:
         path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}\n")
         space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
         objectives = (Objective(), Objective.parse("memory"))
-        study = create_study(tmp_path / "studies", make_manifest(space=space, objectives=objectives))
+        study = FolderStudies(tmp_path / "studies").create(make_manifest(space=space, objectives=objectives))
         asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=25)
         assert len({each.config for each in asked}) == 25
 
@@ -193,7 +193,7 @@ def test_why_a_search_ended_is_kept(make_study, tmp_path):
     assert study.stop_reason is None
     study.stop_reason = StopReason.TIME
     study.close()
-    again = open_study(tmp_path / "studies", "s")
+    again = FolderStudies(tmp_path / "studies").open("s")
     assert again.stop_reason is StopReason.TIME
     again.stop_reason = None
     assert again.stop_reason is None
@@ -220,11 +220,11 @@ def test_a_running_trial_of_a_dead_process_is_reaped_and_asked_again(make_study,
     asked."""
     make_study().close()
     script = (
-        "import sys, os; from pathlib import Path; from autotune.study.open import open_study\n"
-        "study = open_study(Path(sys.argv[1]), 's'); study.ask(60); study.ask(60); os._exit(9)"
+        "import sys, os; from pathlib import Path; from autotune.study.folder import FolderStudies\n"
+        "study = FolderStudies(Path(sys.argv[1])).open('s'); study.ask(60); study.ask(60); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "studies")], cwd=REPOSITORY, check=False)
-    study = open_study(tmp_path / "studies", "s")
+    study = FolderStudies(tmp_path / "studies").open("s")
     assert [each.state for each in study.records()] == ["lost", "lost"]
     with study.writing() as given_back:
         assert given_back == [0, 1]
@@ -260,8 +260,8 @@ def test_one_tuner_at_a_time(make_study, tmp_path):
     """A second process that wants to write is refused with the first one's number, and reading goes on."""
     study = make_study()
     script = (
-        "import sys; from pathlib import Path; from autotune.study.open import open_study\n"
-        "study = open_study(Path(sys.argv[1]), 's'); print(len(study.records()))\n"
+        "import sys; from pathlib import Path; from autotune.study.folder import FolderStudies\n"
+        "study = FolderStudies(Path(sys.argv[1])).open('s'); print(len(study.records()))\n"
         "with study.writing(): pass"
     )
     with study.writing():
@@ -281,7 +281,7 @@ def test_a_large_space_is_sampled_without_running_a_config_twice(tmp_path, make_
     forbid = "\nforbid:\n  - {if: {k0: b, k1: b}, because: never together}\n"
     path.write_text(f"schema: 1\nframework: fake\nknobs:{knobs}{forbid}")
     space = load_space(path, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
-    study = create_study(tmp_path / "studies", make_manifest(space=space))
+    study = FolderStudies(tmp_path / "studies").create(make_manifest(space=space))
     assert study.num_configs() is None
     asked = ask_all(study, lambda config: with_latency(measurement, 1 + (config["k2"] != "c")), limit=40)
     configs = [each.config for each in asked]
@@ -315,7 +315,7 @@ class TestWhatIsTried:
         study.enqueue(wished)
         first = self.asked_next(study, measurement, 3)
         study.close()
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         assert first[2:] + self.asked_next(again, measurement, 2) == wished
         assert len(set(self.asked_next(again, measurement, 99))) == 15 - 5
 
@@ -382,10 +382,10 @@ def begun(make_study, measurement):
 def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, tmp_path, change, words):
     """The refusal says what differs and the two ways out; what was recorded stays."""
     with pytest.raises(StoreError, match="was created with different settings") as caught:
-        open_or_create(tmp_path / "studies", make_manifest(**change))
+        FolderStudies(tmp_path / "studies").open_or_create(make_manifest(**change))
     assert words in str(caught.value)
     assert "--study NAME" in caught.value.tip
-    assert len(open_study(tmp_path / "studies", "s").records()) == 1
+    assert len(FolderStudies(tmp_path / "studies").open("s").records()) == 1
 
 
 def test_a_changed_space_is_refused(begun, make_manifest, tmp_path, space_file):
@@ -393,20 +393,20 @@ def test_a_changed_space_is_refused(begun, make_manifest, tmp_path, space_file):
     space_file.write_text(space_file.read_text().replace("[8, 6, 2]", "[8, 6, 2, 1]"))
     space = load_space(space_file, framework="fake", circumstances=Circumstances(version="0", device="cpu"))
     with pytest.raises(StoreError, match="search space"):
-        open_or_create(tmp_path / "studies", make_manifest(space=space))
+        FolderStudies(tmp_path / "studies").open_or_create(make_manifest(space=space))
 
 
 def test_a_study_without_any_measurement_begins_anew(make_study, make_manifest, tmp_path):
     """A mistake in the model file does not take the name away for ever."""
     ask_all(make_study(), lambda _: failure(Reason.HARNESS), limit=1)
-    study = open_or_create(tmp_path / "studies", make_manifest(tolerance=0.5))
+    study = FolderStudies(tmp_path / "studies").open_or_create(make_manifest(tolerance=0.5))
     assert study.records() == []
 
 
 def test_the_same_question_goes_on(make_study, make_manifest, measurement, tmp_path):
     """The same name and question find the recorded trials."""
     ask_all(make_study(), lambda _: measurement, limit=2)
-    assert len(open_or_create(tmp_path / "studies", make_manifest(created="later")).records()) == 2
+    assert len(FolderStudies(tmp_path / "studies").open_or_create(make_manifest(created="later")).records()) == 2
 
 
 @pytest.mark.parametrize("name", ["../up", "a b", "", ".hidden", "a/b"])
@@ -449,7 +449,7 @@ def test_reaping_clears_what_the_dead_run_left(make_study):
 def test_a_study_that_was_begun_anew_is_not_written_by_its_old_owner(make_study, make_manifest, tmp_path):
     """Two starts at once on a study without evidence: the one that comes second is told, and loses nothing."""
     old = make_study()
-    open_or_create(tmp_path / "studies", make_manifest(tolerance=0.5))
+    FolderStudies(tmp_path / "studies").open_or_create(make_manifest(tolerance=0.5))
     with pytest.raises(StoreError, match="was replaced by another process"), old.writing():
         pass
 
@@ -458,18 +458,18 @@ def test_a_study_in_use_is_not_begun_anew(make_study, make_manifest, tmp_path):
     """A study that another process holds is never replaced, not even before its first measurement."""
     study = make_study()
     with study.writing(), pytest.raises(StoreError, match="is being tuned by another process"):
-        open_or_create(tmp_path / "studies", make_manifest())
+        FolderStudies(tmp_path / "studies").open_or_create(make_manifest())
     assert study.folder.exists()
 
 
 @pytest.mark.parametrize("folder", ["a?b=1", "a%41b", "a#b", "sp ace", "ümlaut"])
 def test_any_folder_will_do(make_manifest, measurement, tmp_path, folder):
     """A path may hold what a URL gives another meaning."""
-    study = create_study(tmp_path / folder, make_manifest())
+    study = FolderStudies(tmp_path / folder).create(make_manifest())
     ask_all(study, lambda _: measurement, limit=1)
     study.close()
     assert (tmp_path / folder / "s" / "study.db").stat().st_size > 0
-    assert open_study(tmp_path / folder, "s").num_recorded() == 1
+    assert FolderStudies(tmp_path / folder).open("s").num_recorded() == 1
 
 
 def test_a_database_without_a_manifest_is_left_alone(make_study, make_manifest, tmp_path):
@@ -478,7 +478,7 @@ def test_a_database_without_a_manifest_is_left_alone(make_study, make_manifest, 
     database.parent.mkdir(parents=True)
     database.write_bytes(b"precious")
     with pytest.raises(StoreError, match=r"without a manifest\.json"):
-        open_or_create(tmp_path / "studies", make_manifest())
+        FolderStudies(tmp_path / "studies").open_or_create(make_manifest())
     assert database.read_bytes() == b"precious"
 
 
@@ -486,9 +486,9 @@ def test_an_unknown_study_lists_those_there_are(make_study, tmp_path):
     """The sentence names what exists."""
     make_study("known")
     with pytest.raises(InputError, match="no study 'other'") as caught:
-        open_study(tmp_path / "studies", "other")
+        FolderStudies(tmp_path / "studies").open("other")
     assert "known" in caught.value.tip
-    assert list_studies(tmp_path / "studies") == ["known"]
+    assert FolderStudies(tmp_path / "studies").names() == ["known"]
 
 
 def test_a_finished_trial_is_read_from_the_database_once(make_study, measurement):
@@ -507,7 +507,7 @@ def test_what_another_process_wrote_is_seen(make_study, measurement, tmp_path):
     """A trial that was running when it was read is read again; a new one is added."""
     study = make_study()
     running = study.ask(longest_s=60)
-    other = open_study(tmp_path / "studies", "s")
+    other = FolderStudies(tmp_path / "studies").open("s")
     assert [each.state for each in other.records()] == ["running"]
     study.tell(running, measurement)
     ask_all(study, lambda _: measurement, limit=1)

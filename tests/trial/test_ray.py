@@ -24,7 +24,7 @@ from autotune.bench.ray.trials import ClusterTrials  # noqa: E402
 from autotune.measure.measurement import Measurement  # noqa: E402
 from autotune.measure.statistics import Verdict  # noqa: E402
 from autotune.study.budget import BlockPlan  # noqa: E402
-from autotune.study.open import open_study  # noqa: E402
+from autotune.study.folder import FolderStudies  # noqa: E402
 from autotune.trial.command import code_sha256  # noqa: E402
 from autotune.trial.orphans import MARK_VARIABLE  # noqa: E402
 from autotune.trial.request import Limits  # noqa: E402
@@ -210,7 +210,7 @@ def test_a_killed_driver_leaves_nothing_and_resume_goes_on(model_file, space_fil
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    study = open_study(tmp_path / "studies", "s")
+    study = FolderStudies(tmp_path / "studies").open("s")
     assert study.num_recorded() == SEARCH.num_trials
     assert study.confirmation.verdict is Verdict.FASTER
     wait_until(lambda: not of_this_cluster())
@@ -262,7 +262,7 @@ def test_a_cluster_is_reached_by_ray_client(client_address, model_file, space_fi
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    study = open_study(tmp_path / "studies", "s")
+    study = FolderStudies(tmp_path / "studies").open("s")
     measured = [each.outcome for each in study.records() if isinstance(each.outcome, Measurement)]
     assert len({each.worker.name for each in measured}) == 2
     assert study.confirmation.verdict is Verdict.FASTER
@@ -323,7 +323,7 @@ def test_real_models_are_compiled_on_two_nodes(two_nodes, tmp_path):
         "--space", "space.yaml", "--study", "s", "--budget", "budget.yaml",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    study = open_study(tmp_path / "studies", "s")
+    study = FolderStudies(tmp_path / "studies").open("s")
     measured = [each for each in study.records() if isinstance(each.outcome, Measurement)]
     assert len(measured) == 5, [each.outcome for each in study.records()]
     assert len({each.measurement.worker.name for each in measured}) == 2

@@ -11,7 +11,7 @@ from autotune.measure.measurement import Failure
 from autotune.render.failure_rules import news_of, rules_summary
 from autotune.render.json import document
 from autotune.space.load import Circumstances, load_space
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.study.records import TrialRecord
 from autotune.tuning.events import RuleLearned
 from autotune.tuning.failure_rules import FAILURES_NEEDED, FailureRules, find_failure_rules
@@ -213,7 +213,7 @@ class TestInAStudy:
         """They follow from the trials: nothing is stored that could be lost or go stale."""
         study, (*_, event) = tuned
         study.close()
-        again, heard = open_study(study.folder.parent, study.name), []
+        again, heard = FolderStudies(study.folder.parent).open(study.name), []
         FailureRules(again, lambda rule, _: heard.append(rule)).update()
         assert heard == [event.rule]
 

@@ -16,7 +16,7 @@ from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.measure.statistics import Verdict, spread_of_pairs
 from autotune.render.summary import summary
 from autotune.space.load import Circumstances, load_space
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.study.records import DRIFTING
 from autotune.tuning.baseline import require_baseline
 from autotune.tuning.events import (
@@ -339,7 +339,7 @@ class TestTheMachineIsWatched:
         study.close()
 
         events.clear()
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 3}), events.append)
         assert NoiseFloorStarted not in kinds(events, NoiseFloorStarted)
         assert again.noise_floor == result_of(again).noise_floor == floor
@@ -390,7 +390,7 @@ class TestTheMachineIsWatched:
         study = make_study()
         tune(study, QUICK_BUDGET.model_copy(update={"num_trials": 6}))
         study.close()
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 9}))
         assert [each.after for each in again.drift_checks][:2] == [4, 5]
 

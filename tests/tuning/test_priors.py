@@ -13,8 +13,8 @@ from autotune.measure.measurement import Failure
 from autotune.measure.statistics import Verdict
 from autotune.render.failure_rules import news_of, priors_summary
 from autotune.render.json import document
+from autotune.study.folder import FolderStudies
 from autotune.study.manifest import Target
-from autotune.study.open import open_study
 from autotune.study.records import Confirmation
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning import priors
@@ -76,7 +76,7 @@ def earlier(make_study, space, search, searched, studies_dir, tmp_path):
         shutil.copytree(kept, studies_dir / "earlier")
         manifest = studies_dir / "earlier" / "manifest.json"
         manifest.write_text(manifest.read_text().replace(made_in[0], str(tmp_path)))
-    return open_study(studies_dir, "earlier")
+    return FolderStudies(studies_dir).open("earlier")
 
 
 def give(study, *sources):
@@ -96,7 +96,7 @@ class TestFromAStudy:
     def test_its_best_are_tried_right_after_the_default(self, make_study, space, search, earlier, studies_dir):
         """Trials 2 to 5 are the four fastest of the other study, the fastest first."""
         study = make_study(space=space)
-        (event,) = give(study, read_prior("earlier", studies_dir))
+        (event,) = give(study, read_prior("earlier", FolderStudies(studies_dir)))
         assert event == PriorsGiven({"earlier": MOST_CONFIGS})
         search(study, 8)
         configs = [each.config for each in study.records()]
@@ -112,7 +112,7 @@ class TestFromAStudy:
             verdict=Verdict.FASTER, candidate=second.number, contestants=(0, second.number), num_trials=24,
             blocks_s=((1.0, 0.5),), speedups=({"median": 2.0, "low": 1.9, "high": 2.1},),
         )  # fmt: skip
-        assert read_prior("earlier", studies_dir).configs[0] == second.config
+        assert read_prior("earlier", FolderStudies(studies_dir)).configs[0] == second.config
 
     def test_one_of_each_program(self, make_study, space, search, studies_dir):
         """Configs that gave the same code are one suggestion, by the fastest of its names."""
@@ -120,7 +120,7 @@ class TestFromAStudy:
             make_study("earlier", space=space), 24,
             lambda config, measured: measured.model_copy(update={"program": str(config.get("fusion"))}),
         )  # fmt: skip
-        configs = read_prior("earlier", studies_dir).configs
+        configs = read_prior("earlier", FolderStudies(studies_dir)).configs
         assert [each["fusion"] for each in configs] == [2, 1, 0][: len(configs)]
         assert configs[0] == by_speed(study)[0].config
 
@@ -133,7 +133,7 @@ class TestFromAStudy:
             return Failure(reason="crash", stage="run", error="x") if config.get("freezing") else measured
 
         study = search(make_study("earlier", space=space, constraints=("latency <= 0.95s",)), 24, outcome)
-        (source,) = [read_prior("earlier", studies_dir)]
+        (source,) = [read_prior("earlier", FolderStudies(studies_dir))]
         assert source.configs
         assert all(not each["freezing"] and latency_s(each) <= 0.95 for each in source.configs)
         assert any(each.state == "infeasible" for each in study.records())
@@ -142,7 +142,7 @@ class TestFromAStudy:
         """A study in which nothing beats the untuned model gives no config, which is no mistake."""
         search(make_study("earlier", space=space), 10, lambda config, m: with_latency(m, 1 + (len(config.root) > 1)))
         study = make_study(space=space)
-        assert give(study, read_prior("earlier", studies_dir)) == [PriorsGiven({"earlier": 0})]
+        assert give(study, read_prior("earlier", FolderStudies(studies_dir))) == [PriorsGiven({"earlier": 0})]
         assert "no config that is new here" in priors_summary(result_of(search(study, 4)))[0]
 
 
@@ -175,7 +175,7 @@ class TestProjection:
         forbid = "forbid:\n  - {if: {fusion: 2, freezing: true}, because: x}\n"
         narrow = load(tmp_path, SPACE.replace("[plain, fancy]", "[plain]") + forbid)
         study = make_study(space=narrow)
-        give(study, read_prior("earlier", studies_dir))
+        give(study, read_prior("earlier", FolderStudies(studies_dir)))
         (prior,) = priors_of(study)
         assert len(set(prior.configs)) == len(prior.configs) == MOST_CONFIGS
         assert all(narrow.forbidden(each) is None and each in set(narrow.configs()) for each in prior.configs)
@@ -190,9 +190,9 @@ class TestSeveral:
         """The best of each first, four in all."""
         other = search(make_study("other", space=space), 24, lambda c, m: with_latency(m, 1.5 - latency_s(c) / 2))
         study = make_study(space=space)
-        give(study, read_prior("earlier", studies_dir), read_prior("other", studies_dir))
+        give(study, read_prior("earlier", FolderStudies(studies_dir)), read_prior("other", FolderStudies(studies_dir)))
         first, second = priors_of(study)
-        assert first.configs[0] == read_prior("earlier", studies_dir).configs[0]
+        assert first.configs[0] == read_prior("earlier", FolderStudies(studies_dir)).configs[0]
         assert len(first.configs) + len(second.configs) <= MOST_CONFIGS
         assert not set(first.configs) & set(second.configs)
         search(study, 4)
@@ -203,7 +203,7 @@ class TestSeveral:
     def test_given_again_it_is_not_taken_again(self, make_study, space, search, earlier, studies_dir):
         """The command is repeated to go on: the same prior changes nothing, and says nothing."""
         study = make_study(space=space)
-        source = read_prior("earlier", studies_dir)
+        source = read_prior("earlier", FolderStudies(studies_dir))
         give(study, source)
         search(study, 3)
         assert give(study, source) == []
@@ -213,7 +213,7 @@ class TestSeveral:
         """A prior that is added to a running study is tried from then on, without what is known already."""
         study = search(make_study(space=space), 10)
         known = {each.config for each in study.records()}
-        give(study, read_prior("earlier", studies_dir))
+        give(study, read_prior("earlier", FolderStudies(studies_dir)))
         (prior,) = priors_of(study)
         assert prior.given_at == 10
         assert not known & set(prior.configs)
@@ -224,11 +224,11 @@ class TestSeveral:
 def test_a_study_that_is_stopped_among_them_goes_on(make_study, space, search, earlier, studies_dir):
     """Opened anew after trial 3, the rest of the prior's configs comes next."""
     study = make_study(space=space)
-    give(study, read_prior("earlier", studies_dir))
+    give(study, read_prior("earlier", FolderStudies(studies_dir)))
     (prior,) = priors_of(study)
     search(study, 4)
     study.close()
-    again = search(open_study(studies_dir, "s"), 6)
+    again = search(FolderStudies(studies_dir).open("s"), 6)
     assert [each.config for each in again.records()[2:]] == list(prior.configs)
 
 
@@ -240,9 +240,9 @@ class TestFromAFile:
         path = tmp_path / "best.yaml"
         tuned = load_tuned(REPOSITORY / "tests" / "best.yaml")
         tuned.model_copy(update={"verdict": Verdict.FASTER}).write(path)
-        assert read_prior(str(path), tmp_path).configs == (tuned.config,)
+        assert read_prior(str(path), FolderStudies(tmp_path)).configs == (tuned.config,)
         tuned.model_copy(update={"verdict": Verdict.TIE}).write(path)
-        assert read_prior(str(path), tmp_path).configs == ()
+        assert read_prior(str(path), FolderStudies(tmp_path)).configs == ()
 
     @pytest.mark.parametrize("content", ["", "schema: 1", "a: [", "schema: 99"])
     def test_a_broken_one_is_a_sentence(self, tmp_path, content):
@@ -250,17 +250,17 @@ class TestFromAFile:
         path = tmp_path / "best.yaml"
         path.write_text(content)
         with pytest.raises(InputError, match=r"best\.yaml"):
-            read_prior(str(path), tmp_path)
+            read_prior(str(path), FolderStudies(tmp_path))
 
 
 def test_an_unknown_study_is_a_sentence(earlier, studies_dir):
     """It names the flag and what there is."""
     for text in ("nobody", "no/such/file.yaml"):
         with pytest.raises(InputError) as caught:
-            read_prior(text, studies_dir)
+            read_prior(text, FolderStudies(studies_dir))
         assert text in str(caught.value)
     with pytest.raises(InputError, match="--prior nobody") as caught:
-        read_prior("nobody", studies_dir)
+        read_prior("nobody", FolderStudies(studies_dir))
     assert "earlier" in caught.value.tip
 
 
@@ -276,7 +276,7 @@ def test_another_frameworks_knobs_are_a_sentence(
     study = make_study(space=alien, workload=workload.model_copy(update={"framework": alien.framework}))
     search(make_study("earlier", space=space), 24)
     with pytest.raises(InputError, match=r"--prior earlier: its configs .* say nothing about the knobs"):
-        give(study, read_prior("earlier", studies_dir))
+        give(study, read_prior("earlier", FolderStudies(studies_dir)))
     assert priors_of(study) == []
     assert study.read_attribute("queue") is None
 
@@ -294,7 +294,7 @@ class TestOffered:
         """Whoever began without knows what they do."""
         assert give(search(make_study(space=space), 1)) == []
         with_prior = make_study("another", space=space)
-        give(with_prior, read_prior("earlier", studies_dir))
+        give(with_prior, read_prior("earlier", FolderStudies(studies_dir)))
         assert give(with_prior) == []
 
     @pytest.mark.parametrize("change", [{"reference": "another:model"}, {"framework": "another"}], ids=str)
@@ -302,7 +302,7 @@ class TestOffered:
         """Those must be asked for by name."""
         other = workload.model_copy(update=change)
         study = make_study(space=space.model_copy(update={"framework": other.framework}), workload=other)
-        assert related_studies(studies_dir, study.manifest) == []
+        assert related_studies(FolderStudies(studies_dir), study.manifest) == []
 
     def test_a_study_of_two_frameworks_serves_one_of_the_same_two(
         self, make_study, space, workload, search, studies_dir
@@ -313,7 +313,7 @@ class TestOffered:
             workload=workload.model_copy(update={"framework": "torch"}), framework_version="2", space_file=""
         )
         search(make_study("earlier", space=both, others=(further,)), 24).close()
-        assert read_prior("earlier", studies_dir).framework == "fake+torch"
+        assert read_prior("earlier", FolderStudies(studies_dir)).framework == "fake+torch"
         (event,) = give(make_study(space=both, others=(further,)))
         assert event == PriorsOffered(["earlier"])
         assert give(make_study("alone", space=space)) == []
@@ -324,7 +324,7 @@ class TestOffered:
         for name, file in (("bad-manifest", "manifest.json"), ("bad-database", "study.db")):
             make_study(name, space=space).close()
             (studies_dir / name / file).write_bytes(b"rubbish, and long enough to be a file of its own" * 20)
-        assert related_studies(studies_dir, make_study(space=space).manifest) == ["earlier"]
+        assert related_studies(FolderStudies(studies_dir), make_study(space=space).manifest) == ["earlier"]
 
 
 class TestWhatItSaved:
@@ -349,7 +349,7 @@ class TestWhatItSaved:
     def test_the_report(self, make_study, space, search, earlier, studies_dir):
         """Which trials came from it, whether the best did, and how soon the search arrived, here and there."""
         study = make_study(space=space)
-        give(study, read_prior("earlier", studies_dir))
+        give(study, read_prior("earlier", FolderStudies(studies_dir)))
         answer = result_of(search(study, 8))
         (entry,) = document(study.manifest, answer)["priors"]
         assert entry["trials"] == [2, 3, 4, 5]
@@ -366,7 +366,7 @@ class TestWhatItSaved:
     def test_a_prior_that_was_no_use_is_told_as_such(self, make_study, space, search, earlier, studies_dir):
         """Here other settings are fast: the best did not come from the prior."""
         study = make_study(space=space)
-        give(study, read_prior("earlier", studies_dir))
+        give(study, read_prior("earlier", FolderStudies(studies_dir)))
         answer = result_of(search(study, 30, lambda c, m: with_latency(m, 2 - latency_s(c))))
         assert "the best is none of them" in priors_summary(answer)[0]
         assert document(study.manifest, answer)["priors"][0]["gave_best"] is False
@@ -375,12 +375,12 @@ class TestWhatItSaved:
     def test_a_config_that_was_tried_before_is_not_its_merit(self, make_study, space, search, earlier, studies_dir):
         """Given to a study that goes on, it takes no credit for earlier trials."""
         study = search(make_study(space=space), 24)
-        give(study, read_prior("earlier", studies_dir))
+        give(study, read_prior("earlier", FolderStudies(studies_dir)))
         assert priors.prior_uses(study, study.records())[0].trials == ()
 
 
 def test_a_prior_is_no_part_of_the_question(make_study, make_manifest, space, search, earlier, studies_dir):
     """The same study goes on with or without it: its trials are as comparable as before."""
     study = make_study(space=space)
-    give(study, read_prior("earlier", studies_dir))
+    give(study, read_prior("earlier", FolderStudies(studies_dir)))
     assert study.manifest.differences(make_manifest(space=space)) == []

@@ -21,7 +21,7 @@ from autotune.render.json import document
 from autotune.render.live import LiveDisplay
 from autotune.render.summary import trials_table
 from autotune.space.load import Circumstances, load_space
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.events import BlockMeasured, ConfirmationStarted, SearchStarted, TrialEnded
 from autotune.tuning.loop import Tuner
@@ -134,7 +134,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def tuned(folder):
-    study = open_study(folder / "studies", "s")
+    study = FolderStudies(folder / "studies").open("s")
     yield study
     study.close()
 
@@ -334,7 +334,7 @@ class TestCaches:
         assert [path.read_text() for path in caches.glob("0001/*")] == ["half"]
         assert not list(caches.glob("*.whole"))
 
-        study = open_study(tmp_path / "studies", "killed")
+        study = FolderStudies(tmp_path / "studies").open("killed")
         seen = []
 
         def look(event):

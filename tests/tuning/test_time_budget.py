@@ -20,7 +20,7 @@ from autotune.render.json import document
 from autotune.render.summary import summary
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import BlockPlan, Budget, duration_s
-from autotune.study.open import open_study
+from autotune.study.folder import FolderStudies
 from autotune.study.records import StopReason
 from autotune.trial.deadline import SHORTEST_S, Deadline
 from autotune.trial.request import Limits
@@ -259,7 +259,7 @@ class TestTheSearch:
         assert "1 x out_of_time, first in trial" in summary_of(study)
         study.close()
 
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         num_before = again.num_recorded()
         tune(4000, says, on=again)
         assert again.num_recorded() == 11
@@ -280,7 +280,7 @@ class TestTheSearch:
         first = tune(300)
         num_before = study.num_recorded()
         study.close()
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         second = tune(300, on=again)
         assert again.num_recorded() > num_before
         assert second.num_trials > first.num_trials
@@ -359,7 +359,7 @@ class TestTooLittle:
         """A later run with more time measures the noise floor."""
         tune(250, plan=DEAR_NOISE)
         study.close()
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         tune(3000, on=again, plan=DEAR_NOISE)
         assert again.noise_floor is not None
 
@@ -389,7 +389,7 @@ class TestTheConfirmation:
         tune(500, in_blocks=4.0)
         num_trials = study.num_recorded()
         study.close()
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         confirmation = tune(2000, num_trials=num_trials, on=again)
         assert (confirmation.verdict, confirmation.cut_short) == (Verdict.FASTER, False)
         assert again.num_recorded() == num_trials
@@ -455,7 +455,7 @@ class TestTheConfirmation:
         first = tune(250)
         assert first.verdict is Verdict.FASTER
         study.close()
-        again = open_study(tmp_path / "studies", "s")
+        again = FolderStudies(tmp_path / "studies").open("s")
         second = tune(250, in_blocks=9.0, on=again)
         assert again.num_recorded() > first.num_trials
         assert second == first == again.confirmation
@@ -533,7 +533,7 @@ class TestWords:
         result = tune_fake("--trials", "1")
         assert result.returncode == 0, result.stderr
         assert "trial limit reached" in result.stdout
-        study = open_study(tmp_path / "studies", "s")
+        study = FolderStudies(tmp_path / "studies").open("s")
         assert (study.budget.wall_s, study.budget.num_trials) == (3600, 1)
         assert cli("resume", "s", "--budget", "30m", "--trials", "2").returncode == 0
         assert (study.budget.wall_s, study.budget.num_trials) == (1800, 2)

@@ -14,7 +14,7 @@ import optuna
 from autotune import environment
 from autotune.errors import StoreError
 from autotune.schema import Record
-from autotune.study.shared.home import StudyHome
+from autotune.study.marker import Home
 from autotune.study.shared.lock import AdvisoryLock
 from autotune.study.shared.storage import PATIENCE_S, PatientStorage, storage_errors
 from autotune.study.shared.url import StorageUrl
@@ -46,34 +46,30 @@ class SharedDatabase:
 
     locks_out_hosts = True
 
-    def __init__(self, url: StorageUrl, opened: PatientStorage, study: str, home: StudyHome, *, is_here: bool) -> None:
-        self.url = url
+    def __init__(self, url: StorageUrl, opened: PatientStorage, study: str, home: Home, *, is_here: bool) -> None:
         self.storage = opened
         self.home = home
-        self._study = study
-        self._is_here = is_here
+        self.is_here = is_here
+        self._url = url
+        self.name = study
         self._lock = AdvisoryLock(opened.engine, study)
         self._driver: Driver | None = None
         """This process, while it has the lock."""
 
     def __str__(self) -> str:
-        return str(self.url)
-
-    @property
-    def flags(self) -> str:
-        return self.url.flag
+        return str(self._url)
 
     def errors(self) -> AbstractContextManager[None]:
-        return _errors(self.url, self._study)
+        return _errors(self._url, self.name)
 
     def require_writable(self) -> None:
         """Its trials run where its evidence is."""
-        if not self._is_here:
+        if not self.is_here:
             raise StoreError(
-                f"study {self._study!r} is one of host {self.home.host}, in {self.home.folder}: "
+                f"study {self.name!r} is one of host {self.home.host}, in {self.home.folder}: "
                 "trials of two machines are not comparable",
                 tip="go on there, or begin a study of this machine with "
-                f"--study {self._study}-{environment.hostname()} and --prior {self._study}",
+                f"--study {self.name}-{environment.hostname()} and --prior {self.name}",
             )
 
     @contextmanager
@@ -107,30 +103,30 @@ class SharedDatabase:
             if self._last_driver() != self._driver:
                 self._lock.release()
                 raise StoreError(
-                    f"study {self._study!r} was tuned by another process ({self._last_driver()}) while the connection "
+                    f"study {self.name!r} was tuned by another process ({self._last_driver()}) while the connection "
                     "was lost",
                     tip="run the same command again",
                 )
 
     def manifest_id(self) -> str:
         with self.errors():
-            return str(attributes(self.storage, self._study)[MANIFEST]["id"])
+            return str(attributes(self.storage, self.name)[MANIFEST]["id"])
 
     def forget(self) -> None:
         with self.errors():
-            optuna.delete_study(study_name=self._study, storage=self.storage)
+            optuna.delete_study(study_name=self.name, storage=self.storage)
 
     def _in_use(self) -> StoreError:
         return StoreError(
-            f"study {self._study!r} in {self.url} is being tuned by another process ({self._last_driver()})",
+            f"study {self.name!r} in {self._url} is being tuned by another process ({self._last_driver()})",
             tip="wait for it, or choose another study with --study NAME",
         )
 
     def _last_driver(self) -> Driver:
-        return Driver.model_validate(attributes(self.storage, self._study)[_DRIVER])
+        return Driver.model_validate(attributes(self.storage, self.name)[_DRIVER])
 
     def _write(self, name: str, content: Any) -> None:
-        self.storage.set_study_user_attr(self.storage.get_study_id_from_name(self._study), name, content)
+        self.storage.set_study_user_attr(self.storage.get_study_id_from_name(self.name), name, content)
 
 
 def attributes(opened: PatientStorage, study: str) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""`StudyHome`: the machine and folder where a shared study's trials run, and the file by which that folder is known.
+"""`Home`: the machine and folder where a study's trials run, if its records are elsewhere; and the file by which that
+folder is known.
 
-Records are shared, measurements are not: trials of two machines are not comparable, and the files of a trial (logs,
+Records may be shared, measurements are not: trials of two machines are not comparable, and the files of a trial (logs,
 caches, reference outputs) stay where it ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,17 +17,17 @@ from autotune.files import write_whole
 from autotune.schema import Record
 
 MARKER = "shared_study.json"
-"""In the folder of a shared study's evidence, where a study of one machine has its manifest and database."""
+"""In the folder of the trials, where a study of one machine has its manifest and database."""
 
 
-class StudyHome(Record):
+class Home(Record):
     """Where the files of a study's trials are."""
 
     host: str
     folder: str
 
     @classmethod
-    def here(cls, folder: Path) -> StudyHome:
+    def here(cls, folder: Path) -> Home:
         return cls(host=environment.hostname(), folder=str(folder.resolve()))
 
     @property
@@ -36,7 +36,7 @@ class StudyHome(Record):
         return Path(f"{self.host}:{self.folder}")
 
 
-class StudyMarker(Record):
+class Marker(Record):
     """What the folder belongs to."""
 
     id: str
@@ -53,19 +53,9 @@ class StudyMarker(Record):
             raise StoreError(f"cannot write in {folder}: {error.strerror}") from None
 
 
-def read_marker(folder: Path) -> StudyMarker | None:
-    """None where the folder is no shared study's."""
+def read_marker(folder: Path) -> Marker | None:
+    """None where the folder holds no trials of a study whose records are elsewhere."""
     try:
-        return StudyMarker.model_validate_json((folder / MARKER).read_bytes())
+        return Marker.model_validate_json((folder / MARKER).read_bytes())
     except (OSError, ValidationError):
         return None
-
-
-def folder_here(study_id: str, candidates: Iterable[Path]) -> Path | None:
-    """The first of the folders that holds this study's evidence. The host's name does not count: it changes with each
-    container, and a volume can move to another machine with what was measured."""
-    for folder in candidates:
-        marker = read_marker(folder)
-        if marker is not None and marker.id == study_id:
-            return folder
-    return None
