@@ -178,7 +178,7 @@ def _rich(make_study: Callable[..., Study], space: SearchSpace) -> Study:
         return outcome.model_copy(update=changes)
 
     with study.writing():
-        source = priors.read_prior("earlier", study.folder.parent)
+        source = priors.read_prior("earlier", study.studies)
         priors.enqueue_priors(study, [source], lambda event: None)
         _search(study, _configs(space), outcome_at)
         best, other = (

@@ -57,9 +57,9 @@ def test_a_study_that_goes_on_is_opened_once(tune_fake, monkeypatch):
     opened = []
     init = Study.__init__
 
-    def note(self, folder, *more):
+    def note(self, studies, folder, *more):
         opened.append(folder.name)
-        init(self, folder, *more)
+        init(self, studies, folder, *more)
 
     monkeypatch.setattr(Study, "__init__", note)
     said = tune_fake("--trials", "2").stderr
