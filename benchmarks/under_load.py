@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.bench.runner import Runner
 from autotune.bench.trials import LiveTrial, StageCallback
 from autotune.measure.measurement import Stage
@@ -126,7 +126,7 @@ def run_study(manifest: Manifest, studies: Path, runner: Runner, row: Row, *, ha
     begun = time.monotonic()
     verdict = Tuner(study, BUDGET, runner, notify).run().verdict.value
     row.seconds.append(time.monotonic() - begun)
-    answer = result_of(study)
+    answer = StudyResult(study)
     best = None if answer.best is None else answer.best.config.get("variant.work")
     result = judged(verdict, best, has_gain=has_gain)
     row.verdicts[result] += 1

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.answer.result import StudyResult, result_of
+from autotune.answer.result import StudyResult
 from autotune.config import Config, Scalar
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.objective import Objective
@@ -115,7 +115,7 @@ class Explanation:
 
 def explain(study: Study) -> Explanation | None:
     """The explanation of a study; None if no trial keeps every constraint."""
-    answer = result_of(study)
+    answer = StudyResult(study)
     winner = answer.best
     if winner is None:
         return None

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune.answer.export_cache import ConfirmedCaches, prewarm
-from autotune.answer.result import EXPORTED_CACHE, ExportedCache, StudyResult, break_even_of, result_of
+from autotune.answer.result import EXPORTED_CACHE, ExportedCache, StudyResult
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
 from autotune.bench.trials import Trials
@@ -60,7 +60,7 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
 
     Raises InputError if there is no verdict yet, or nothing usable.
     """
-    answer = result_of(study)
+    answer = StudyResult(study)
     confirmation = answer.confirmation
     if answer.verdict is None or confirmation is None:
         raise InputError(f"study {study.name!r} has no verdict yet", tip=f"run: {study.command('resume')}")
@@ -140,7 +140,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             process_pairs=exported.pairs,
             noise_floor=answer.noise_floor and answer.noise_floor.spread,
             compile_warm_s=confirmation.compile_warm_s if is_answer else None,
-            break_even_calls=break_even_of(manifest.objective, confirmation, answer.untuned, record),
+            break_even_calls=answer.break_even_of(record),
             not_compared=measured.not_compared,
             not_varied=answer.untuned.measurement.not_varied,
         ),

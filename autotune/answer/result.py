@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
+from autotune.command_line import command
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
-from autotune.measure.profile import HotSpots
+from autotune.measure.profile import HotSpots, Profile
 from autotune.measure.statistics import Speedup, Verdict, break_even_calls
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import representatives
 from autotune.study.knob_effects import Effect, effects_of
-from autotune.study.marker import Home
 from autotune.study.neighbours import LOST_TRIALS, NEIGHBOURS, Neighbours
 from autotune.study.pareto import front
 from autotune.study.records import (
@@ -27,67 +28,229 @@ from autotune.study.records import (
 )
 from autotune.study.sampler.early_stop import ExpectedGain
 from autotune.study.slots import Slot
-from autotune.study.study import Study
+from autotune.study.study import Study, trial_folder
 from autotune.tuned.cache_file import Artifact
 from autotune.tuning import priors
 from autotune.tuning.failure_rules import FailureRule, find_failure_rules
 from autotune.workload.traffic import Traffic
 
 
-@dataclass(frozen=True)
-class StudyResult:
-    """The verdict and its evidence. `verdict` is None as long as there is no confirmation."""
+class ExportedCache(Record):
+    """The compile cache of a trial, as it was exported last."""
 
-    study: str
-    space: SearchSpace
-    objectives: tuple[Objective, ...]
-    """The verdict is about the first."""
-    records: list[TrialRecord]
-    verdict: Verdict | None
-    best: TrialRecord | None
-    """The trial to use: the confirmed winner, or the untuned model if nothing is better; before that, the leader."""
-    untuned: TrialRecord | None
-    confirmation: Confirmation | None
-    break_even_calls: int | None
-    noise_floor: NoiseFloor | None
-    drift_checks: list[DriftCheck]
-    effects: list[Effect]
-    """The effect of each knob on the programs of the trials."""
-    front: list[TrialRecord]
-    """The Pareto front: trials that keep every constraint, sorted by the first objective."""
-    stop_reason: StopReason | None
-    """Why the search ended."""
-    num_configs: int | None
-    """Size of the space; None: too many configs to count."""
-    early_stop: ExpectedGain | None = None
-    """The forecast with which the search stopped before its budget was used; None if it did not."""
-    failure_rules: list[FailureRule] = field(default_factory=list)
-    """Settings that the study does not try again."""
-    priors: list[priors.PriorUse] = field(default_factory=list)
-    artifact: Artifact | None = None
-    """The best config's compile cache, as it was exported last."""
-    hot_spots: HotSpots | None = None
-    """The operators that take the time of the untuned model and of the best config; None if none was profiled."""
-    near_best_after: int | None = None
-    """Number of trials after which the search was within 2 % of its final best."""
-    traffic: Traffic | None = None
-    """The shapes that the model is called with; None: a single one."""
-    neighbours: list[Neighbours] = field(default_factory=list)
-    """Whether the workers of a machine disturb each other's timing, where a machine had several."""
-    lost_trials: list[str] = field(default_factory=list)
-    """The worker of each trial that was lost."""
-    home: Home | None = None
-    """Where the files of the trials are; None: beside the records."""
+    trial: int
+    artifact: Artifact
+
+
+EXPORTED_CACHE = Slot("artifact", ExportedCache)
+
+
+class StudyResult:
+    """The result of a study at one moment: verdict, best config, and what each finding needs.
+
+    The trials and what is stored beside them are read at once, so that the study may be closed or go on; the rest is
+    derived when it is asked for.
+    """
+
+    def __init__(self, study: Study) -> None:
+        """Raises StoreError where the study's records are of other configs than its manifest's."""
+        study.require_own_records()
+        self.manifest = study.manifest
+        self.flags = study.flags
+        """What a command needs to find the study."""
+        self.folder = study.folder
+        self.records = study.records()
+        """Every trial, by number."""
+        self.num_configs = study.num_configs()
+        """Size of the space; None: too many configs to count."""
+        self.home = study.database.home
+        """Where the files of a shared study's trials are; None: beside its records."""
+        self._attributes = study.read_attributes()
+
+    def read_attribute(self, name: str) -> Any:
+        """Plain data that was stored with the study: what a `Slot` is read from."""
+        return self._attributes.get(name)
+
+    def command(self, verb: str, *more: str) -> str:
+        """The command line that does `verb` with this study, ready to paste."""
+        return " ".join([command(verb, self.study) + self.flags, *more])
+
+    @property
+    def study(self) -> str:
+        return self.manifest.name
+
+    @property
+    def space(self) -> SearchSpace:
+        return self.manifest.space
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The verdict is about the first."""
+        return self.manifest.objectives
 
     @property
     def objective(self) -> Objective:
         """What the verdict is about."""
         return self.objectives[0]
 
+    @cached_property
+    def measured(self) -> list[TrialRecord]:
+        """The trials with a measurement, those that break a constraint too."""
+        return [record for record in self.records if isinstance(record.outcome, Measurement)]
+
+    @cached_property
+    def untuned(self) -> TrialRecord | None:
+        """The measured trial of the untuned model."""
+        return next((record for record in self.measured if record.config == self.space.untuned()), None)
+
+    @cached_property
+    def confirmation(self) -> Confirmation | None:
+        """The verdict with what it rests on; None as long as nothing was confirmed."""
+        return Study.confirmation.read(self)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """None as long as there is no confirmation."""
+        return None if self.confirmation is None else self.confirmation.verdict
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """The candidate's over the untuned model."""
+        return None if self.confirmation is None else self.confirmation.speedup
+
+    @cached_property
+    def best(self) -> TrialRecord | None:
+        """The trial to use: the confirmed winner, the untuned model if nothing is better; before that, the leader."""
+        match self.verdict:
+            case None:
+                return fastest(self._one_of_each, self.objective.value)
+            case Verdict.FASTER | Verdict.FEASIBLE:
+                candidate = self.confirmation and self.confirmation.candidate
+                return next((record for record in self.measured if record.number == candidate), None)
+            case Verdict.INFEASIBLE:
+                return None
+        return self.untuned
+
+    @cached_property
+    def _one_of_each(self) -> list[TrialRecord]:
+        """The trials that keep every constraint, one of those that run the same program."""
+        return representatives((record for record in self.measured if record.state == "measured"), self.space)
+
+    @cached_property
+    def front(self) -> list[TrialRecord]:
+        """The Pareto front: trials that keep every constraint, sorted by the first objective."""
+        ordered = sorted(self._one_of_each, key=lambda record: self.space.num_changes(record.config))
+        return front(ordered, self.manifest.values)
+
+    @cached_property
+    def noise_floor(self) -> NoiseFloor | None:
+        """The untuned model against itself; None if it was not measured."""
+        return Study.noise_floor.read(self)
+
+    @cached_property
+    def drift_checks(self) -> list[DriftCheck]:
+        """Readings of the untuned model between the trials."""
+        return Study.drift_checks.read(self)
+
+    @property
+    def drift(self) -> float | None:
+        """Share by which the latency of the untuned model changed during the search; None without drift checks."""
+        return None if self.untuned is None else drift(self.untuned, self.drift_checks)
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the search ended."""
+        return Study.stop_reason.read(self)
+
+    @cached_property
+    def early_stop(self) -> ExpectedGain | None:
+        """The forecast with which the search stopped before its budget was used; None if it did not."""
+        return Study.early_stop.read(self)
+
     @property
     def num_tried(self) -> int:
         """Configs with a result."""
-        return sum(each.counts for each in self.records)
+        return sum(record.counts for record in self.records)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether trials were recorded after the verdict."""
+        return self.confirmation is not None and self.confirmation.num_trials != self.num_tried
+
+    @cached_property
+    def break_even_calls(self) -> int | None:
+        """Calls after which the compile time is paid for; None: never, or nothing is compiled."""
+        return None if self.best is None else self.break_even_of(self.best)
+
+    def break_even_of(self, record: TrialRecord) -> int | None:
+        """Number of calls after which compiling has paid off; None where nothing was confirmed, or it never does."""
+        if self.confirmation is None or self.untuned is None or record.number == self.untuned.number:
+            return None
+        return break_even_calls(record.measurement.compile_s, *self.calls_s(record))
+
+    def calls_s(self, record: TrialRecord) -> tuple[float, float]:
+        """Seconds of a steady call, untuned and under the record's config, of which both were measured.
+
+        By the confirmed speed-up if it is one of latencies, else by the search's medians.
+        """
+        assert self.untuned is not None
+        speedup = None if self.confirmation is None else self.confirmation.compared.get(record.number)
+        if self.confirmation is None or speedup is None or not self.objective.is_latency:
+            return self.untuned.measurement.steady_call_s, record.measurement.steady_call_s
+        signature = record.measurement.signature
+        num_items = max(signature.items_per_call, 1) if self.objective.quantity == "throughput" else 1
+        untuned_s, tuned_s = self.confirmation.values_at(speedup)
+        return num_items * untuned_s, num_items * tuned_s
+
+    @cached_property
+    def artifact(self) -> Artifact | None:
+        """The best config's compile cache, if it is what was exported last."""
+        exported = EXPORTED_CACHE.read(self)
+        is_best = exported is not None and self.best is not None and exported.trial == self.best.number
+        return exported.artifact if exported is not None and is_best else None
+
+    @cached_property
+    def effects(self) -> list[Effect]:
+        """The effect of each knob on the programs of the trials."""
+        return effects_of(self.records, self.space)
+
+    @cached_property
+    def hot_spots(self) -> HotSpots | None:
+        """The operators that take the time of the untuned model and of the best config, as far as they were profiled;
+        None if none was."""
+        untuned = self._profile(self.untuned)
+        best = None if self.best is self.untuned else self._profile(self.best)
+        return HotSpots(untuned, best) if untuned or best else None
+
+    def _profile(self, record: TrialRecord | None) -> Profile | None:
+        return None if record is None else trial_folder(self.folder, record.number).read_profile()
+
+    @property
+    def failure_rules(self) -> list[FailureRule]:
+        """Settings that the study does not try again."""
+        return find_failure_rules(self.space, self.records)
+
+    @property
+    def priors(self) -> list[priors.PriorUse]:
+        return priors.prior_uses(self, self.records)
+
+    @property
+    def near_best_after(self) -> int | None:
+        """Number of trials after which the search was within 2 % of its final best."""
+        return priors.near_best_after(self.manifest, self.records)
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """The shapes that the model is called with; None: a single one."""
+        return self.manifest.traffic
+
+    @property
+    def neighbours(self) -> list[Neighbours]:
+        return NEIGHBOURS.read(self)
+
+    @property
+    def lost_trials(self) -> list[str]:
+        return LOST_TRIALS.read(self)
 
     @property
     def closest_miss(self) -> TrialRecord | None:
@@ -105,113 +268,3 @@ class StudyResult:
 
     def _value(self, record: TrialRecord) -> float:
         return self.objective.value(record.measurement)
-
-    @property
-    def speedup(self) -> Speedup | None:
-        return None if self.confirmation is None else self.confirmation.speedup
-
-    @property
-    def drift(self) -> float | None:
-        """Share by which the latency of the untuned model changed during the search; None without drift checks."""
-        return None if self.untuned is None else drift(self.untuned, self.drift_checks)
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether trials were recorded after the verdict."""
-        confirmation = self.confirmation
-        return confirmation is not None and confirmation.num_trials != sum(each.counts for each in self.records)
-
-
-def result_of(study: Study) -> StudyResult:
-    """The result of a study so far. Raises StoreError where its records are of other configs than its manifest's."""
-    records = study.records()
-    measured = [each for each in records if isinstance(each.outcome, Measurement)]
-    untuned = next((each for each in measured if each.config == study.manifest.space.untuned()), None)
-    confirmation = study.confirmation
-    verdict = None if confirmation is None else confirmation.verdict
-    study.require_own_records()
-    candidate = next((each for each in measured if confirmation and each.number == confirmation.candidate), None)
-    manifest = study.manifest
-    one_of_each = representatives((each for each in measured if each.state == "measured"), manifest.space)
-    best = {
-        None: fastest(one_of_each, manifest.objective.value),
-        Verdict.FASTER: candidate,
-        Verdict.FEASIBLE: candidate,
-        Verdict.INFEASIBLE: None,
-    }.get(verdict, untuned)
-    return StudyResult(
-        study=study.name,
-        space=manifest.space,
-        objectives=manifest.objectives,
-        records=records,
-        verdict=verdict,
-        best=best,
-        untuned=untuned,
-        confirmation=confirmation,
-        break_even_calls=None if best is None else break_even_of(manifest.objective, confirmation, untuned, best),
-        noise_floor=study.noise_floor,
-        drift_checks=study.drift_checks,
-        effects=effects_of(records, study.manifest.space),
-        front=front(sorted(one_of_each, key=lambda each: manifest.space.num_changes(each.config)), manifest.values),
-        stop_reason=study.stop_reason,
-        num_configs=study.num_configs(),
-        failure_rules=find_failure_rules(study.manifest.space, records),
-        priors=priors.prior_uses(study, records),
-        near_best_after=priors.near_best_after(study, records),
-        early_stop=study.early_stop,
-        artifact=None if best is None else _artifact_of(study, best.number),
-        hot_spots=_hot_spots(study, untuned, best),
-        traffic=manifest.traffic,
-        neighbours=NEIGHBOURS.read(study),
-        lost_trials=LOST_TRIALS.read(study),
-        home=study.database.home,
-    )
-
-
-class ExportedCache(Record):
-    """The compile cache of a trial, as it was exported last."""
-
-    trial: int
-    artifact: Artifact
-
-
-EXPORTED_CACHE = Slot("artifact", ExportedCache)
-
-
-def _artifact_of(study: Study, trial: int) -> Artifact | None:
-    """What was exported last, if it was this trial's."""
-    exported = EXPORTED_CACHE.read(study)
-    return exported.artifact if exported is not None and exported.trial == trial else None
-
-
-def _hot_spots(study: Study, untuned: TrialRecord | None, best: TrialRecord | None) -> HotSpots | None:
-    """The profiles of these trials, as far as they exist; only one if the best is the untuned model."""
-    first, second = (
-        None if record is None else study.trial_folder(record.number).read_profile()
-        for record in (untuned, None if best is untuned else best)
-    )
-    return HotSpots(first, second) if first or second else None
-
-
-def break_even_of(
-    objective: Objective, confirmation: Confirmation | None, untuned: TrialRecord | None, record: TrialRecord
-) -> int | None:
-    """Number of calls after which compiling has paid off; None where nothing was confirmed, or it never does."""
-    if confirmation is None or untuned is None or record.number == untuned.number:
-        return None
-    return break_even_calls(record.measurement.compile_s, *calls_s(objective, confirmation, untuned, record))
-
-
-def calls_s(
-    objective: Objective, confirmation: Confirmation, untuned: TrialRecord, record: TrialRecord
-) -> tuple[float, float]:
-    """Seconds of a steady call, untuned and under the record's config.
-
-    By the confirmed speed-up if it is one of latencies, else by the search's medians.
-    """
-    speedup = confirmation.compared.get(record.number)
-    if speedup is None or not objective.is_latency:
-        return untuned.measurement.steady_call_s, record.measurement.steady_call_s
-    num_items = max(record.measurement.signature.items_per_call, 1) if objective.quantity == "throughput" else 1
-    untuned_s, tuned_s = confirmation.values_at(speedup)
-    return num_items * untuned_s, num_items * tuned_s

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.answer.export import tuned_config
-from autotune.answer.result import StudyResult, result_of
+from autotune.answer.result import StudyResult
 from autotune.api.exporting import export_cache, export_config
 from autotune.api.trial_rows import trial_row
 from autotune.api.wording import in_python_words
@@ -37,7 +37,7 @@ class TuneResult:
     def __init__(self, study: Study) -> None:
         """Reads an open study, which is not needed any more afterwards."""
         self._manifest = study.manifest
-        self._answer = result_of(study)
+        self._answer = StudyResult(study)
         self._studies = study.studies.absolute()
         self._name = study.database.name
         self.folder = study.folder.resolve() if study.folder.exists() else study.folder

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.bench.runners import Runners
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
@@ -131,7 +131,7 @@ def profile_best(study: Study) -> dict[int, Failure]:
 
     Returns the trials that could not be profiled.
     """
-    answer = result_of(study)
+    answer = StudyResult(study)
     compared = [each.number for each in (answer.untuned, answer.best) if each is not None]
     failures = {}
     for number in dict.fromkeys(compared):

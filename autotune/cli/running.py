@@ -32,7 +32,7 @@ def run_study(
     on: str | None = None,
 ) -> int:
     """Run the loop with a display, then print the verdict."""
-    from autotune.answer.result import result_of
+    from autotune.answer.result import StudyResult
     from autotune.trial.deadline import Deadline
 
     stop_on_sigterm()
@@ -46,11 +46,11 @@ def run_study(
     except AutotuneError as problem:
         if not as_json:
             raise
-        print_document(study, result_of(study))  # It has the failures.
+        print_document(study, StudyResult(study))  # It has the failures.
         return say_error(problem)
     if profiled:
         profile(study)
-    answer = result_of(study)
+    answer = StudyResult(study)
     if as_json:
         print_document(study, answer)
     else:
@@ -74,7 +74,7 @@ def search(
     on: str | None = None,
 ) -> None:
     """Run the loop with a display. Where it ends in an error, what failed in the study is said before."""
-    from autotune.answer.result import result_of
+    from autotune.answer.result import StudyResult
     from autotune.api import running
     from autotune.render.summary import failure_lines
 
@@ -82,7 +82,7 @@ def search(
         with live_display(quiet=quiet) as display:
             running.search(study, budget, deadline, sources, display, on=on)
     except AutotuneError:
-        for line in failure_lines(result_of(study)):
+        for line in failure_lines(StudyResult(study)):
             say(line)
         raise
 

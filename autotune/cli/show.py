@@ -44,14 +44,14 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the trials of a study, its best config, failures by reason, and the verdict."""
-    from autotune.answer.result import result_of
+    from autotune.answer.result import StudyResult
     from autotune.api.studies import studies_at
     from autotune.render.summary import trials_markdown
 
     if as_csv + as_markdown + as_json > 1:
         raise InputError("--csv, --markdown and --json: give one of them")
     opened = studies_at(studies_dir, storage).open(study)
-    result = result_of(opened)
+    result = StudyResult(opened)
     if as_json:
         print_document(opened, result)
     elif as_csv:

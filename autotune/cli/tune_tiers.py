@@ -91,12 +91,12 @@ def _nothing_tuned() -> NoUsableTrialError:
 
 def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bool) -> Tail:
     """Raises NoUsableTrialError."""
-    from autotune.answer.result import result_of
+    from autotune.answer.result import StudyResult
     from autotune.api.running import runners_of
     from autotune.tuning.session import Session
     from autotune.tuning.tail_latency import confirm_tail
 
-    best = result_of(study).best
+    best = StudyResult(study).best
     if best is None:
         raise NoUsableTrialError("no config keeps every constraint", tip=f"look at: {study.command('show')}")
     with live_display(quiet=quiet) as display, runners_of(study) as trials:
@@ -104,10 +104,10 @@ def _confirm_tail(study: Study, budget: Budget, deadline: Deadline, *, quiet: bo
 
 
 def _print_one(name: str, study: Study, *, profiled: bool) -> None:
-    from autotune.answer.result import result_of
+    from autotune.answer.result import StudyResult
 
     print_line(f"tier {name}")
-    print_summary(result_of(study), study.flags, profiled=profiled, with_next=False)
+    print_summary(StudyResult(study), study.flags, profiled=profiled, with_next=False)
 
 
 def _print(tiers: Tiers, folder: Path, left_out: dict[str, str], *, as_json: bool) -> None:

@@ -22,11 +22,15 @@ from autotune.errors import StoreError
 T = TypeVar("T")
 
 
-class Attributes(Protocol):
-    """Plain data by name: what a slot needs of a study."""
+class Readable(Protocol):
+    """Plain data by name, such as a study's or those of its result."""
 
     def read_attribute(self, name: str) -> Any:
         """The data stored under a name, None if there is none."""
+
+
+class Attributes(Readable, Protocol):
+    """Plain data by name that can be replaced: what a slot needs of a study."""
 
     def write_attribute(self, name: str, content: Any) -> None:
         """Store JSON data under a name, in place of what was there."""
@@ -39,7 +43,7 @@ class Slot(Generic[T]):
         self.name = name
         self._adapter: TypeAdapter[T] = TypeAdapter(kind)
 
-    def read(self, study: Attributes) -> T | None:
+    def read(self, study: Readable) -> T | None:
         """The stored value. Raises StoreError for one that this version cannot read."""
         stored = study.read_attribute(self.name)
         return None if stored is None else _validated(self._adapter, stored, self.name)
@@ -66,7 +70,7 @@ class ListSlot(Generic[T]):
         self.name = name
         self._adapter: TypeAdapter[list[T]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
 
-    def read(self, study: Attributes) -> list[T]:
+    def read(self, study: Readable) -> list[T]:
         """The stored values. Raises StoreError for one that this version cannot read."""
         return _validated(self._adapter, study.read_attribute(self.name) or [], self.name)
 

@@ -155,7 +155,7 @@ class Study:
         return self.folder / "reference.npz"
 
     def trial_folder(self, number: int) -> TrialFolder:
-        return TrialFolder(self.folder / "trials" / f"{number:04d}")
+        return trial_folder(self.folder, number)
 
     @contextmanager
     def writing(self) -> Iterator[list[int]]:
@@ -283,10 +283,14 @@ class Study:
 
     def read_attribute(self, name: str) -> Any:
         """Plain data that is stored with the study; None before the first time. `Slot` gives it a type."""
+        return self.read_attributes().get(name)
+
+    def read_attributes(self) -> dict[str, Any]:
+        """All plain data that is stored with the study, by name."""
         if self._attributes is None or not self._is_exclusive:
             with self.database.errors():
                 self._attributes = self._optuna.user_attrs
-        return self._attributes.get(name)
+        return self._attributes
 
     def write_attribute(self, name: str, content: Any) -> None:
         """Store plain data with the study in place of what was there."""
@@ -537,3 +541,8 @@ def _make_folder(folder: Path) -> None:
         raise StoreError(
             f"cannot create {folder}: {error.strerror}", tip="choose another folder with --studies-dir"
         ) from None
+
+
+def trial_folder(study: Path, number: int) -> TrialFolder:
+    """The folder of a trial in that of its study."""
+    return TrialFolder(study / "trials" / f"{number:04d}")

@@ -20,7 +20,7 @@ from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
 from autotune.study.manifest import Manifest
 from autotune.study.records import TrialRecord, fastest
-from autotune.study.slots import ListSlot
+from autotune.study.slots import ListSlot, Readable
 from autotune.study.study import Studies, Study
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning.events import Notify, PriorsGiven, PriorsOffered
@@ -101,12 +101,12 @@ def enqueue_priors(study: Study, sources: Sequence[PriorSource], notify: Notify)
             notify(PriorsOffered(offered))
 
 
-def priors_of(study: Study) -> list[Prior]:
+def priors_of(study: Readable) -> list[Prior]:
     """The priors that the study was given, in order."""
     return _GIVEN.read(study)
 
 
-def prior_uses(study: Study, records: Sequence[TrialRecord]) -> list[PriorUse]:
+def prior_uses(study: Readable, records: Sequence[TrialRecord]) -> list[PriorUse]:
     """Each prior with the trials that came from it."""
     return [
         PriorUse(
@@ -124,10 +124,10 @@ def related_studies(studies: Studies, manifest: Manifest) -> list[str]:
     return [name for name in same if _suggests(name, studies)]
 
 
-def near_best_after(study: Study, records: Sequence[TrialRecord]) -> int | None:
+def near_best_after(manifest: Manifest, records: Sequence[TrialRecord]) -> int | None:
     """Trials after which the search had a config within 2 % of its best, or its best's program under another name; None
     as long as nothing is feasible."""
-    value = study.manifest.objective.value
+    value = manifest.objective.value
     best = fastest(records, value)
     if best is None:
         return None
@@ -160,7 +160,7 @@ def _from_study(study: Study) -> PriorSource:
         framework=manifest.framework,
         origin=f"{workload.model}, {manifest.framework} {manifest.framework_version} on {workload.device}",
         configs=tuple(each.config for each in _best_distinct(study, records)),
-        near_best_after=near_best_after(study, records),
+        near_best_after=near_best_after(manifest, records),
     )
 
 

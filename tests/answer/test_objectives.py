@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from autotune.answer.export import export, tuned_config
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.errors import HarnessError, InputError
 from autotune.measure.measurement import Failure, Samples
@@ -115,11 +115,11 @@ def said(what):
 
 
 def summary_of(study):
-    return said(summary(result_of(study)))
+    return said(summary(StudyResult(study)))
 
 
 def config_of(study):
-    return result_of(study).best.config
+    return StudyResult(study).best.config
 
 
 WINS = [
@@ -150,7 +150,7 @@ WINS = [
 def test_the_best_in_what_was_asked_for_wins(tuned, tmp_path, objective, untuned, winner, others, headline, line):
     """Whatever else it is worse in; the verdict says in which respect, and the export keeps its objective."""
     study = tuned({UNTUNED: untuned, B: winner, A: others}, objective)
-    assert (result_of(study).verdict, config_of(study)) == (Verdict.FASTER, B)
+    assert (StudyResult(study).verdict, config_of(study)) == (Verdict.FASTER, B)
     text = summary_of(study)
     assert text.startswith(headline)
     assert line in text
@@ -216,20 +216,20 @@ def test_what_cannot_be_measured_cannot_be_asked_for(tuned):
 def test_break_even_is_about_calls_whatever_the_objective(tuned):
     """With memory as the goal, the calls that earn the compile time back are those of the search's medians."""
     study = tuned({UNTUNED: Runs(10, 300), A: Runs(5, 100, first_s=20.005)}, "memory")
-    assert result_of(study).break_even_calls == 4000
+    assert StudyResult(study).break_even_calls == 4000
 
 
 def test_what_saves_no_time_earns_nothing_back(tuned):
     """It needs less memory, and a call takes longer."""
     study = tuned({UNTUNED: Runs(10, 300), A: Runs(15, 100, first_s=20.0)}, "memory")
-    assert result_of(study).break_even_calls is None
+    assert StudyResult(study).break_even_calls is None
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_break_even_of_a_latency_is_the_confirmed_one(tuned, objective):
     """A throughput is seconds an item; what earns the compile time back is calls."""
     study = tuned({UNTUNED: Runs(10), A: Runs(5, first_s=20.005)}, objective)
-    assert result_of(study).break_even_calls == 4000
+    assert StudyResult(study).break_even_calls == 4000
 
 
 class TestConstraints:
@@ -245,7 +245,7 @@ class TestConstraints:
             {UNTUNED: Runs(7, 2 * 1024), A: Runs(5, 1.15 * 2048), B: Runs(9, 3 * 1024)},
             constraints=("peak_memory <= 2GiB", "latency <= 5ms"),
         )
-        answer = result_of(study)
+        answer = StudyResult(study)
         assert answer.verdict is Verdict.INFEASIBLE
         assert answer.best is None
         text = summary_of(study)
@@ -281,7 +281,7 @@ class TestConstraints:
         study = tuned(
             {UNTUNED: Runs(10, 2.5 * 1024), B: Runs(14, 1024), A: Runs(20, 1024)}, constraints=self.BOUND
         )  # fmt: skip
-        answer = result_of(study)
+        answer = StudyResult(study)
         assert (answer.verdict, answer.best.config) == (Verdict.FEASIBLE, B)
         text = summary_of(study)
         assert text.startswith("feasible: trial ")
@@ -304,7 +304,7 @@ class TestConstraints:
     def test_faster_as_well_is_faster(self, tuned):
         """The verdict says more than `feasible` where there is more to say."""
         study = tuned({UNTUNED: Runs(10, 2.5 * 1024), A: Runs(5, 1024)}, constraints=self.BOUND)
-        assert result_of(study).verdict is Verdict.FASTER
+        assert StudyResult(study).verdict is Verdict.FASTER
         assert "untuned     breaks a constraint: peak_memory 2.5 GiB, 25 % over 2GiB" in summary_of(study)
 
     def test_compile_among_those_that_keep_a_latency(self, tuned):
@@ -314,7 +314,7 @@ class TestConstraints:
             "compile",
             constraints=("latency <= 20ms",),
         )
-        assert (result_of(study).verdict, config_of(study)) == (Verdict.FEASIBLE, B)
+        assert (StudyResult(study).verdict, config_of(study)) == (Verdict.FEASIBLE, B)
         assert "200.00x later with the first result" in summary_of(study)
 
     def test_a_better_one_that_is_out_of_bounds_is_shown(self, tuned):
@@ -328,7 +328,7 @@ class TestConstraints:
         number = next(each.number for each in study.records() if each.config == B)
         assert f"infeasible  trial {number} has 2 ms, but peak_memory 2.1 GiB, 5.0 % over 2GiB" in text
         assert "excluded    2 of the trials by peak_memory <= 2GiB" in text
-        assert "(peak_memory 2.1 GiB, 5.0 % over 2GiB)" in said(trials_table(result_of(study)))
+        assert "(peak_memory 2.1 GiB, 5.0 % over 2GiB)" in said(trials_table(StudyResult(study)))
 
     def test_a_worse_one_that_is_out_of_bounds_is_not(self, tuned):
         """Nobody misses it."""
@@ -355,7 +355,7 @@ class TestConstraints:
 def test_every_key_of_the_document_is_documented(tuned):
     """docs/json.md names what a script may read."""
     study = tuned({UNTUNED: Runs(10, 3000), A: Runs(5, 3000)}, constraints=("peak_memory <= 2GiB",))
-    told = document(study.manifest, result_of(study))
+    told = document(study.manifest, StudyResult(study))
     page = (REPOSITORY / "docs" / "json.md").read_text()
     keys = {*told, *told["confirmation"], *told["closest_miss"], *told["closest_miss"]["misses"][0], *told["trials"][0]}
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
@@ -377,7 +377,7 @@ class TestSeveralObjectives:
 
     def test_the_front_is_shown_with_the_best_of_each(self, study):
         """The verdict is about the first objective; the untuned model and D are beaten by C in both."""
-        answer = result_of(study)
+        answer = StudyResult(study)
         assert (answer.verdict, answer.best.config) == (Verdict.FASTER, A)
         assert [each.config for each in answer.front] == [A, C, B]
         rows = [line.split() for line in said(front_table(answer)).splitlines()]
@@ -388,7 +388,7 @@ class TestSeveralObjectives:
 
     def test_the_document_has_the_front(self, study):
         """In seconds and bytes."""
-        told = document(study.manifest, result_of(study))
+        told = document(study.manifest, StudyResult(study))
         assert told["objectives"] == ["latency", "memory"]
         assert [each["trial"] for each in told["front"]] == [self.number(study, each) for each in (A, C, B)]
         assert told["front"][2]["values"] == {"latency": pytest.approx(0.012), "memory": 100 * MIB}
@@ -397,8 +397,8 @@ class TestSeveralObjectives:
     def test_a_single_objective_has_no_table(self, tuned):
         """Its front is its best."""
         study = tuned(self.RUNS)
-        assert front_table(result_of(study)) is None
-        assert [each["trial"] for each in document(study.manifest, result_of(study))["front"]] == [
+        assert front_table(StudyResult(study)) is None
+        assert [each["trial"] for each in document(study.manifest, StudyResult(study))["front"]] == [
             self.number(study, A)
         ]
 
@@ -460,7 +460,7 @@ def test_a_study_that_is_stopped_anywhere_goes_on_the_same(make_study, space, me
         study.close()
     broken = FolderStudies(studies_dir).open("broken")
     assert [each.config for each in broken.records()] == [each.config for each in straight.records()]
-    found, expected = result_of(broken), result_of(straight)
+    found, expected = StudyResult(broken), StudyResult(straight)
     assert (found.verdict, found.best.config) == (expected.verdict, expected.best.config)
     assert [each.number for each in found.front] == [each.number for each in expected.front]
     assert found.best.config == (C if constraints else B)

@@ -15,7 +15,7 @@ import yaml
 
 import autotune
 from autotune import events
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.errors import NoUsableTrialError, StoreError
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.render.json import document
@@ -275,7 +275,7 @@ def test_the_result_is_that_of_the_study(tune, scripted, tmp_path):
     """Nothing is computed twice in different ways: the document is the one of the command line."""
     result = tune(study="s", trials=4)
     study = FolderStudies(tmp_path / "studies").open("s")
-    assert result.document() == document(study.manifest, result_of(study))
+    assert result.document() == document(study.manifest, StudyResult(study))
     study.close()
     assert repr(result) == f"<TuneResult s: {str(result).splitlines()[0]}>"
 

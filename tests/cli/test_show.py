@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.cli import show
 from autotune.measure.measurement import Failure, Reason, Stage
 from autotune.render import console
@@ -36,7 +36,7 @@ def test_show_is_legible_in_80_columns(study, monkeypatch, capsys):
     """No line is longer, no cell is cut, and no setting is broken in two."""
     terminal = console.PlainConsole(width=80, force_terminal=True, color_system=None)
     monkeypatch.setattr("autotune.render.console.console", lambda *_: terminal)
-    show._print_tables(result_of(study), study, full=False)
+    show._print_tables(StudyResult(study), study, full=False)
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "\u2026" not in shown

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.measure.diagnosis import Compilations
 from autotune.measure.measurement import Replay, Samples
 from autotune.measure.objective import Objective
@@ -55,7 +55,7 @@ def shown(table):
 
 def test_each_shape_has_its_row(study_of):
     """Share, calls, both latencies with their ratio, and graphs; under the table what each pass took."""
-    text = shown(traffic_table(result_of(study_of(3))))
+    text = shown(traffic_table(StudyResult(study_of(3))))
     rows = [line.split() for line in text.splitlines()]
     assert text.startswith("traffic seq=1..3, a stream of 3 calls:")
     assert ["seq=1", "33.3", "%", "1", "40", "ms", "10", "ms", "4.00x", "8"] in rows
@@ -68,7 +68,7 @@ def test_each_shape_has_its_row(study_of):
 
 def test_a_long_list_is_thinned_out(study_of):
     """The first and the last are shown, and so many in all; the document has every one."""
-    answer = result_of(study_of(40))
+    answer = StudyResult(study_of(40))
     text = shown(traffic_table(answer))
     assert f"{NUM_SHOWN} of 40 shapes shown" in text
     assert sum(line.startswith("seq=") for line in text.splitlines()) == NUM_SHOWN
@@ -88,6 +88,6 @@ def test_what_is_unknown_is_not_counted(measurement):
 
 def test_without_traffic_there_is_nothing_to_show(make_study):
     """One shape needs no table."""
-    answer = result_of(make_study())
+    answer = StudyResult(make_study())
     assert traffic_table(answer) is None
     assert traffic_document(answer) is None

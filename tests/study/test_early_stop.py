@@ -8,7 +8,7 @@ import random
 import pytest
 from rich.console import Console
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.render.json import document
 from autotune.render.summary import summary
 from autotune.space.space import Knob, SearchSpace
@@ -71,15 +71,15 @@ def test_a_flat_study_stops_early_and_says_why(study, tune):
     tune(study, flat, num_trials=40)
     assert FEWEST_TRIALS <= study.num_recorded() < 40
     (stop,) = stops(tune.events)
-    assert stop.forecast == study.early_stop == result_of(study).early_stop
+    assert stop.forecast == study.early_stop == StudyResult(study).early_stop
     assert stop.forecast.num_trials == study.num_recorded()
     assert stop.forecast.num_untried == 128 - study.num_recorded()
     assert stop.forecast.expected_gain < WORTH_A_TRIAL
     console = Console(width=240)
     with console.capture() as captured:
-        console.print(summary(result_of(study)))
+        console.print(summary(StudyResult(study)))
     assert f"stopped after {study.num_recorded()} trials: the most promising of" in captured.get()
-    assert document(study.manifest, result_of(study))["early_stop"]["num_idle"] >= FEWEST_IDLE
+    assert document(study.manifest, StudyResult(study))["early_stop"]["num_idle"] >= FEWEST_IDLE
 
 
 def test_it_does_not_stop_before_the_best_is_found(study, tune):

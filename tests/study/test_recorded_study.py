@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from autotune.answer.export import export
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.environment import describe
 from autotune.render.json import document
 from autotune.study.folder import FolderStudies
@@ -74,7 +74,7 @@ def test_every_stored_part_is_read(study):
 def test_it_shows_what_it_showed(study):
     """Each key of the JSON document of then has the value of then; further keys may have come since."""
     then = json.loads((RECORDED / "show.json").read_text())
-    now = json.loads(json.dumps(document(study.manifest, result_of(study))))
+    now = json.loads(json.dumps(document(study.manifest, StudyResult(study))))
     assert reduced_to(then, now) == then
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.answer.workers import worker_shares
 from autotune.bench.ray import device_worker, worker_caches
 from autotune.bench.ray.device_worker import DeviceWorker
@@ -246,7 +246,7 @@ def test_the_summary_shows_each_worker(make_study, tune):
     tune(study, {"a": 1.0, "b": 10.0})
     screen = PlainConsole(width=80)
     with screen.capture() as captured:
-        screen.print(workers_table(result_of(study)))
+        screen.print(workers_table(StudyResult(study)))
     lines = [line.split() for line in captured.get().splitlines()]
     shown = {line[0]: line for line in lines}
     assert [shown[name][1] for name in "ab"] == ["a", "b"]
@@ -254,7 +254,7 @@ def test_the_summary_shows_each_worker(make_study, tune):
     measured = [each for each in study.records() if each.counts]
     assert sum(int(shown[name][3]) for name in "ab") == len(measured)
     assert all(len(line) <= 80 for line in captured.get().splitlines())
-    (section,) = [each for each in sections(study, result_of(study)) if each.name == "workers"]
+    (section,) = [each for each in sections(study, StudyResult(study)) if each.name == "workers"]
     assert [row[0] for row in section.tables[0].rows] == ["a", "b"]
 
 
@@ -281,9 +281,9 @@ def test_workers_of_one_machine_are_timed_side_by_side_if_they_do_not_disturb_ea
     assert words in about_neighbours(found)
     screen = PlainConsole(width=300)
     with screen.capture() as captured:
-        screen.print(workers_table(result_of(study)))
+        screen.print(workers_table(StudyResult(study)))
     assert about_neighbours(found) in captured.get()
-    (section,) = [each for each in sections(study, result_of(study)) if each.name == "workers"]
+    (section,) = [each for each in sections(study, StudyResult(study)) if each.name == "workers"]
     assert words in section.words
 
     _, events, cluster = tune(study, {"a": 1.0, "b": 1.0}, SEARCH.but(num_trials=5), machine="box", disturbance=9.0)
@@ -324,8 +324,8 @@ def test_a_study_of_one_worker_has_no_section_on_workers(make_study, tune):
     """Neither in `show` nor in the report."""
     study = make_study()
     tune(study, {"a": 1.0})
-    assert workers_table(result_of(study)) is None
-    assert "workers" not in {each.name for each in sections(study, result_of(study))}
+    assert workers_table(StudyResult(study)) is None
+    assert "workers" not in {each.name for each in sections(study, StudyResult(study))}
 
 
 def test_lost_trials_are_counted(make_study, tune):
@@ -333,7 +333,7 @@ def test_lost_trials_are_counted(make_study, tune):
     study = make_study()
     tune(study, {"a": 1.0, "b": 1.0, "c": 1.0}, kills=lambda link, _: link.name == "c" and len(link.ran) > 1)
     num_lost = sum(each.state == "lost" for each in study.records())
-    shares = worker_shares(study.records(), lost_trials=result_of(study).lost_trials)
+    shares = worker_shares(study.records(), lost_trials=StudyResult(study).lost_trials)
     assert shares.num_lost == num_lost > 0
     assert {each.name: each.num_lost for each in shares.workers} == {"a": 0, "b": 0, "c": num_lost}
     assert f"{num_lost} trials were lost" in about_workers(shares)

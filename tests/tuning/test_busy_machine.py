@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.environment import Environment, cpu_quota
 from autotune.errors import InputError
 from autotune.measure.statistics import Verdict
@@ -138,7 +138,7 @@ class TestTheVerdict:
         assert "the search could not tell which configs to compare: other programs disturbed" in confirmation.note
         console = Console(width=300)
         with console.capture() as captured:
-            console.print(trials_table(result_of(tune.study)), summary(result_of(tune.study)))
+            console.print(trials_table(StudyResult(tune.study)), summary(StudyResult(tune.study)))
         assert "measured, disturbed" in captured.get()
         assert "undecided" in captured.get()
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from autotune.answer.export import tuned_config
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.measure.measurement import Failure
 from autotune.measure.statistics import MARGIN, Comparison, Verdict, verdict_of
@@ -73,7 +73,7 @@ def value(record):
 def shown(study):
     """What `show` prints of the verdict, on one line."""
     console = Console(width=200, file=io.StringIO())
-    console.print(summary(result_of(study)))
+    console.print(summary(StudyResult(study)))
     return " ".join(console.file.getvalue().split())
 
 
@@ -301,7 +301,7 @@ class TestConfirmation:
         assert confirmation.verdict is Verdict.UNDECIDED
         assert tune.blocks == 16
         assert "stop other programs, if any, and `resume`" in shown(study)
-        assert result_of(study).best.config == UNTUNED
+        assert StudyResult(study).best.config == UNTUNED
         assert tuned_config(study).is_untuned
         again = tune(latencies)
         assert tune.blocks == 4

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.measure.measurement import Failure
 from autotune.render.failure_rules import news_of, rules_summary
 from autotune.render.json import document
@@ -198,7 +198,7 @@ class TestInAStudy:
     def test_show_lists_it(self, tuned):
         """In the summary, and with the keys that the document always had."""
         study, (*_, event) = tuned
-        answer = result_of(study)
+        answer = StudyResult(study)
         assert f"rule        {event.rule.id}: " in "\n".join(rules_summary(answer))
         plain = document(study.manifest, answer)
         assert plain["rules_problem"] is None
@@ -225,5 +225,5 @@ class TestInAStudy:
         other = make_study("other", space=space)
         FailureRules(other, lambda *_: None).update()
         other.tell(other.ask(60), measurement)
-        assert result_of(other).failure_rules == []
+        assert StudyResult(other).failure_rules == []
         assert file.read_text() == "rules: {"

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from autotune.answer.export import tuned_config
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.bench.runner import Runner
 from autotune.errors import AutotuneError, HarnessError, InputError, NoUsableTrialError
 from autotune.job.load import Loaded
@@ -54,7 +54,7 @@ def test_a_faster_config_is_found_confirmed_and_exported(make_study):
     """The fastest right config wins, over fresh processes; failures are recorded and never win."""
     study = make_study()
     confirmation = tune(study)
-    answer = result_of(study)
+    answer = StudyResult(study)
     assert confirmation.verdict is answer.verdict is Verdict.FASTER
     assert answer.best.config["latency_ms"] == 2
     assert answer.best.config.get("behaviour", "right") in ("right", "breaks")
@@ -102,7 +102,7 @@ def test_among_equals_the_simplest_is_confirmed(make_study, tmp_path):
     )
     study = make_study(space=space_of(tmp_path, knobs))
     tune(study)
-    best = result_of(study).best
+    best = StudyResult(study).best
     # Sleeping processes differ by less than the 2 % that count as equal here.
     assert best.config.get("idle", "a") == "a"
 
@@ -166,7 +166,7 @@ def test_no_feasible_config_is_a_verdict_with_the_closest_miss(make_study):
     study = make_study(constraints=("latency <= 1ms",))
     confirmation = tune(study, QUICK_BUDGET)
     assert confirmation.verdict is Verdict.INFEASIBLE
-    answer = result_of(study)
+    answer = StudyResult(study)
     assert answer.best is None
     assert answer.closest_miss.config["latency_ms"] == min(
         each.config["latency_ms"] for each in answer.records if each.state == "infeasible"
@@ -186,7 +186,7 @@ def test_an_untuned_model_that_breaks_a_constraint_is_not_recommended(make_study
     study = make_study(space=space_of(tmp_path, knobs), constraints=("graph_breaks == 0",))
     confirmation = tune(study)
     assert confirmation.verdict in (Verdict.FEASIBLE, Verdict.FASTER)
-    assert not result_of(study).best.violations
+    assert not StudyResult(study).best.violations
     assert not tuned_config(study).is_untuned
 
 
@@ -248,7 +248,7 @@ def test_when_no_other_config_was_tried_it_says_so(make_study):
     assert confirmation.verdict is Verdict.UNDECIDED
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(summary(result_of(study)))
+        console.print(summary(StudyResult(study)))
     assert "undecided: no other config was measured; the model is kept untuned" in captured.get()
 
 
@@ -257,7 +257,7 @@ def test_a_constraint_keeps_the_fastest_out(make_study):
     """The winner keeps every constraint even if another config is faster."""
     study = make_study(constraints=("graph_breaks == 0",))
     tune(study)
-    answer = result_of(study)
+    answer = StudyResult(study)
     assert answer.best.outcome.diagnosis.num_graph_breaks == 0
     assert any(each.state == "infeasible" for each in answer.records)
 
@@ -309,7 +309,7 @@ def test_an_unconfirmed_study_cannot_be_exported(make_study):
 def summary_of(study):
     console = Console(width=240)
     with console.capture() as captured:
-        console.print(summary(result_of(study)))
+        console.print(summary(StudyResult(study)))
     return captured.get()
 
 
@@ -342,7 +342,7 @@ class TestTheMachineIsWatched:
         again = FolderStudies(tmp_path / "studies").open("s")
         tune(again, QUICK_BUDGET.model_copy(update={"num_trials": 3}), events.append)
         assert NoiseFloorStarted not in kinds(events, NoiseFloorStarted)
-        assert again.noise_floor == result_of(again).noise_floor == floor
+        assert again.noise_floor == StudyResult(again).noise_floor == floor
         assert f"differ by {100 * floor.spread:.1f} %" in summary_of(again)
         assert tuned_config(again).evidence.noise_floor == floor.spread
 
@@ -409,7 +409,7 @@ class TestTheMachineIsWatched:
                 slow.touch()
 
         tune(study, QUICK_BUDGET, slow_down)
-        answer = result_of(study)
+        answer = StudyResult(study)
         assert answer.drift > 1
         assert "latency changed by" in summary_of(study)
         untuned_s, tuned_s = answer.confirmation.values
@@ -420,7 +420,7 @@ class TestTheMachineIsWatched:
         """A drift below 5 % is on record and no warning."""
         study = make_study()
         tune(study, QUICK_BUDGET)
-        answer = result_of(study)
+        answer = StudyResult(study)
         assert answer.drift is not None
         assert ("latency changed by" in summary_of(study)) is (answer.drift > DRIFTING)
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure
@@ -143,7 +143,7 @@ class TestFromAStudy:
         search(make_study("earlier", space=space), 10, lambda config, m: with_latency(m, 1 + (len(config.root) > 1)))
         study = make_study(space=space)
         assert give(study, read_prior("earlier", FolderStudies(studies_dir))) == [PriorsGiven({"earlier": 0})]
-        assert "no config that is new here" in priors_summary(result_of(search(study, 4)))[0]
+        assert "no config that is new here" in priors_summary(StudyResult(search(study, 4)))[0]
 
 
 class TestProjection:
@@ -334,28 +334,28 @@ class TestWhatItSaved:
         """The number of trials after which the best was within 2 % of what it is in the end."""
         seconds = iter([1.0, 0.9, 0.505, 0.7, 0.50, 0.8])
         study = search(make_study(space=space), 6, lambda _, m: with_latency(m, next(seconds)))
-        assert near_best_after(study, study.records()) == 3
-        assert near_best_after(study, study.records()[:2]) == 2
-        assert near_best_after(study, []) is None
+        assert near_best_after(study.manifest, study.records()) == 3
+        assert near_best_after(study.manifest, study.records()[:2]) == 2
+        assert near_best_after(study.manifest, []) is None
 
     def test_another_name_of_the_best_program_is_the_best(self, make_study, space, search, measurement):
         """That a second process of it was 5 % faster is noise."""
         seconds = iter([1.0, 0.525, 0.7, 0.50])
         programs = iter("upqp")
         study = search(make_study(space=space), 4, lambda _, m: with_latency(m, next(seconds), program=next(programs)))
-        assert near_best_after(study, study.records()) == 2
+        assert near_best_after(study.manifest, study.records()) == 2
 
     @pytest.mark.slow
     def test_the_report(self, make_study, space, search, earlier, studies_dir):
         """Which trials came from it, whether the best did, and how soon the search arrived, here and there."""
         study = make_study(space=space)
         give(study, read_prior("earlier", FolderStudies(studies_dir)))
-        answer = result_of(search(study, 8))
+        answer = StudyResult(search(study, 8))
         (entry,) = document(study.manifest, answer)["priors"]
         assert entry["trials"] == [2, 3, 4, 5]
         assert entry["gave_best"] is True
         assert entry["num_configs"] == 4
-        there = near_best_after(earlier, earlier.records())
+        there = near_best_after(earlier.manifest, earlier.records())
         assert entry["near_best_after"] == there
         assert document(study.manifest, answer)["near_best_after"] == 3
         gave, arrived = priors_summary(answer)
@@ -367,7 +367,7 @@ class TestWhatItSaved:
         """Here other settings are fast: the best did not come from the prior."""
         study = make_study(space=space)
         give(study, read_prior("earlier", FolderStudies(studies_dir)))
-        answer = result_of(search(study, 30, lambda c, m: with_latency(m, 2 - latency_s(c))))
+        answer = StudyResult(search(study, 30, lambda c, m: with_latency(m, 2 - latency_s(c))))
         assert "the best is none of them" in priors_summary(answer)[0]
         assert document(study.manifest, answer)["priors"][0]["gave_best"] is False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.answer.export import tuned_config
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.space.load import Circumstances, load_space
 from autotune.study.budget import Budget
@@ -49,7 +49,7 @@ def tune(study, measurement):
 
         study.enqueue([Config(winner or FULL)])
         Tuner(study, Budget(num_trials=num_trials), ScriptedTrials(outcome), deadline=deadline).run()
-        return result_of(study)
+        return StudyResult(study)
 
     return tune
 

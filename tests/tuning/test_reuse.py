@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from autotune.answer.export import tuned_config
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.bench.runner import Runner
 from autotune.config import Config
 from autotune.measure.measurement import Stage
@@ -160,7 +160,7 @@ class TestAClassIsOneConfig:
 
     def test_knobs_without_effect_are_named(self, tuned):
         """By the programs of the trials."""
-        effects = {each.knob: each.verdict for each in result_of(tuned).effects}
+        effects = {each.knob: each.verdict for each in StudyResult(tuned).effects}
         assert effects["mode"] == effects["execution"] == "no effect"
 
     def test_names_of_the_untuned_model_are_never_faster(self, study_of):
@@ -171,7 +171,7 @@ class TestAClassIsOneConfig:
         assert confirmation.verdict is Verdict.KEEP_UNTUNED
         assert "the untuned model under another name" in confirmation.note
         assert not any(isinstance(each, ConfirmationStarted) for each in events)
-        assert result_of(study).best.number == 0
+        assert StudyResult(study).best.number == 0
 
     def test_the_leader_has_its_simplest_name(self, study_of, measurement):
         """Before the confirmation too: the fastest program was met under a name far from the default first."""
@@ -185,7 +185,7 @@ class TestAClassIsOneConfig:
                 far += [asked.number] * is_far
             else:
                 study.tell(asked, with_latency(measurement, 0.002, program="slow", compile_s=1.0))
-        best = result_of(study).best
+        best = StudyResult(study).best
         assert best.measurement.program == "fast"
         assert best.number > far[0]
         assert space.num_changes(best.config) == 1
@@ -197,7 +197,7 @@ class TestAClassIsOneConfig:
             asked = study.ask(1)
             changes = {"program": "p", "peak_memory_bytes": peak_bytes}
             study.tell(asked, with_latency(measurement, latency_s, **changes))
-        assert [each.number for each in result_of(study).front] == [0], "the untuned model is the simplest name"
+        assert [each.number for each in StudyResult(study).front] == [0], "the untuned model is the simplest name"
 
 
 class TestCaches:
@@ -405,7 +405,7 @@ class TestReports:
             asked = study.ask(1)
             changes = {"reused_from": 2} if number == 3 else {"samples": slow} if number == 1 else {}
             study.tell(asked, measurement.model_copy(update={"program": f"p{min(number, 2)}", **changes}))
-        result = result_of(study)
+        result = StudyResult(study)
         console = Console(width=200)
         with console.capture() as captured:
             console.print(trials_table(result))

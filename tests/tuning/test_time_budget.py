@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from autotune.answer.export import tuned_config
-from autotune.answer.result import result_of
+from autotune.answer.result import StudyResult
 from autotune.config import Config
 from autotune.errors import InputError
 from autotune.measure.measurement import Failure, Reason, Samples, Stage
@@ -172,7 +172,7 @@ def stop_of(tune):
 def summary_of(study):
     console = Console(width=240)
     with console.capture() as captured:
-        console.print(summary(result_of(study)))
+        console.print(summary(StudyResult(study)))
     return captured.get()
 
 
@@ -189,7 +189,7 @@ class TestTheSearch:
         assert f"searched    {study.num_recorded()} of 11 configs: time limit reached; `resume` goes on" in summary_of(
             study
         )
-        assert document(study.manifest, result_of(study))["stop_reason"] == "time"
+        assert document(study.manifest, StudyResult(study))["stop_reason"] == "time"
 
     @pytest.mark.parametrize("wall_s", [160, 240, 400, 900])
     def test_whatever_the_time_the_answer_is_confirmed_within_it(self, study, tune, wall_s):
@@ -459,14 +459,14 @@ class TestTheConfirmation:
         second = tune(250, in_blocks=9.0, on=again)
         assert again.num_recorded() > first.num_trials
         assert second == first == again.confirmation
-        assert result_of(again).is_outdated
+        assert StudyResult(again).is_outdated
 
     def test_out_of_time_with_an_untuned_model_that_is_out_of_the_question(self, make_study, study, tune):
         """What keeps the constraints is the answer, compared or not."""
         other = make_study("bound", space=study.manifest.space, constraints=("latency <= 9.2ms",))
         confirmation = tune(500, on=other, in_blocks=4.0)
         assert (confirmation.verdict, confirmation.speedup) == (Verdict.FEASIBLE, None)
-        best = result_of(other).best
+        best = StudyResult(other).best
         assert best.number == confirmation.candidate
         assert best.outcome.latency.p50 == min(each.outcome.latency.p50 for each in other.records())
         text = summary_of(other)

@@ -12,7 +12,7 @@ from autotune.answer.configs import config_text
 from autotune.answer.explain import Influence
 from autotune.answer.format import count, percent, seconds, times
 from autotune.answer.objectives import as_good_as
-from autotune.answer.result import StudyResult, calls_s
+from autotune.answer.result import StudyResult
 from autotune.measure.statistics import Speedup
 from autotune.render.html.content import Figure, Table
 from autotune.render.html.drawing import BAND, BEST, MUTED, OTHER, UNTUNED, draw, ratios, rows
@@ -74,7 +74,7 @@ def break_even(answer: StudyResult) -> Figure | None:
     best, untuned, confirmation = answer.best, answer.untuned, answer.confirmation
     if best is None or untuned is None or confirmation is None or best.number == untuned.number:
         return None
-    untuned_s, tuned_s = calls_s(answer.objective, confirmation, untuned, best)
+    untuned_s, tuned_s = answer.calls_s(best)
     starts_s = _starts_s(answer, best, confirmation)
     crossing = answer.break_even_calls
     last = 10 ** np.ceil(np.log10(max(1000, 20 * (crossing or 1))))

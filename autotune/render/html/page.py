@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.answer.explain import explain
-from autotune.answer.result import StudyResult, result_of
+from autotune.answer.result import StudyResult
 from autotune.measure.statistics import COMPILED
 from autotune.render.html.rendering import render, require_possible, write_page
 from autotune.render.html.sections import sections
@@ -25,7 +25,7 @@ def write_report(study: Study, path: Path) -> None:
 
 def page(study: Study) -> str:
     """The HTML document."""
-    answer = result_of(study)
+    answer = StudyResult(study)
     best = answer.best
     return render(
         name=study.name,
