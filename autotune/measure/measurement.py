@@ -84,7 +84,7 @@ class Axis(Record):
 
     dimension: str
     leaf: NonNegativeInt
-    """Which argument of the call (`Arguments.leaves`), or which output tensor (`backends.output_arrays`)."""
+    """Which argument of the call (`Arguments.leaves`), or which output tensor (`backends.outputs.output_arrays`)."""
     axis: NonNegativeInt
 
 
@@ -202,31 +202,58 @@ class OnWorker(Record):
         return self.study_s / self.untuned_s
 
 
-class Measurement(Record):
-    """A trial that ran with correct outputs."""
+class Compiled(Record):
+    """What compiling took: the part of a measurement that is about the calls in which everything is compiled."""
 
-    kind: Literal["measurement"] = "measurement"
-    samples: Samples
     first_call_s: float
     """Wrapping the model plus its first call, by the child's clock."""
+    second_call_s: NonNegativeFloat | None = None
+    """The second call, where something is still recorded in it (CUDA graphs); None where the first one does it all, and
+    in older records. It counts as compiling."""
     compile_s: float
     """First call minus a steady call, and so the second where something is recorded in it (`second_call_s`): cold,
     unless the request let earlier caches stand. See `compiled_from`. Under traffic it is about the first pass."""
     compile_spared_s: NonNegativeFloat = 0.0
     """Part of `first_call_s`, and so of a `compile_s` of its own, that other processes paid, as measured there: a fork
     server that had imported the compiler, and earlier trials whose kernels were found."""
-    peak_memory_bytes: int | None
-    """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
     compile_peak_memory_bytes: int | None
-    """The same, up to the end of the first call: compiling included."""
+    """As `Timed.peak_memory_bytes`, but up to the end of the first call: compiling included."""
+    compiled_from: int | None = None
+    """Trial that compiled the very same cold: `compile_s` and the compile's peak memory are its figures, and this one
+    started from a copy of its caches; None: these are its own."""
+
+
+class Checked(Record):
+    """How far the outputs are from the reference: the part of a measurement that is about correctness."""
+
     relative_error: float | None
     """Largest over all checked inputs and outputs of max|y - reference| / max|reference|; None for the reference."""
     output_errors: tuple[float, ...] | None = None
-    """The same for each output tensor, in order; None for the reference, and in records of older releases."""
+    """The largest error of each output tensor, in order; None for the reference, and in records of older releases."""
     not_compared: tuple[str, ...] = ()
     """What calls give or leave behind and no check looks into: names of outputs with their classes, in words."""
     not_varied: tuple[str, ...] = ()
     """What the inputs that results were compared on have in common, each as a sentence: nothing is known beyond."""
+
+
+class Timed(Record):
+    """What steady calls take: the part of a measurement that is about running."""
+
+    samples: Samples
+    peak_memory_bytes: int | None
+    """Device: the allocator's peak while running. CPU: growth of the resident set since before the model was built."""
+    device_times: DeviceTimes | None = None
+    """The same calls by the device's own clock, and pipelined; None without an accelerator, under traffic, and in older
+    records."""
+    copies_s: NonNegativeFloat | None = None
+    """Of each call, what it takes to copy the outputs of a captured graph, which the next replay writes over: a part of
+    each latency. None where nothing is copied, under traffic, in training, and in older records."""
+
+
+class Measurement(Compiled, Checked, Timed):
+    """A trial that ran with correct outputs."""
+
+    kind: Literal["measurement"] = "measurement"
     diagnosis: Diagnosis
     signature: Signature
     environment: Environment
@@ -238,18 +265,6 @@ class Measurement(Record):
     reused_from: int | None = None
     """Trial with the same program whose samples and running peak memory these are, in records of older releases; None:
     measured here."""
-    compiled_from: int | None = None
-    """Trial that compiled the very same cold: `compile_s` and the compile's peak memory are its figures, and this one
-    started from a copy of its caches; None: these are its own."""
-    second_call_s: NonNegativeFloat | None = None
-    """The second call, where something is still recorded in it (CUDA graphs); None where the first one does it all, and
-    in older records. It counts as compiling."""
-    device_times: DeviceTimes | None = None
-    """The same calls by the device's own clock, and pipelined; None without an accelerator, under traffic, and in older
-    records."""
-    copies_s: NonNegativeFloat | None = None
-    """Of each call, what it takes to copy the outputs of a captured graph, which the next replay writes over: a part of
-    each latency. None where nothing is copied, under traffic, in training, and in older records."""
     replay: Replay | None = None
     """What was called under traffic; None: the same inputs again and again."""
     first_crash: str | None = None

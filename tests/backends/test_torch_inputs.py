@@ -12,11 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+
 from autotune.backends.torch.backend import TorchBackend  # noqa: E402
 from autotune.backends.undo import UndoLog  # noqa: E402
 from autotune.config import Config  # noqa: E402
+from autotune.trial.worker.calls.kinds import calls_for  # noqa: E402
 from autotune.trial.worker.subject import build_subject  # noqa: E402
-from autotune.trial.worker.task import task_for  # noqa: E402
 from autotune.workload.workload import Workload  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -167,7 +168,7 @@ def backend_and_subject(tmp_path, monkeypatch):
 
 def seen_under(config: dict[str, str], workload: Workload, backend: TorchBackend, subject: Any) -> tuple[Any, Any]:
     """What a trial of the config sees. What is made up must be taken."""
-    task = task_for(workload, replace(subject, derived_may_fail=False), backend)
+    task = calls_for(workload, replace(subject, derived_may_fail=False), backend)
     with task.recording():
         step = task.compile(Config.model_validate(config), UndoLog())
         return task, task.observe(step, subject.inputs[0].call(step))

@@ -1,7 +1,7 @@
 """Wrong and right variants of a model whose calls give and leave behind a bit of everything, made by the hundred.
 
 A variant is a step in place of the model's own calls, as a faulty or a merely rounding compiler would make it. It is
-judged by the trial's own `Inference` and its gate; nothing is compiled.
+judged by the trial's own `OneShape` and its gate; nothing is compiled.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.accuracy import default_tolerance
 from autotune.trial.worker.accuracy_check import WrongResultError
-from autotune.trial.worker.inference import Inference
+from autotune.trial.worker.calls.one_shape import OneShape
+from autotune.trial.worker.calls.steps import Steps
 from autotune.trial.worker.subject import build_subject
-from autotune.trial.worker.training import Training
 from autotune.workload.workload import Workload
 
 TENSORS = ("detections", "moments", "policy.mean", "policy.scale", "cache.keys", "cache.values", "ids")
@@ -79,7 +79,7 @@ class Judge:
     def _task(self, make: Callable[[Backend, Any], Callable[..., Any]]) -> tuple[Any, Callable[..., Any]]:
         self._backend.prepare("cpu", 0)
         subject = build_subject(self._workload, self._backend)
-        task: Any = Inference(self._workload, subject, self._backend)
+        task: Any = OneShape(self._workload, subject, self._backend)
         task.first = subject.inputs[0].call
         task.dtypes = subject.dtypes
         return task, make(self._backend, subject.model)
@@ -88,11 +88,11 @@ class Judge:
 def train_verdict(backend: Backend, workload: Workload, num_layers: int) -> dict[str, str | None]:
     """Wrong training steps of a model whose function takes them as arguments: name -> why it is wrong, or None."""
 
-    def seen(arguments: dict[str, Any], *, is_reference: bool = False) -> tuple[Training, Any]:
+    def seen(arguments: dict[str, Any], *, is_reference: bool = False) -> tuple[Steps, Any]:
         backend.prepare("cpu", 0)
         changed = workload.model_copy(update={"arguments": arguments})
         subject = build_subject(changed, backend)
-        task = Training(changed, subject, backend)
+        task = Steps(changed, subject, backend)
         step = task.compile(Config({"execution": _EAGER[workload.framework]}), UndoLog())
         first = subject.inputs[0].call(step)
         return task, task.observe(step, first, reference_tolerance=1e-3 if is_reference else None)

@@ -41,7 +41,7 @@ def checked(make_request):
         request = make_request({}, **overrides)
         gate = OutputGate("m", lambda: None)
         save(request, reference, gate)
-        return check(request, seen, 0.01, gate).errors
+        return check(request, seen, 0.01, gate).output_errors
 
     return run
 
@@ -112,7 +112,7 @@ def test_a_number_that_no_two_calls_share_is_not_compared(make_request):
 
     outcome = check(request, run(0.5, 0.7), 0.01, gate)
     assert outcome.not_compared == ("output[1] (another value in each call)",)
-    assert check(request, run(0.1, 0.2), 0.01, gate).errors == (0,)
+    assert check(request, run(0.1, 0.2), 0.01, gate).output_errors == (0,)
 
 
 def test_an_untuned_model_that_gives_nan_names_its_output(make_request):

@@ -7,14 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.config import Config
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import Objective
 from autotune.measure.sampling import SamplingPlan
-from autotune.trial.worker.measure import _compile_s, _copies_s
-from autotune.trial.worker.timed_calls import NUM_COPIES, SecondCall, copying_s
+from autotune.trial.worker.calls.calls import Calls
+from autotune.trial.worker.calls.one_shape import OneShape
+from autotune.trial.worker.calls.steps import Steps
+from autotune.trial.worker.calls.stream import Stream
+from autotune.trial.worker.costs import NUM_COPIES, SecondCall, copying_s
 from autotune.tuning.blocks import Contestant
 from autotune.tuning.session import PIPELINED_CALLS, picks_by_timing, sampling_for
-from autotune.workload.arguments import Arguments
 from tests.conftest import with_latency
 
 
@@ -49,8 +52,8 @@ def test_the_first_call_from_here_on_is_timed_and_no_other():
 def test_what_the_second_call_records_is_compile_time(measurement):
     """Each of the two less a steady call; without a second one it is what it was."""
     samples = with_latency(measurement, 0.5).samples
-    assert _compile_s((10.5, None), None, samples) == 10.0
-    assert _compile_s((10.5, 3.5), None, samples) == 13.0
+    assert Calls.compile_s(None, 10.5, None, samples) == 10.0
+    assert Calls.compile_s(None, 10.5, 3.5, samples) == 13.0
 
 
 def test_a_job_s_total_has_the_second_call_in_it(measurement):
@@ -74,21 +77,18 @@ def test_copies_of_outputs_are_timed_beside_the_calls():
     assert copied == ["outputs"] * (1 + NUM_COPIES)
 
 
-@pytest.mark.parametrize(
-    ("task", "copies", "is_timed"), [("infer", True, True), ("infer", False, False), ("train", True, False)]
-)
-def test_only_what_is_copied_is_timed(make_request, task, copies, is_timed):
-    """A training step gives a number, and most configs copy nothing."""
-    device = Device()
-    request = make_request({"execution": "compile"})
-    request = request.model_copy(update={"workload": request.workload.model_copy(update={"task": task})})
-    backend = SimpleNamespace(
-        copies_outputs=lambda model, config: (lambda outputs: outputs) if copies else None,
-        synchronise=device.synchronise, clock=lambda: device.now,
-    )  # fmt: skip
-    subject = SimpleNamespace(model=None, stream=None, inputs=[Arguments((1,), {})])
-    lock = SimpleNamespace(take=lambda: None)
-    assert (_copies_s(request, subject, device.step, backend, lock) is not None) is is_timed
+def test_only_what_is_copied_is_timed():
+    """A training step gives a number, whose copy costs nothing; calls of a stream are not told apart."""
+
+    def copy(outputs):
+        return outputs
+
+    calls = SimpleNamespace(
+        _backend=SimpleNamespace(copies_outputs=lambda model, config: copy), _subject=SimpleNamespace(model=None)
+    )
+    assert OneShape.copied(calls, Config({})) is copy
+    assert Steps.copied(calls, Config({})) is None
+    assert Stream.copied(calls, Config({})) is None
 
 
 def test_every_second_pair_of_blocks_begins_with_a_compile_of_its_own(make_request, tmp_path):

@@ -58,17 +58,17 @@ def axis(dimension: str, leaf: int, number: int) -> Axis:
 def test_axes_are_found_by_the_shapes_of_the_inputs(shaped: Shaped) -> None:
     """An axis belongs to the dimension that it changes with, in each input; one that stays is nobody's."""
     subject = shaped(BERT.replace("PADDING", "{}"), "batch=1,3; seq=2..9")
-    assert set(subject.shapes.inputs) == {
+    assert set(subject.stream.shapes.inputs) == {
         axis("batch", 0, 0), axis("seq", 0, 1), axis("seq", 1, 0), axis("batch", 1, 1),
     }  # fmt: skip
-    assert subject.shapes.outputs == ()
+    assert subject.stream.shapes.outputs == ()
 
 
 def test_axes_of_outputs_are_found_for_what_may_be_padded(shaped: Shaped) -> None:
     """Only of dimensions with a declared padding, since only what was padded is cut."""
     subject = shaped(BERT.replace("PADDING", "{'batch': 0}"), "batch=1,3; seq=2..9")
-    assert subject.shapes.outputs == (axis("batch", 0, 0), axis("batch", 1, 0))
-    assert subject.shapes.padding == {"batch": 0}
+    assert subject.stream.shapes.outputs == (axis("batch", 0, 0), axis("batch", 1, 0))
+    assert subject.stream.shapes.padding == {"batch": 0}
 
 
 def test_inputs_of_every_shape_are_the_beginnings_of_the_largest(shaped: Shaped) -> None:
@@ -98,7 +98,7 @@ def test_what_is_checked_is_of_the_stream(shaped: Shaped) -> None:
 def test_a_dimension_of_one_size_has_no_axes(shaped: Shaped) -> None:
     """Nothing varies, so nothing is looked for or cut."""
     subject = shaped(BERT.replace("PADDING", "{'seq': 0}"), "seq=4")
-    assert (subject.shapes.inputs, subject.shapes.outputs, subject.shapes.padding) == ((), (), {})
+    assert (subject.stream.shapes.inputs, subject.stream.shapes.outputs, subject.stream.shapes.padding) == ((), (), {})
     assert [inputs.leaves()[0].shape for inputs in subject.stream.inputs] == [(2, 4)]
 
 
@@ -145,7 +145,7 @@ def test_the_bundled_networks_see_real_traffic(framework: str, model: str, shape
     backend.prepare("cpu", 0)
     arguments = {"dim": 32, **traffic.largest}
     subject = build_subject(make_workload(model, arguments, framework, "cpu", 0, traffic=traffic), backend)
-    assert {(each.leaf, each.axis) for each in subject.shapes.inputs} == axes
+    assert {(each.leaf, each.axis) for each in subject.stream.shapes.inputs} == axes
     assert len(subject.stream.inputs) == len(traffic.loads)
     with backend.inference():
         for inputs in subject.stream.inputs:

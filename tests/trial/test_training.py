@@ -31,8 +31,8 @@ from autotune.space.space import SearchSpace
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import Limits
 from autotune.trial.worker.accuracy_check import WrongResultError
+from autotune.trial.worker.calls.steps import NUM_STEPS, StepGate, Steps, StepsTaken
 from autotune.trial.worker.subject import build_subject
-from autotune.trial.worker.training import NUM_STEPS, StepGate, Steps, Training
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.workload import Device, Workload
 from tests.conftest import REPOSITORY
@@ -161,10 +161,10 @@ def test_a_function_for_training_serves_inference_too(tmp_path, make_request):
 LOSSES = np.array([4.0, 3.0, 2.0, 1.0, 4.0])
 GRADIENTS = [np.array([1.0, -2.0]), np.array([1e-9, -1e-9])]
 WAYS = np.array([1e-3, 1e-3])
-RIGHT = Steps(LOSSES, GRADIENTS, GRADIENTS, WAYS, left=[])
+RIGHT = StepsTaken(LOSSES, GRADIENTS, GRADIENTS, WAYS, left=[])
 
 
-def changed(part: str, index: int, by: float) -> Steps:
+def changed(part: str, index: int, by: float) -> StepsTaken:
     """`RIGHT` with one number changed: of losses and ways the one at `index`, of a gradient the first."""
     array = np.copy(getattr(RIGHT, part) if part in ("losses", "ways") else getattr(RIGHT, part)[index])
     array[index if part in ("losses", "ways") else 0] += by
@@ -208,11 +208,13 @@ def test_what_rounding_does_to_a_step_is_right(seen):
     assert (loss_error, gradient_error) == (0, pytest.approx(0, abs=1e-6))
 
 
-FAR = Steps(LOSSES, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, WAYS, left=[])
+FAR = StepsTaken(
+    LOSSES, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, [np.array([1.0, -2.0, *[0.0] * 98])] * 2, WAYS, left=[]
+)
 """Two gradients of 100 entries, for what happens to one entry."""
 
 
-def moved(by: float) -> Steps:
+def moved(by: float) -> StepsTaken:
     """`FAR` with an entry of the second gradient that is `by` away, in the first step and the repeated one."""
     gradient = FAR.gradients[1].copy()
     gradient[50] += by
@@ -593,7 +595,7 @@ def test_a_relu_that_flips_is_no_wrong_result(tmp_path):
     def seen(reference_tolerance):
         backend.prepare("cpu", workload.seed)
         subject = build_subject(workload, backend)
-        task = Training(workload, subject, backend)
+        task = Steps(workload, subject, backend)
         step = task.compile(Config({"execution": "eager"}), UndoLog())
         return task.observe(step, subject.inputs[0].call(step), reference_tolerance=reference_tolerance)
 

@@ -2,7 +2,7 @@
 
 The first untuned run of a study writes the reference; every other run is compared with it. A `Gate` decides what is
 compared and how much it may differ: `OutputGate` for a model's outputs and what its calls leave behind,
-`training.StepGate` for training steps.
+`StepGate` for training steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from autotune.backends.outputs import Observed
 from autotune.errors import AutotuneError, HarnessError
 from autotune.measure import accuracy, parts
 from autotune.measure.agreement import Array
+from autotune.measure.measurement import Checked
 from autotune.measure.parts import AuthorsWord, DisagreementError, Part, Terms
 from autotune.trial.request import TrialRequest
 
@@ -58,23 +59,16 @@ def reference_tolerance(request: TrialRequest, dtypes: Iterable[str]) -> float |
     return request.tolerance_for(dtypes) if request.judged and is_reference(request) else None
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What the check of a run came to."""
-
-    errors: tuple[float, ...] | None = None
-    """The relative errors against the reference; None for the run that writes it, and for one that is not judged."""
-    not_compared: tuple[str, ...] = ()
-    """What the run gave or left behind that cannot be compared, in words."""
-
-
 def check(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> Checked:
-    """Compare a run with the reference; the first untuned run writes it. Raises WrongResultError."""
+    """Compare a run with the reference; the first untuned run writes it. Raises WrongResultError.
+
+    There are no errors for the run that writes the reference, nor for one that is not judged.
+    """
     if not request.judged:
-        return Checked()
+        return Checked(relative_error=None)
     if is_reference(request):
         write_reference(request, seen, tolerance, gate)
-        return Checked(not_compared=gate.uncompared(seen))
+        return Checked(relative_error=None, not_compared=gate.uncompared(seen))
     reference = read_reference(request, gate)
     try:
         errors = gate.errors(reference, seen, tolerance)
@@ -88,7 +82,7 @@ def check(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> Che
         ) from None
     if request.untuned and (whole := gate.with_forms(reference, seen)) is not None:
         save(request, whole, gate)
-    return Checked(errors, gate.uncompared(seen))
+    return Checked(relative_error=max(errors), output_errors=errors, not_compared=gate.uncompared(seen))
 
 
 def write_reference(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> None:

@@ -1,4 +1,27 @@
-"""One trial in the child: build, compile, check and time the workload under the request's config."""
+"""One trial in the child: build, compile, check and time the workload under the request's config.
+
+The order of events is part of what is measured. In each stage:
+
+    build     The backend is prepared (seeds, device), then the lock of the device is made, which asks for it. Peak
+              memory counts from before the model is there. The calls are made of the untouched subject, so that they
+              know what it was before any call.
+    compile   Where the compiler times candidates on an accelerator, the device is taken first, and waiting for it is
+              not on the clock. Then the peak is reset, and the clock started: from here on to the end of the first
+              call (or first pass of a stream) everything is compile time, the caches that are unpacked and the imports
+              that were spared included. On a CPU a compiler that times candidates has the machine for itself within.
+              The peak is read when all of that is over.
+    check     Has the device for itself on an accelerator. The further calls begin. If something is still recorded in
+              the second call, that is timed, counts as compiling, and the compile's peak is read once more after the
+              calls, before their results are compared. What the calls gave is dropped with the frame of `_prove`: it
+              is no part of the peak while running.
+    run       A prepared process waits at its gate, warm. The peak is reset; warm-up and samples follow with the device
+              taken, in a live process for each turn. Right after the last sample the peak is read. Only then comes
+              what would disturb samples: events of the device's own clock, copies of outputs. The device is released,
+              and what runs after that may be slow or spoil the model: a check that training is sound, the compiler's
+              own reports, the profile, and last the nudged calls that complete a reference.
+
+docs/decisions/0030-device-locks.md tells about the device; `costs` what is spared.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +31,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from autotune import environment
 from autotune.apply import compile_model
@@ -22,20 +43,19 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.files import write_whole
 from autotune.measure.device_state import DeviceTimes, times_beside
-from autotune.measure.measurement import Measurement, Replay, Samples, Stage
+from autotune.measure.measurement import Checked, Compiled, Measurement, Samples, Stage, Timed
 from autotune.measure.profile import Profile
-from autotune.measure.sampling import SamplingPlan, take_samples, take_turns
+from autotune.measure.sampling import take_samples, take_turns
 from autotune.trial.folder import KEPT_CACHES, KEY_FILE, TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import check, reference_tolerance
+from autotune.trial.worker.calls.calls import Calls, Step
+from autotune.trial.worker.calls.kinds import calls_for
+from autotune.trial.worker.costs import PeakMemory, Spared, copying_s
 from autotune.trial.worker.device_lock import DeviceLock
-from autotune.trial.worker.memory import PeakMemory
 from autotune.trial.worker.reference import complete_reference
-from autotune.trial.worker.spared import Spared
 from autotune.trial.worker.stages import StageReporter, Turns
 from autotune.trial.worker.subject import Subject, build_subject, paired_with
-from autotune.trial.worker.task import task_for
-from autotune.trial.worker.timed_calls import SecondCall, calls_of_a_pass, copying_s, first_pass, one_call
 
 PROFILED_CALLS = 5
 DEVICE_TIMES_S = 0.2
@@ -51,104 +71,198 @@ class Supervision:
     ahead: ImportedAhead | None
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """What is there once the model is built."""
+
+    request: TrialRequest
+    progress: StageReporter
+    supervision: Supervision
+    backend: Backend
+    device: DeviceLock
+    memory: PeakMemory
+    subject: Subject
+    calls: Calls
+
+    @property
+    def settings(self) -> Config:
+        """The part of the config that is the backend's."""
+        return ConfigParts.of(self.request.config).settings
+
+
+@dataclass
+class _Compiling:
+    """A step, and what it took until everything was compiled."""
+
+    step: Step
+    changes: UndoLog
+    """Held until the trial ends, or what it holds would be put back."""
+    spared: Spared
+    first_call_s: float
+    peak_bytes: int | None
+    second_call_s: float | None = None
+
+    def figures(self, trial: _Trial, samples: Samples) -> Compiled:
+        """Its own, or in a process that found an earlier compile's caches those of that compile."""
+        own_s = trial.calls.compile_s(self.first_call_s, self.second_call_s, samples)
+        cold = trial.request.compiled_before
+        return Compiled(
+            first_call_s=self.first_call_s,
+            second_call_s=self.second_call_s,
+            compile_s=own_s if cold is None else cold.compile_s,
+            compile_spared_s=self.spared.seconds,
+            compile_peak_memory_bytes=self.peak_bytes if cold is None else cold.peak_memory_bytes,
+            compiled_from=None if cold is None else cold.trial,
+        )
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """What the check came to."""
+
+    checked: Checked
+    held_to: float | None
+    """The tolerance with which others are held to what this process computed; None if it wrote no reference."""
+
+
 def measure(request: TrialRequest, progress: StageReporter, supervision: Supervision, backend: Backend) -> Measurement:
     """Build, compile, check and time the workload under the request's config. Raises on any failure.
 
     A live process takes its samples in `turns`; a prepared one waits at the `gate` before it takes any. On an
     accelerator everything from the check on has the device for itself, and so has a compiler that times candidates.
     """
+    trial = _build(request, progress, supervision, backend)
+    model, calls = trial.subject.model, trial.calls
+    with calls.recording():
+        compiling, proof = _prove(trial)
+        step = compiling.step
+        program = compile_model.program(backend, model, request.config)
+        here = environment.describe(device=backend.device_name(), variables=request.variables)
+        timed = _time(trial, step, compiling.spared.resident_bytes)
+        calls.require_sound(step)
+        diagnosis = backend.diagnose(model, trial.settings)
+        _profile(request, calls.example(step), backend)
+        complete_reference(request, calls, step, proof.held_to)
+    return Measurement(
+        **dict(compiling.figures(trial, timed.samples)),
+        **dict(proof.checked),
+        **dict(timed),
+        diagnosis=diagnosis,
+        signature=trial.subject.signature,
+        environment=here,
+        stage_s=progress.spent_s(),
+        program=program,
+        replay=calls.replay,
+    )
+
+
+def _build(request: TrialRequest, progress: StageReporter, supervision: Supervision, backend: Backend) -> _Trial:
     progress.enter(Stage.BUILD)
     backend.prepare(request.workload.device, request.workload.seed)
     device = DeviceLock.of(request, backend, progress)
     memory = PeakMemory(backend)
-    subject = _as_compared(request, build_subject(request.workload, backend))
-    model, inputs = subject.model, subject.inputs
-    task = task_for(request.workload, subject, backend)
-
-    with task.recording():
-        device.enter(Stage.COMPILE)
-        memory.restart()
-        spared = Spared(
-            request, backend, supervision.ahead, device.without_waits(progress.without_pauses(backend.clock))
-        )
-        start = spared.clock()
-        changes = UndoLog()
-        for kind in request.without:
-            require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
-        config = ConfigParts.of(request.config).settings
-        replay = outputs = None
-        with (
-            _caches_of_the_first_call(request, subject, backend),
-            spared.found(),
-            _alone(request, backend, supervision.turns or supervision.gate),
-        ):
-            step = task.compile(request.config, changes)
-            if subject.stream is None:
-                outputs = inputs[0].call(step)
-                backend.synchronise()
-            else:
-                replay = first_pass(
-                    subject, step, config, backend, clock=spared.clock, wrapping_s=spared.clock() - start
-                )
-        first_call_s = spared.clock() - start if replay is None else replay.cold_s[0]
-        compile_peak_bytes = memory.peak_bytes(spared.resident_bytes)
-
-        device.enter(Stage.CHECK)
-        if replay is not None:
-            outputs = inputs[0].call(step)
-        second = SecondCall(step, backend, spared.clock) if _is_recorded_later(subject, config, backend) else None
-        seen = task.observe(
-            second or step, outputs, reference_tolerance=(held_to := reference_tolerance(request, subject.dtypes))
-        )
-        second_call_s = None if second is None else second.seconds
-        # What is recorded in the second call is held as well; without one the check is no part of the compile.
-        compile_peak_bytes = compile_peak_bytes if second is None else memory.peak_bytes(spared.resident_bytes)
-        checked = check(request, seen, request.tolerance_for(subject.dtypes), task.gate)
-        del outputs, seen
-
-        program = compile_model.program(backend, model, request.config)
-        here = environment.describe(device=backend.device_name(), variables=request.variables)
-        if supervision.gate is None or not supervision.gate.wait():
-            progress.enter(Stage.RUN)
-        memory.restart()
-        samples = _take(request, subject, step, backend, supervision.turns, device=device)
-        peak_bytes = memory.peak_bytes(spared.resident_bytes)
-        device_times, copies_s = _times_beside(request, subject, step, backend, device)
-        device.release()
-        task.require_sound(step)
-        diagnosis = backend.diagnose(model, config)
-        _profile(request, one_call(step, inputs[0], backend), backend)
-        complete_reference(request, task, step, held_to)
-
-    own_compile_s = _compile_s((first_call_s, second_call_s), replay, samples)
-    cold = request.compiled_before
-    return Measurement(
-        samples=samples,
-        first_call_s=first_call_s,
-        compile_s=own_compile_s if cold is None else cold.compile_s,
-        peak_memory_bytes=peak_bytes,
-        compile_peak_memory_bytes=compile_peak_bytes if cold is None else cold.peak_memory_bytes,
-        relative_error=None if checked.errors is None else max(checked.errors),
-        output_errors=checked.errors,
-        not_compared=checked.not_compared,
-        not_varied=task.not_varied if request.judged else (),
-        diagnosis=diagnosis,
-        signature=subject.signature,
-        environment=here,
-        stage_s=progress.spent_s(),
-        program=program,
-        compiled_from=None if cold is None else cold.trial,
-        replay=replay,
-        second_call_s=second_call_s,
-        compile_spared_s=spared.seconds,
-        device_times=device_times,
-        copies_s=copies_s,
-    )
+    subject = build_subject(request.workload, backend)
+    if request.judged:
+        subject = paired_with(subject, Path(request.reference))
+    calls = calls_for(request.workload, subject, backend)
+    return _Trial(request, progress, supervision, backend, device, memory, subject, calls)
 
 
-def _as_compared(request: TrialRequest, subject: Subject) -> Subject:
-    """With the inputs that the reference was made of, if there is one."""
-    return paired_with(subject, Path(request.reference)) if request.judged else subject
+def _prove(trial: _Trial) -> tuple[_Compiling, _Proof]:
+    """Compile, and check. What the calls gave ends with this frame."""
+    compiling, output = _compile(trial)
+    return compiling, _check(trial, compiling, output)
+
+
+def _compile(trial: _Trial) -> tuple[_Compiling, Any]:
+    """With the output for the first inputs, if `Calls.first` gave it."""
+    request, backend, calls, supervision = trial.request, trial.backend, trial.calls, trial.supervision
+    trial.device.enter(Stage.COMPILE)
+    trial.memory.restart()
+    clock = trial.device.without_waits(trial.progress.without_pauses(backend.clock))
+    spared = Spared(request, backend, supervision.ahead, clock)
+    begun = spared.clock()
+    changes = UndoLog()
+    for kind in request.without:
+        require(backend.capture_despite, f"a graph break of kind {kind.value}")(kind, changes)
+    settings = trial.settings
+    with (
+        _caches_of_the_first_call(request, trial.subject, backend),
+        spared.found(),
+        _alone(request, backend, supervision.turns or supervision.gate),
+    ):
+        step = calls.compile(request.config, changes)
+        output = calls.first(step, settings, spared.clock, begun)
+    first_call_s = calls.first_call_s(spared.clock() - begun)
+    return _Compiling(step, changes, spared, first_call_s, trial.memory.peak_bytes(spared.resident_bytes)), output
+
+
+def _check(trial: _Trial, compiling: _Compiling, output: Any) -> _Proof:
+    """Raises WrongResultError. What the second call records is part of the compile, if it records anything."""
+    request, calls, dtypes = trial.request, trial.calls, trial.subject.dtypes
+    trial.device.enter(Stage.CHECK)
+    second = calls.second(compiling.step, trial.settings, compiling.spared.clock)
+    held_to = reference_tolerance(request, dtypes)
+    seen = calls.observe(second or compiling.step, output, reference_tolerance=held_to)
+    if second is not None:
+        compiling.second_call_s = second.seconds
+        compiling.peak_bytes = trial.memory.peak_bytes(compiling.spared.resident_bytes)
+    checked = check(request, seen, request.tolerance_for(dtypes), calls.gate)
+    not_varied = calls.not_varied if request.judged else ()
+    return _Proof(checked.model_copy(update={"not_varied": not_varied}), held_to)
+
+
+def _time(trial: _Trial, step: Step, spared_bytes: int) -> Timed:
+    """Take the samples, and after them what would disturb them."""
+    gate = trial.supervision.gate
+    if gate is None or not gate.wait():
+        trial.progress.enter(Stage.RUN)
+    trial.memory.restart()
+    samples = _take(trial, step)
+    peak_bytes = trial.memory.peak_bytes(spared_bytes)
+    device_times, copies_s = _device_times(trial, step), _copies_s(trial, step)
+    trial.device.release()
+    return Timed(samples=samples, peak_memory_bytes=peak_bytes, device_times=device_times, copies_s=copies_s)
+
+
+def _take(trial: _Trial, step: Step) -> Samples:
+    """By the study's plan with the framework's minimum of warm-up calls, limited to the time of the stage."""
+    request, backend, turns, device = trial.request, trial.backend, trial.supervision.turns, trial.device
+    limits = {
+        "min_warmup_calls": max(request.sampling.min_warmup_calls, backend.warmup_calls),
+        "longest_s": 0.9 * request.limits.run,
+    }
+    plan = trial.calls.sampling(request.sampling.model_copy(update=limits))
+    one_pass = trial.calls.one_pass(step, plan.calls_per_sample)
+    if turns is None:
+        device.take()
+        return take_samples(one_pass, plan, backend.clock, backend.instruments)
+    return take_turns(one_pass, plan, partial(_next_turn, turns, device), backend.clock, backend.instruments)
+
+
+def _next_turn(turns: Turns, device: DeviceLock) -> bool:
+    """Others of this study and of other ones have the device between two turns."""
+    device.release()
+    if not turns.wait():
+        return False
+    device.take()
+    return True
+
+
+def _device_times(trial: _Trial, step: Step) -> DeviceTimes | None:
+    backend, launch = trial.backend, trial.calls.launch(step)
+    if backend.instruments is None or launch is None:
+        return None
+    trial.device.take()
+    return times_beside(launch, backend.synchronise, backend.instruments, backend.clock, DEVICE_TIMES_S)
+
+
+def _copies_s(trial: _Trial, step: Step) -> float | None:
+    backend, copy = trial.backend, trial.calls.copied(trial.settings)
+    if copy is None:
+        return None
+    trial.device.take()
+    return copying_s(copy, trial.subject.inputs[0].call(step), backend.synchronise, backend.clock)
 
 
 def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> AbstractContextManager[None]:
@@ -159,48 +273,6 @@ def _alone(request: TrialRequest, backend: Backend, waits: Turns | None) -> Abst
         return nullcontext()
     is_told = backend.lock_benchmarks(waits.alone) or not entry.picks(request.config)
     return nullcontext() if is_told else waits.alone()
-
-
-def _is_recorded_later(subject: Subject, config: Config, backend: Backend) -> bool:
-    """Under traffic each shape has its own second call, somewhere in the second pass, which is not told apart."""
-    return subject.stream is None and backend.calls_until_compiled(subject.model, config) > 1
-
-
-def _times_beside(
-    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
-) -> tuple[DeviceTimes | None, float | None]:
-    """Of the calls by the device's own clock, and of copies; after the samples, so that no event is recorded within a
-    timed call."""
-    return _device_times(subject, step, backend, device), _copies_s(request, subject, step, backend, device)
-
-
-def _device_times(
-    subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
-) -> DeviceTimes | None:
-    if backend.instruments is None or subject.stream is not None:
-        return None
-    device.take()
-    launch = partial(subject.inputs[0].call, step)
-    return times_beside(launch, backend.synchronise, backend.instruments, backend.clock, DEVICE_TIMES_S)
-
-
-def _copies_s(
-    request: TrialRequest, subject: Subject, step: Callable[..., Any], backend: Backend, device: DeviceLock
-) -> float | None:
-    """Of inference with one shape: what a training step gives is a number, whose copy costs nothing."""
-    copy = backend.copies_outputs(subject.model, ConfigParts.of(request.config).settings)
-    if copy is None or subject.stream is not None or request.workload.task == "train":
-        return None
-    device.take()
-    return copying_s(copy, subject.inputs[0].call(step), backend.synchronise, backend.clock)
-
-
-def _compile_s(cold_s: tuple[float | None, ...], replay: Replay | None, samples: Samples) -> float:
-    """Extra time of the calls that compile, compared with steady calls."""
-    if replay is None:
-        median_s = float(np.median(samples.latency_s))
-        return max(sum(each - median_s for each in cold_s if each is not None), 0.0)
-    return max(sum(replay.cold_s) - len(replay.stream) * float(np.mean(samples.latency_s)), 0.0)
 
 
 def _profile(request: TrialRequest, call: Callable[[], None], backend: Backend) -> None:
@@ -232,40 +304,3 @@ def _caches_of_the_first_call(request: TrialRequest, subject: Subject, backend: 
     caches.mkdir(parents=True, exist_ok=True)
     write_whole(kept / KEY_FILE, here.model_dump_json(indent=2))
     return require(backend.compile_cache, "a shipped compile cache").use(caches, here.sha256)
-
-
-def _take(
-    request: TrialRequest,
-    subject: Subject,
-    step: Callable[..., Any],
-    backend: Backend,
-    turns: Turns | None,
-    *,
-    device: DeviceLock,
-) -> Samples:
-    plan = _plan(request, backend, subject)
-    calls = calls_of_a_pass(subject, step, backend, plan.calls_per_sample)
-    if turns is None:
-        device.take()
-        return take_samples(calls, plan, backend.clock, backend.instruments)
-    return take_turns(calls, plan, partial(_next_turn, turns, device), backend.clock, backend.instruments)
-
-
-def _next_turn(turns: Turns, device: DeviceLock) -> bool:
-    """Others of this study and of other ones have the device between two turns."""
-    device.release()
-    if not turns.wait():
-        return False
-    device.take()
-    return True
-
-
-def _plan(request: TrialRequest, backend: Backend, subject: Subject) -> SamplingPlan:
-    """The study's plan with the framework's minimum of warm-up calls, limited to the time of the stage. Calls of a
-    stream are timed one by one."""
-    changes = {
-        "min_warmup_calls": max(request.sampling.min_warmup_calls, backend.warmup_calls),
-        "longest_s": 0.9 * request.limits.run,
-        "calls_per_sample": request.sampling.calls_per_sample if subject.stream is None else 1,
-    }
-    return request.sampling.model_copy(update=changes)

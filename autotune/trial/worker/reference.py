@@ -25,8 +25,9 @@ from autotune.trial.command import module_command
 from autotune.trial.folder import TrialFolder
 from autotune.trial.request import TrialRequest
 from autotune.trial.worker.accuracy_check import read_reference, save, write_reference
+from autotune.trial.worker.calls.calls import Calls, Step
+from autotune.trial.worker.calls.kinds import calls_for
 from autotune.trial.worker.subject import Subject, build_subject, widen_subject
-from autotune.trial.worker.task import TrialTask, task_for
 
 ONLY = "reference"
 """Second argument of a worker that writes the reference and measures nothing."""
@@ -59,22 +60,20 @@ def write(request: TrialRequest, backend: Backend, enter: Callable[[Stage], None
     tolerance = request.tolerance_for(subject.dtypes)
     _refuse_narrowing(request, subject, dtype)
     enter(Stage.CHECK)
-    task, step, seen = _observed(request, backend, subject, dtype, tolerance)
-    with task.recording():
-        write_reference(request, seen, tolerance, task.gate)
-        complete_reference(request, task, step, tolerance)
+    calls, step, seen = _observed(request, backend, subject, dtype, tolerance)
+    with calls.recording():
+        write_reference(request, seen, tolerance, calls.gate)
+        complete_reference(request, calls, step, tolerance)
 
 
-def complete_reference(
-    request: TrialRequest, task: TrialTask, step: Callable[..., Any], tolerance: float | None
-) -> None:
+def complete_reference(request: TrialRequest, calls: Calls, step: Step, tolerance: float | None) -> None:
     """Add to the reference what the process that wrote it can tell once nothing more is asked of it. `tolerance`: with
     which others are held to it; None in any other process."""
     if tolerance is None:
         return
-    completed = task.completed(read_reference(request, task.gate), step, tolerance)
+    completed = calls.completed(read_reference(request, calls.gate), step, tolerance)
     if completed is not None:
-        save(request, completed, task.gate)
+        save(request, completed, calls.gate)
 
 
 def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) -> None:
@@ -87,13 +86,13 @@ def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) 
 
 def _observed(
     request: TrialRequest, backend: Backend, subject: Subject, dtype: WideType, tolerance: float
-) -> tuple[TrialTask, Callable[..., Any], Any]:
+) -> tuple[Calls, Step, Any]:
     try:
         wide = widen_subject(subject, backend, dtype)
-        task = task_for(request.workload, wide, backend)
-        with task.recording():
-            step = task.compile(ConfigParts.of(request.config).settings, UndoLog())
-            return task, step, task.observe(step, wide.inputs[0].call(step), reference_tolerance=tolerance)
+        calls = calls_for(request.workload, wide, backend)
+        with calls.recording():
+            step = calls.compile(ConfigParts.of(request.config).settings, UndoLog())
+            return calls, step, calls.observe(step, reference_tolerance=tolerance)
     except Exception as error:
         # Out of memory too: the message says that this reference cannot be made, and what to do.
         raise HarnessError(

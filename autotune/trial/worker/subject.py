@@ -20,10 +20,9 @@ from autotune.measure.measurement import Signature, TensorSpec, structure_sha256
 from autotune.measure.parts import AuthorsWord
 from autotune.trial.given_inputs import built_for
 from autotune.trial.worker.accuracy_check import num_compared
-from autotune.trial.worker.traffic_inputs import Stream, find_shapes
+from autotune.trial.worker.calls.stream_inputs import Given, StreamInputs
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import TrainingRecipe, Variants
-from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Workload
 
 
@@ -32,8 +31,8 @@ class Subject:
     """`inputs` are the example first, then those that results are checked on, then the example again. `derived` is the
     one among them that the tool made of the example, if any: the model need not take it.
 
-    Under traffic the example has the most frequent shape, and the others have shapes of the stream, so that no check
-    shows a compiler a shape that is not in the stream.
+    With a `stream` the example has its most frequent shape, and the others have shapes of it, so that no check shows a
+    compiler a shape that is not in the stream.
     """
 
     model: Any
@@ -51,10 +50,8 @@ class Subject:
     """Model and inputs have other types than their author gave them (`widen_subject`)."""
     recipe: TrainingRecipe | None = None
     """How the model is trained; None for inference."""
-    shapes: Shapes | None = None
-    """What is known of the shapes of its inputs; None: there is one shape."""
-    stream: Stream | None = None
-    """The calls of a trial under traffic; given if and only if there are `shapes`."""
+    stream: StreamInputs | None = None
+    """The calls of many shapes, with what is known of these; None: there is one shape."""
     derived: Arguments | None = None
     derived_may_fail: bool = True
     """No reference holds outputs for the derived inputs: a call with them that fails is left out."""
@@ -65,7 +62,7 @@ class Subject:
         """The same with the author's inputs alone."""
         if self.derived is None:
             return self
-        kept = [each for each in self.inputs if each is not self.derived]
+        kept = [inputs for inputs in self.inputs if inputs is not self.derived]
         return replace(self, inputs=kept, derived=None, not_varied=(*self.not_varied, NOT_TAKEN))
 
 
@@ -89,31 +86,26 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         if problem is not None:
             raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")
         training.set_training(model)
-    given = [_placed(backend, each) for each in (built.inputs, *built.more_inputs)]
-    backend.materialise(model, partial(given[0].call, built.called))
-    constants = _constants(given)
-    specs = _specs(backend, given[0], workload.model)
-    shapes = stream = derived = None
-    if workload.traffic is not None:
-        shapes = find_shapes(workload, built, model, given[0], backend)
-        stream = Stream.of(workload, given[0], shapes, backend)
-        given = list(stream.checked)
-    if workload.traffic is not None or not built.more_inputs:
-        derived = _derived(backend, given[0], workload.seed)
-        given.append(derived)
+    placed = [_placed(backend, inputs) for inputs in (built.inputs, *built.more_inputs)]
+    backend.materialise(model, partial(placed[0].call, built.called))
+    constants = _constants(placed)
+    specs = _specs(backend, placed[0], workload.model)
+    given = Given.of(workload, built, model, placed, backend)
+    example = given.inputs[0]
+    derived = None if given.is_enough else _derived(backend, example, workload.seed)
+    inputs = given.inputs if derived is None else [*given.inputs, derived]
     parameters = list(backend.parameters(model))
-    backend.input_gradients = _require_gradients(backend, given)
+    backend.input_gradients = _require_gradients(backend, inputs)
     return Subject(
         model=model,
-        inputs=[*given, given[0]],
+        inputs=[*inputs, example],
         signature=_signature(model, parameters, specs, built.compare, records_gradients=backend.input_gradients),
         dtypes=frozenset(spec.dtype for spec in (*(spec for _, spec in parameters), *specs)),
-        example_sha256=_digests(backend, given[0]),
+        example_sha256=_digests(backend, example),
         variants=built.variants,
         authors=built.compare,
         recipe=built.recipe,
-        shapes=shapes,
-        stream=stream,
+        stream=given.stream,
         derived=derived,
         not_varied=constants,
     )

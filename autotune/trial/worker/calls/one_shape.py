@@ -1,4 +1,4 @@
-"""`Inference`: a trial of the task `infer`. The model is called; what its calls give and leave behind is compared."""
+"""`OneShape`: the model is called with the example inputs; what its calls give and leave behind is compared."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from autotune.config import Config
 from autotune.measure.agreement import Array, spread_of
 from autotune.measure.parts import Part
 from autotune.trial.worker.accuracy_check import Gate, OutputGate, Seen, is_outside
-from autotune.trial.worker.left_behind import Surroundings
+from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.workload.arguments import Arguments
+from autotune.workload.shapes import Shapes
 from autotune.workload.workload import Workload
 
 NUM_NUDGES = 2
@@ -32,57 +33,54 @@ LONGEST_NUDGING_S = 5.0
 """No nudge is begun after so long. What is not nudged is compared by a coarser floor (`agreement.UNKNOWN_FLOOR`)."""
 
 
-class Inference:
-    """See `TrialTask`. Its calls begin with the first after its making."""
+class OneShape(Calls):
+    """Calls of a model for inference. What they leave behind is counted from the first after this was made."""
+
+    _shapes: Shapes | None = None
+    """What a shape strategy goes by."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
+        super().__init__(subject, backend)
         self._framework = workload.framework
-        self._subject = subject
-        self._backend = backend
         self.gate: Gate = OutputGate(workload.model, partial(why_unrepeatable, subject, backend), subject.authors)
         self._surroundings = Surroundings(subject, backend)
         self._before = self._surroundings.now()
-
-    @property
-    def not_varied(self) -> tuple[str, ...]:
-        return self._subject.not_varied
 
     def recording(self) -> AbstractContextManager[Any]:
         """Gradients are recorded if an input of the author's requires them, and else not."""
         return nullcontext() if self._subject.signature.records_gradients else self._backend.inference()
 
-    def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
+    def compile(self, config: Config, changes: UndoLog) -> Step:
         functions = declared_functions(config, self._subject.variants)
-        return compile_under(
-            self._backend, self._subject.model, config, functions, changes, shapes=self._subject.shapes
-        )
+        return compile_under(self._backend, self._subject.model, config, functions, changes, shapes=self._shapes)
 
     def observe(
         self,
-        step: Callable[..., Any],
-        first: Any,
+        step: Step,
+        first: Any = None,
         *,
         reference_tolerance: float | None = None,  # noqa: ARG002 -- Outputs are held to that tolerance, however it is.
     ) -> Seen:
         """What the call gives for each of the subject's inputs, and what all calls leave behind."""
         example, *others = self._subject.inputs
-        calls = [self._observed(first, example)]
+        calls = [self._observed(example.call(step) if first is None else first, example)]
         disturbed: list[Part] = []
-        for each in others:
-            if each is self._subject.derived and self._subject.derived_may_fail:
-                found, disturbed = self._tried(step, each, calls[0])
+        for inputs in others:
+            if inputs is self._subject.derived and self._subject.derived_may_fail:
+                found, disturbed = self._tried(step, inputs, calls[0])
                 calls += found
             else:
-                calls.append(self._observed(each.call(step), each))
+                calls.append(self._observed(inputs.call(step), inputs))
         left, not_compared = self._surroundings.changed_since(self._before)
         names = {part.name for part in disturbed}
         left = [part.without_value() if part.name in names else part for part in left]
         has_forms = not self._subject.is_wide
         return Seen(calls, left, not_compared, framework=self._framework, has_forms=has_forms)
 
-    def _tried(
-        self, step: Callable[..., Any], inputs: Arguments, example: Observed
-    ) -> tuple[list[Observed], list[Part]]:
+    def copied(self, settings: Config) -> Callable[[Any], Any] | None:
+        return self._backend.copies_outputs(self._subject.model, settings)
+
+    def _tried(self, step: Step, inputs: Arguments, example: Observed) -> tuple[list[Observed], list[Part]]:
         """What the model gives for inputs that were made up. If it does not take them, nothing, and what the call left
         behind; from now on the subject is without them."""
         before = self._surroundings.now()
@@ -97,10 +95,7 @@ class Inference:
         self._subject = self._subject.without_derived()
         return [], self._surroundings.changed_since(before)[0]
 
-    def require_sound(self, step: Callable[..., Any]) -> None:
-        """An output does not depend on the calls before."""
-
-    def completed(self, reference: Seen, step: Callable[..., Any], tolerance: float) -> Seen | None:
+    def completed(self, reference: Seen, step: Step, tolerance: float) -> Seen | None:
         nudged: list[list[Observed]] = [[] for _ in reference.calls]
         try:
             for number, call in self._nudged_calls(step, NUDGE * tolerance):
@@ -114,7 +109,7 @@ class Inference:
         ]
         return replace(reference, spreads=spreads)
 
-    def _nudged_calls(self, step: Callable[..., Any], share: float) -> Iterator[tuple[int, Observed]]:
+    def _nudged_calls(self, step: Step, share: float) -> Iterator[tuple[int, Observed]]:
         start = time.monotonic()
         for _ in range(NUM_NUDGES):
             self._backend.nudge(self._subject.model, share)
@@ -125,8 +120,7 @@ class Inference:
                 yield number, self._observed(nudged.call(step), nudged)
 
     def _observed(self, returned: Any, inputs: Arguments) -> Observed:
-        """Under traffic a strategy may pad or split a call, whose inputs are then copies."""
-        return observed(self._backend, returned, inputs=inputs if self._subject.stream is None else None, reads=True)
+        return observed(self._backend, returned, inputs=inputs, reads=True)
 
 
 def _same_part(part: Part, calls: list[Observed]) -> Iterator[Array]:

@@ -1,4 +1,4 @@
-"""`Training`: a trial of the task `train`. A step changes the weights, so what is compared is where a few steps lead.
+"""`Steps`: training steps. A step changes the weights, so what is compared is where a few steps lead.
 
 From the weights that the model was built with it takes `NUM_STEPS` steps, on the example batch and the derived one in
 turns; then the weights are put back, and the first step is taken again: some captures are right only once.
@@ -41,7 +41,7 @@ from autotune.measure import parts
 from autotune.measure.agreement import Array, share, why_incomparable
 from autotune.measure.parts import DisagreementError, Part, Terms, require_same_changes
 from autotune.trial.worker.accuracy_check import Gate, WrongResultError, heading_of
-from autotune.trial.worker.left_behind import Surroundings
+from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, describe_dropouts
 from autotune.workload.arguments import Arguments
 from autotune.workload.workload import Workload
@@ -66,7 +66,7 @@ _MOST_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepsTaken:
     """What the steps of one run gave and left behind."""
 
     losses: Array
@@ -92,14 +92,13 @@ class Steps:
         return np.zeros(len(self.gradients)) if self.spread is None else self.spread
 
 
-class Training:
-    """See `TrialTask`. Keeps a copy of the weights from its making until `observe`."""
+class Steps(Calls):
+    """Keeps a copy of the weights from its making until `observe`."""
 
     def __init__(self, workload: Workload, subject: Subject, backend: Backend) -> None:
         assert subject.recipe is not None
-        self._subject = subject
+        super().__init__(subject, backend)
         self._recipe = subject.recipe
-        self._backend = backend
         self._training = require(backend.training, "--task train")
         self._surroundings = Surroundings(subject, backend, self._training.trained(self._recipe.optimizer))
         self._before = self._surroundings.now()
@@ -108,23 +107,20 @@ class Training:
         self._gate = StepGate(workload.model)
         self.gate: Gate = self._gate
 
-    @property
-    def not_varied(self) -> tuple[str, ...]:
-        return self._subject.not_varied
-
     def recording(self) -> AbstractContextManager[Any]:
         """Gradients are the point."""
         return nullcontext()
 
-    def compile(self, config: Config, changes: UndoLog) -> Callable[..., Any]:
+    def compile(self, config: Config, changes: UndoLog) -> Step:
         settings = ConfigParts.of(config).settings
         return self._training.training_step(
             self._subject.model, self._recipe.loss, self._recipe.optimizer, settings, changes
         )
 
-    def observe(self, step: Callable[..., Any], first: Any, *, reference_tolerance: float | None = None) -> Steps:
+    def observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> StepsTaken:
         """What `NUM_STEPS` steps come to, of which `first` was the loss of the first, and that one again."""
         assert self._rewind is not None
+        first = self._subject.inputs[0].call(step) if first is None else first
         left, not_compared = self._surroundings.changed_since(self._before)
         example, *others = self._subject.inputs[:-1]
         losses = [self._loss(first)]
@@ -141,9 +137,9 @@ class Training:
             spread = self._spread(step, gradients, _NUDGE * reference_tolerance)
         self._rewind, self._start = None, []
         num_inputs = len(self._subject.inputs)
-        return Steps(np.array(losses), gradients, again, ways, left, tuple(not_compared), num_inputs, spread)
+        return StepsTaken(np.array(losses), gradients, again, ways, left, tuple(not_compared), num_inputs, spread)
 
-    def require_sound(self, step: Callable[..., Any]) -> None:
+    def require_sound(self, step: Step) -> None:
         """Raises WrongResultError where the loss is no number any more after the steps that were timed."""
         loss = self._loss(self._subject.inputs[0].call(step))
         if not np.isfinite(loss):
@@ -153,10 +149,10 @@ class Training:
                 float("nan"),
             )
 
-    def completed(self, reference: Steps, step: Callable[..., Any], tolerance: float) -> None:
+    def completed(self, reference: StepsTaken, step: Step, tolerance: float) -> None:
         """The spread of the gradients is in it."""
 
-    def _later_losses(self, step: Callable[..., Any], batches: list[Arguments]) -> list[float]:
+    def _later_losses(self, step: Step, batches: list[Arguments]) -> list[float]:
         """Of the steps after the first, on these batches in turns. One that was made up is left out if its loss fails,
         which moves no weight, and no reference says that it does not."""
         first, *others = batches
@@ -179,7 +175,7 @@ class Training:
             raise AutotuneError(f"the loss gave {shapes} and not one number", tip="let it return its mean or its sum")
         return float(arrays[0].reshape(()))
 
-    def _spread(self, step: Callable[..., Any], gradients: list[Array], nudge: float) -> Array:
+    def _spread(self, step: Step, gradients: list[Array], nudge: float) -> Array:
         """The largest distance of each gradient of the first step from what it is with nudged weights."""
         assert self._rewind is not None
         spread = np.zeros(len(gradients))
@@ -207,14 +203,14 @@ class Training:
 
 
 class StepGate:
-    """What training steps are held to. Made for what `Training.observe` gives."""
+    """What training steps are held to. Made for what `Steps.observe` gives."""
 
     def __init__(self, model: str) -> None:
         self._model = model
         self.cause: str | None = None
         """Why the step may not be repeatable, as far as it is known."""
 
-    def refuse_unusable(self, seen: Steps, tolerance: float) -> None:
+    def refuse_unusable(self, seen: StepsTaken, tolerance: float) -> None:
         """An untuned step with a loss that is no number, or that gives another result from the same weights."""
         losses = seen.losses
         if not np.isfinite(losses).all():
@@ -238,7 +234,7 @@ class StepGate:
                 tip=None if self.cause else "does the loss sample, or keep state from step to step?",
             )
 
-    def errors(self, reference: Steps, seen: Steps, tolerance: float) -> tuple[float, ...]:
+    def errors(self, reference: StepsTaken, seen: StepsTaken, tolerance: float) -> tuple[float, ...]:
         """Of the loss, and of the gradients. Raises WrongResultError with the step or the weight in question."""
         loss_error = _require_losses(reference.losses, seen.losses, tolerance)
         num_gradients, worst = len(reference.gradients), 0.0
@@ -262,25 +258,25 @@ class StepGate:
             raise WrongResultError(f"in the first step, {error}", error.relative_error) from None
         return loss_error, worst
 
-    def packed(self, seen: Steps) -> list[list[Array]]:
+    def packed(self, seen: StepsTaken) -> list[list[Array]]:
         """What is left comes with its names and forms; a spread, if there is one, comes last."""
         heading = np.asarray(json.dumps({"num_inputs": seen.num_inputs, "left": parts.heading_of(seen.left)}))
         arrays = [part.array for part in seen.left]
         spread = [] if seen.spread is None else [[seen.spread]]
         return [[heading, *arrays], [seen.losses, seen.ways], seen.gradients, seen.again, *spread]
 
-    def unpacked(self, stored: list[list[Array]]) -> Steps:
+    def unpacked(self, stored: list[list[Array]]) -> StepsTaken:
         """Raises ValueError for the file of another release."""
         heading = heading_of(stored)
         (_, *arrays), (losses, ways), gradients, again, *rest = stored
         left = parts.parts_with(heading["left"], arrays)
         spread = rest[0][0] if rest else None
-        return Steps(losses, gradients, again, ways, left, num_inputs=heading["num_inputs"], spread=spread)
+        return StepsTaken(losses, gradients, again, ways, left, num_inputs=heading["num_inputs"], spread=spread)
 
-    def uncompared(self, seen: Steps) -> tuple[str, ...]:
+    def uncompared(self, seen: StepsTaken) -> tuple[str, ...]:
         return seen.not_compared
 
-    def with_forms(self, reference: Steps, seen: Steps) -> None:
+    def with_forms(self, reference: StepsTaken, seen: StepsTaken) -> None:
         """Nothing is lacking."""
 
 

@@ -1,0 +1,173 @@
+"""`Calls`: what a trial calls, and everything in which one kind of workload differs from another.
+
+A trial goes through the same stages whatever it measures (`measure`). At each of them it asks its `Calls`, in this
+order:
+
+    compile     the function that is called, under the config
+    first       the calls in which everything is compiled
+    observe     what the gate compares: the first output, and that of the other calls to be checked
+    one_pass    the calls that are timed again and again, which `sampling` says how
+    launch, copied      what is timed beside the samples, where there is such a thing
+    require_sound       after all timing
+    completed   what the reference lacks, at the very end
+
+The kinds are `OneShape` (the same inputs again and again), `Stream` (inputs of many shapes, as traffic has them) and
+`Steps` (training steps). Nothing else in a trial's process asks which of them it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from autotune.backends.call_state import CallState
+from autotune.backends.protocol import Backend
+from autotune.backends.undo import UndoLog
+from autotune.config import Config
+from autotune.errors import quoted
+from autotune.measure.measurement import Replay, Samples
+from autotune.measure.parts import Part
+from autotune.measure.sampling import Clock, SamplingPlan
+from autotune.trial.worker.accuracy_check import Gate
+from autotune.trial.worker.costs import SecondCall
+from autotune.trial.worker.subject import Subject
+from autotune.workload.arguments import Arguments
+
+Step = Callable[..., Any]
+"""The model, or its training step, under a config."""
+
+
+class Calls(ABC):
+    """The calls of one trial, made before the subject is changed. The defaults are those of calls with the example
+    inputs alone."""
+
+    gate: Gate
+    """What is compared; used after `observe`."""
+    replay: Replay | None = None
+    """The stream of calls with its first pass; None where there is none, and before `first`."""
+
+    def __init__(self, subject: Subject, backend: Backend) -> None:
+        self._subject = subject
+        self._backend = backend
+
+    @property
+    def not_varied(self) -> tuple[str, ...]:
+        """What the inputs that were seen leave as it is, each as a sentence."""
+        return self._subject.not_varied
+
+    @abstractmethod
+    def recording(self) -> AbstractContextManager[Any]:
+        """The context in which all calls are made."""
+
+    @abstractmethod
+    def compile(self, config: Config, changes: UndoLog) -> Step:
+        """The function that is called with each of the subject's inputs, and timed."""
+
+    def first(self, step: Step, settings: Config, clock: Clock, begun: float) -> Any:
+        """Make the calls that compile. `settings` are the backend's, `begun` is when the making of `step` began.
+
+        Returns the output for the first inputs; None where `observe` makes a call for that.
+        """
+        del settings, clock, begun
+        output = self._subject.inputs[0].call(step)
+        self._backend.synchronise()
+        return output
+
+    def first_call_s(self, spent_s: float) -> float:
+        """Seconds of making the step and its very first call, out of those that it and `first` took."""
+        return spent_s
+
+    def second(self, step: Step, settings: Config, clock: Clock) -> SecondCall | None:
+        """In place of the step in `observe` where something is still recorded in its second call, which this times;
+        None where nothing is."""
+        is_recorded_later = self._backend.calls_until_compiled(self._subject.model, settings) > 1
+        return SecondCall(step, self._backend, clock) if is_recorded_later else None
+
+    @abstractmethod
+    def observe(self, step: Step, first: Any = None, *, reference_tolerance: float | None = None) -> Any:
+        """What the gate compares. `first` is the output for the first inputs, None: it is made here. This makes the
+        other calls.
+
+        With a `reference_tolerance` they are to be the reference, to which others are held with that tolerance.
+        """
+
+    def sampling(self, plan: SamplingPlan) -> SamplingPlan:
+        """The plan as these calls can be sampled."""
+        return plan
+
+    def one_pass(self, step: Step, times: int = 1) -> list[Callable[[], None]]:
+        """The calls that are the unit of sampling. Each is made so many times and waited for; nothing is kept."""
+        return [self._waited_for(step, self._subject.inputs[0], times)]
+
+    def example(self, step: Step) -> Callable[[], None]:
+        """One call, to be profiled."""
+        return self._waited_for(step, self._subject.inputs[0])
+
+    def launch(self, step: Step) -> Callable[[], Any] | None:
+        """A call that is not waited for, to be timed by the device's own clock; None where calls differ."""
+        return partial(self._subject.inputs[0].call, step)
+
+    def copied(self, settings: Config) -> Callable[[Any], Any] | None:
+        """What copies the outputs of a call, and is a part of each latency; None where nothing is copied, or it costs
+        nothing."""
+        del settings
+        return None
+
+    def compile_s(self, first_call_s: float, second_call_s: float | None, samples: Samples) -> float:
+        """Extra time of the calls that compile, compared with steady calls."""
+        median_s = float(np.median(samples.latency_s))
+        cold_s = [call_s for call_s in (first_call_s, second_call_s) if call_s is not None]
+        return max(sum(call_s - median_s for call_s in cold_s), 0.0)
+
+    def require_sound(self, step: Step) -> None:  # noqa: B027 -- There is a default: nothing is required.
+        """Raises WrongResultError if the timed calls have corrupted the model. By default no call depends on those
+        before."""
+
+    @abstractmethod
+    def completed(self, reference: Any, step: Step, tolerance: float) -> Any:
+        """The reference with what rounding may do to it, at the very end: the model's weights are others afterwards.
+        None if there is nothing to add."""
+
+    def _waited_for(self, step: Step, inputs: Arguments, times: int = 1) -> Callable[[], None]:
+        def call() -> None:
+            for _ in range(times):
+                inputs.call(step)
+            self._backend.synchronise()
+
+        return call
+
+
+Moment = CallState | str
+"""What was seen at one moment, or a sentence about what cannot be looked into."""
+
+
+class Surroundings:
+    """What calls may leave something behind in: the model, and the inputs that its author gave. Inputs that were made
+    up are left out: the model need not take them."""
+
+    def __init__(self, subject: Subject, backend: Backend, apart_from: Sequence[Any] = ()) -> None:
+        """`apart_from`: tensors that are meant to change, such as the weights in training."""
+        self._backend = backend
+        self._apart_from = apart_from
+        self._roots: dict[str, Any] = {"model": subject.model}
+        authors = [inputs for inputs in subject.inputs[:-1] if inputs is not subject.derived]
+        for number, inputs in enumerate(authors, start=1):
+            self._roots |= {f"{name} of input {number}": leaf for name, leaf in inputs.named_leaves()}
+
+    def now(self) -> Moment:
+        try:
+            return CallState(self._backend, self._roots)
+        except Exception as error:
+            return f"the state of the model and its inputs ({quoted(error)})"
+
+    def changed_since(self, before: Moment) -> tuple[list[Part], list[str]]:
+        """What has changed, with what it is now; and in words why that is not known."""
+        after = self.now()
+        if isinstance(before, CallState) and isinstance(after, CallState):
+            return after.changed_since(before, self._apart_from), []
+        return [], [after if isinstance(after, str) else str(before)]

@@ -1,0 +1,138 @@
+"""What a trial costs beside the calls that are sampled: peak memory, what its compile found done, copies of outputs.
+
+Memory is the device allocator's peak where there is one, else the growth of the resident set. On Linux the kernel
+records each process's resident peak (VmHWM) and can reset it. A forked child starts with its parent's peak, so the peak
+is always reset first and reported as growth since before the model was built: memory of the interpreter and the
+framework is not counted.
+
+A fork server has imported the compiler, and earlier trials have compiled kernels of the same source. A job finds
+neither: these seconds, as they were measured where the work was done, are part of the trial's compile times, and what
+the imports hold is part of its peak memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from autotune.backends.capabilities import ImportedAhead
+from autotune.backends.protocol import Backend
+from autotune.backends.registry import entry_of
+from autotune.measure.sampling import Clock
+from autotune.trial.request import TrialRequest
+
+NUM_COPIES = 20
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+
+
+class PeakMemory:
+    """Create it before the model is built; call `restart()` at the start of a stage and `peak_bytes()` at its end."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._start_bytes = psutil.Process().memory_info().rss
+        self._resettable = True
+        self.restart()
+
+    def restart(self) -> None:
+        """Reset the peak to the current use."""
+        if self._backend.peak_memory_bytes() is not None:
+            self._backend.reset_peak_memory()
+            return
+        try:
+            _CLEAR_REFS.write_text(_RESET_PEAK)
+        except OSError:
+            self._resettable = False
+
+    def peak_bytes(self, spared_bytes: int = 0) -> int | None:
+        """Peak since `restart`; None where neither a device allocator nor the kernel reports one.
+
+        `spared_bytes`: what the process holds already that a job's would grow by (`Spared`).
+        """
+        device_peak = self._backend.peak_memory_bytes()
+        if device_peak is not None:
+            return device_peak
+        peak = _resident_peak_bytes() if self._resettable else None
+        return None if peak is None else max(peak - self._start_bytes, 0) + spared_bytes
+
+
+def _resident_peak_bytes() -> int | None:
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    peak = next((line for line in lines if line.startswith("VmHWM:")), None)
+    return None if peak is None else int(peak.split()[1]) * 1024
+
+
+class Spared:
+    """What the compile of one trial finds done: the seconds and the memory that it would have taken. `clock` is the one
+    by which what the trial compiles itself is timed."""
+
+    def __init__(self, request: TrialRequest, backend: Backend, ahead: ImportedAhead | None, clock: Clock) -> None:
+        self._request = request
+        self._backend = backend
+        self._ahead = ahead
+        self._clock = clock
+        self.seconds = 0.0
+        self.resident_bytes = 0
+        """Memory that the imports hold."""
+
+    def clock(self) -> float:
+        """The trial's clock, put forward by what was spared so far."""
+        return self._clock() + self.seconds
+
+    def found(self) -> AbstractContextManager[Any]:
+        """For the call that compiles: it finds imports, which count from here on, and kernels. Taken within what is
+        timed, since it may import the compiler."""
+        entry = entry_of(self._request.workload.framework)
+        if self._request.untuned or not entry.compiles(self._request.config):
+            return nullcontext()
+        if self._ahead is not None:
+            self._add(self._ahead.seconds)
+            self.resident_bytes = self._ahead.resident_bytes
+        kernels, find = self._request.kernels, self._backend.shared_kernels
+        if kernels is None or find is None:
+            return nullcontext()
+        return find(Path(kernels.folder), kernels.num_threads, self._clock, self._add)
+
+    def _add(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+class SecondCall:
+    """A step whose first call from here on is timed: the second one of the process."""
+
+    def __init__(self, step: Callable[..., Any], backend: Backend, clock: Clock) -> None:
+        self._step = step
+        self._backend = backend
+        self._clock = clock
+        self.seconds: float | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.seconds is not None:
+            return self._step(*args, **kwargs)
+        start = self._clock()
+        result = self._step(*args, **kwargs)
+        self._backend.synchronise()
+        self.seconds = self._clock() - start
+        return result
+
+
+def copying_s(copy: Callable[[Any], Any], outputs: Any, synchronise: Callable[[], None], clock: Clock) -> float:
+    """Seconds that it takes to copy the outputs of a call: the mean of some copies with one wait at their end, since
+    within a call nothing waits for them either."""
+    copy(outputs)
+    synchronise()
+    start = clock()
+    for _ in range(NUM_COPIES):
+        copy(outputs)
+    synchronise()
+    return (clock() - start) / NUM_COPIES
