@@ -10,9 +10,6 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, RootModel, StrictBool, StrictFloat, StrictInt, StrictStr
 
-FRAMEWORK = "framework"
-"""The knob that chooses the framework where a study has several; the other knobs' names then begin with its value."""
-
 Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 
 
@@ -62,9 +59,8 @@ class Config(RootModel[dict[str, Scalar]]):
         return hash(self.canonical())
 
     def __str__(self) -> str:
-        """For people: knobs without the prefix that the chosen framework gives them."""
-        prefix = f"{self.root.get(FRAMEWORK)}."
-        return " ".join(f"{name.removeprefix(prefix)}={_short(value)}" for name, value in self.root.items())
+        """Knobs and values, for people."""
+        return " ".join(f"{name}={_short(value)}" for name, value in self.root.items())
 
 
 def fits(settings: Mapping[str, Scalar], pattern: Mapping[str, object]) -> bool:

@@ -202,7 +202,7 @@ def space_of_variants(num_variants: int) -> SearchSpace:
 def manifest_of(space: SearchSpace, seed: int) -> Manifest:
     """The question of a study that runs no real process."""
     return Manifest(
-        schema=3,
+        schema=4,
         id=uuid.uuid4().hex,
         name="simulated",
         created="2026-01-01T00:00:00+00:00",

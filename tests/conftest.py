@@ -358,7 +358,7 @@ def run_trial(tmp_path: Path, make_request: Callable[..., TrialRequest]) -> Call
 def make_manifest(workload: Workload, space: SearchSpace) -> Callable[..., Manifest]:
     def make(name: str = "s", **overrides: object) -> Manifest:
         fields: dict[str, object] = {
-            "schema": 3,
+            "schema": 4,
             "id": uuid.uuid4().hex,
             "name": name,
             "created": "2026-01-01T00:00:00+00:00",

@@ -62,7 +62,7 @@ def make_all(folder: Path) -> None:
 
     def make_study(name: str, traffic: Traffic | None = None, **more: Any) -> Study:
         fields = {
-            "schema": 3,
+            "schema": 4,
             "id": name,
             "name": name,
             "created": "2026-01-01T00:00:00+00:00",

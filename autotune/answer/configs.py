@@ -6,7 +6,7 @@ In short: `compile +freezing +cpp_wrapper matmul_precision=high`. How the model 
 
 from __future__ import annotations
 
-from autotune.config import FRAMEWORK, Config, Scalar
+from autotune.config import Config, Scalar
 from autotune.space.space import SearchSpace
 
 UNTUNED = "untuned"
@@ -17,21 +17,14 @@ _EXECUTION = "execution"
 def config_text(config: Config, space: SearchSpace, *, full: bool = False) -> str:
     """The settings that differ from the untuned model, `untuned` if none does; all settings if `full`.
 
-    A knob that the untuned model does not have, such as the mode of a compiler, is left out at its default. The
-    framework is always named in a study of several.
+    A knob that the untuned model does not have, such as the mode of a compiler, is left out at its default.
     """
     if full:
         return str(config)
-    framework = config.get(FRAMEWORK)
-    unchanged = {knob.name: knob.default for knob in space.knobs}
-    unchanged |= space.untuned(None if framework is None else str(framework)).root
-    unchanged.pop(FRAMEWORK, None)
+    unchanged = {knob.name: knob.default for knob in space.knobs} | space.untuned().root
     start = Config({name: value for name, value in unchanged.items() if name in config.root})
     changed = config.differing(start)
-    prefix = f"{framework}."
-    return (
-        " ".join(_short(name.removeprefix(prefix), config[name]) for name in config.root if name in changed) or UNTUNED
-    )
+    return " ".join(_short(name, config[name]) for name in config.root if name in changed) or UNTUNED
 
 
 def _short(name: str, value: Scalar) -> str:

@@ -16,7 +16,6 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
 from autotune.measure.statistics import Speedup, Verdict, verdict_of
-from autotune.space.combined import without_framework
 from autotune.study.budget import Budget
 from autotune.study.manifest import Manifest
 from autotune.study.own_files import clear_runs
@@ -29,7 +28,6 @@ from autotune.trial.folder import TrialFolder
 from autotune.tuned.cache_file import SUFFIX, Artifact
 from autotune.tuned.tuned_config import (
     SCHEMA,
-    Baseline,
     Evidence,
     Figures,
     TunedConfig,
@@ -102,8 +100,7 @@ def _chosen(study: Study, confirmation: Confirmation, trial: int) -> _Exported:
 def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfig:
     manifest = study.manifest
     confirmation, record = answer.confirmation, exported.record
-    target, config = manifest.target_of(record.config)
-    workload = target.workload
+    workload = manifest.workload
     assert confirmation is not None
     assert answer.untuned is not None
     measured = record.measurement
@@ -112,10 +109,9 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
         schema=SCHEMA,
         framework=workload.framework,
         verdict=exported.verdict,
-        config=config,
-        untuned=without_framework(manifest.space.untuned(workload.framework)),
-        variants=_places(manifest.variants.get(workload.framework, {}), ConfigParts.of(config).variants),
-        baseline=None if workload == manifest.workload else _baseline(manifest, answer.untuned),
+        config=record.config,
+        untuned=manifest.space.untuned(),
+        variants=_places(manifest.variants, ConfigParts.of(record.config).variants),
         workload=TunedWorkload(
             model=workload.model,
             arguments=workload.arguments,
@@ -129,7 +125,7 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
             signature=measured.signature,
             inputs=workload.inputs,
         ),
-        environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=target.framework_version),
+        environment=TunedEnvironment(**measured.environment.model_dump(), framework_version=manifest.framework_version),
         evidence=Evidence(
             study=study.name,
             autotune_version=manifest.autotune_version,
@@ -163,17 +159,6 @@ def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[st
         for name, value in asked_for.items()
         if name in known and value != next(iter(known[name]))
     }
-
-
-def _baseline(manifest: Manifest, untuned: TrialRecord) -> Baseline:
-    """The untuned model of the study's first framework, which all configs were compared with."""
-    return Baseline(
-        framework=manifest.workload.framework,
-        framework_version=manifest.framework_version,
-        model=manifest.workload.model,
-        config=without_framework(untuned.config),
-        signature=untuned.measurement.signature,
-    )
 
 
 def export(study: Study, path: Path, trial: int | None = None) -> TunedConfig:

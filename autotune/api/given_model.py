@@ -26,7 +26,7 @@ from autotune.backends.registry import framework_of, saved_models_of
 from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
 from autotune.planning.request import TuneRequest, check_text, parse_pairs, study_name
-from autotune.planning.targets import choose_targets
+from autotune.planning.targets import choose_target
 from autotune.trial.command import package_path
 from autotune.tuning.events import ModelSaved
 
@@ -137,9 +137,9 @@ class _Naming:
     def _folder(self, model: str) -> Path:
         """The folder of the study to be, which thereby has a name."""
         if self.request.study is None:
-            frameworks, device = choose_targets(self.request.framework, self.request.device)
-            name = study_name(self.request, frameworks, device, model)
-            self._update(study=name, framework="+".join(frameworks), device=device)
+            framework, device = choose_target(self.request.framework, self.request.device)
+            name = study_name(self.request, framework, device, model)
+            self._update(study=name, framework=framework, device=device)
         check_text(self.request)
         folder = self.studies_dir / str(self.request.study)
         self._note(folder)

@@ -111,10 +111,10 @@ def workers_of(study: Study, budget: Budget, on: str, notify: Notify) -> Cluster
 
     manifest, untuned = study.manifest, study.untuned_record()
     settings = WorkerSettings(
-        frameworks=tuple(target.workload.framework for target in manifest.targets),
+        frameworks=(manifest.framework,),
         device=manifest.workload.device,
         variables=manifest.variables,
-        versions={target.workload.framework: target.framework_version for target in manifest.targets},
+        versions={manifest.framework: manifest.framework_version},
         code_sha256=code_sha256(),
     )
     return ClusterTrials(

@@ -9,6 +9,7 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
+from autotune.api.both import Terms, is_both, open_both, require_plain, tune_both
 from autotune.api.callbacks import notify_all
 from autotune.api.events import Callback
 from autotune.api.given_model import named_model
@@ -90,7 +91,7 @@ def tune(
     Where, how long, and what for:
 
     * `device`: `"auto"`, `"cpu"`, `"gpu"` or `"ascend"`. `framework`: `"torch"`, `"mindspore"`, `"both"`; None: by
-      device.
+      device. Of `"both"` the result is that of the framework to use, with `results` and `comparison` (`BothResult`).
     * `budget`: time for the whole call, the confirmation included: `"10m"`, seconds, a YAML file, or a `Budget`; None:
       no limit. `trials`: most trials of the study; None: 24, or with a time as many as it holds. `early_stop`: stop
       when no remaining config is likely to improve the result. `jobs`: trials that are compiled at the same time; None:
@@ -123,6 +124,7 @@ def tune(
     limits = _limits(
         parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
     )
+    require_plain(framework, {"--on": on})
     deadline = Deadline.after(limits.wall_s, begun)
     names = (prior,) if isinstance(prior, str) else prior
     sources = [read_prior(text, studies) for text in dict.fromkeys(names)]
@@ -149,6 +151,12 @@ def tune(
         env=env,
     )
     with _audience(callbacks, progress=progress) as tell:
+        if is_both(framework):
+            if live_inputs is not None:
+                raise InputError("a live model is one framework's", tip="give a function for each framework, in a dict")
+            with open_both(request, build, partial(deadline.cap, limits.limits), studies, tell) as opened_both:
+                run = partial(_search, tell=tell, profile=profile)
+                return tune_both(opened_both, Terms(limits, deadline, sources), run, notify_all(callbacks))
         with named_model(build, live_inputs, request, studies.folder, tell) as named:
             manifest = make_manifest(named, partial(deadline.cap, limits.limits))
             opened = studies.open_or_create(manifest)
@@ -232,6 +240,14 @@ def _audience(callbacks: Callback | Sequence[Callback], *, progress: bool) -> It
 
 def _display() -> LiveDisplay:
     return NotebookDisplay() if is_notebook() else LiveDisplay(PlainConsole(stderr=True))
+
+
+def _search(
+    study: Study, budget: Budget, ends: Deadline, sources: Sequence[PriorSource], *, tell: Notify, profile: bool
+) -> None:
+    search(study, budget, ends, sources, tell)
+    if profile:
+        profile_best(study)
 
 
 def _run(

@@ -60,7 +60,6 @@ class Runners:
         self._of(request).prepare_live(folder, request)
 
     def next_ready(self, folders: Sequence[TrialFolder]) -> TrialFolder:
-        """Of one framework: in a study of two, nothing is compiled ahead."""
         (runner,) = self._runners.values()
         return runner.next_ready(folders)
 

@@ -55,7 +55,7 @@ def verify(
 
     require_report(report)
     stop_on_sigterm()
-    verification = verify_export(file, max_loss=max_loss, budget=budget, callbacks=_say_block)
+    verification = verify_export(file, max_loss=max_loss, budget=budget, callbacks=say_block)
     if as_json:
         print_json(verification_document(verification))
     else:
@@ -117,7 +117,7 @@ def _compared(things: list[str], budget: str | None, studies_dir: Path, storage:
                 budget=budget,
                 studies_dir=studies_dir,
                 storage=storage,
-                callbacks=_say_block,
+                callbacks=say_block,
             )
         case [study, number] if _is_number(number) and not Path(number).exists():
             other = "1" if number == "0" else "0"
@@ -125,13 +125,14 @@ def _compared(things: list[str], budget: str | None, studies_dir: Path, storage:
                 f"compare {study} {number}: two trials are needed", tip=f"write e.g. compare {study} {other} {number}"
             )
         case [first, second]:
-            return compare_configs(first, second, budget=budget, callbacks=_say_block)
+            return compare_configs(first, second, budget=budget, callbacks=say_block)
     raise InputError(
         f"compare {' '.join(things)}: not understood", tip="write compare STUDY 3 7, or compare first.yaml second.yaml"
     )
 
 
-def _say_block(event: Event) -> None:
+def say_block(event: Event) -> None:
+    """Say the values of one block on stderr."""
     from autotune.answer.format import times
     from autotune.answer.objectives import shown
     from autotune.api.events import PairMeasured

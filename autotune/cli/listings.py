@@ -45,9 +45,7 @@ def models(as_json: AsJson = False) -> None:
 @with_exit_status
 def spaces(
     device: Annotated[str, typer.Option("--device", help="cpu, gpu or ascend.")] = "cpu",
-    framework: Annotated[
-        str | None, typer.Option("--framework", help="torch, mindspore, or both as one space. [each by itself]")
-    ] = None,
+    framework: Annotated[str | None, typer.Option("--framework", help="torch or mindspore. [each by itself]")] = None,
     task: Annotated[str, typer.Option("--task", help="infer or train.")] = "infer",
     rules: Annotated[
         bool,

@@ -199,6 +199,7 @@ def tune(
 ) -> int:
     """Search for the fastest correct config of a model, confirm it, and report the result."""
     begun = time.monotonic()  # A time budget is that of the whole command.
+    from autotune.api.both import is_both, require_plain
     from autotune.api.running import parse_budget, require_on
     from autotune.api.studies import studies_at
     from autotune.cli.expected_cost import say_cost, say_plan
@@ -217,6 +218,7 @@ def tune(
     if dry_run and deadline is not None:
         raise InputError("--dry-run and --deadline: each tier is a study of its own", tip="leave out --deadline")
     require_on(on, deadline, profiled=profile)
+    require_plain(framework, {"--deadline": deadline, "--dry-run": dry_run, "--on": on})
     request = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),
@@ -252,6 +254,12 @@ def tune(
         from autotune.cli.tune_tiers import tune_tiers
 
         return tune_tiers(request, deadline, wanted, studies, as_json, begun, sources, profiled=profile, quiet=quiet)
+    if is_both(framework):
+        from autotune.cli.tune_both import tune_both
+
+        return tune_both(
+            request, wanted, studies, as_json, begun, sources, profiled=profile, quiet=quiet, report=report
+        )
     within = Deadline.after(wanted.wall_s, begun)
     manifest = make_manifest(request, partial(within.cap, wanted.limits))
     if dry_run:

@@ -128,7 +128,7 @@ class Application:
             self._recorder.note("mismatch", backend.already_compiled)
         problem = backend.check_model(self._model) or self._problem_of_recipe(backend)
         if problem is not None:
-            raise MismatchError(f"this config was tuned for {tuned.tuned_for}; it was to be applied to {problem}")
+            raise MismatchError(f"this config was tuned for {tuned.framework}; it was to be applied to {problem}")
         backend.adopt(self._model)
         self._watch(backend)
         return self._untouched() if tuned.is_untuned else self._compiled(tuned, backend)

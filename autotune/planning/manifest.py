@@ -20,10 +20,9 @@ from autotune.measure.objective import UNDER_TRAFFIC, Objective, parse_objective
 from autotune.planning.models import digest_of_inputs, make_workload, models_of, resolve_model
 from autotune.planning.request import TuneRequest, check_text, parse_arguments, parse_pairs, study_name
 from autotune.planning.spaces import bundled_space, space_of, spaces_of
-from autotune.planning.targets import choose_targets
-from autotune.space.combined import join_spaces
+from autotune.planning.targets import choose_target
 from autotune.space.declared import Declaration
-from autotune.study.manifest import Manifest, Target
+from autotune.study.manifest import Manifest
 from autotune.study.sampler.optuna_sampler import sampler_name
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
@@ -38,13 +37,7 @@ def make_manifest(request: TuneRequest, limits: LimitsNow = Limits) -> Manifest:
     `limits` are those of the processes that are asked for devices, and for what the model declares.
     """
     check_text(request)
-    frameworks, device = choose_targets(request.framework, request.device, limits)
-    if request.task == "train" and len(frameworks) > 1:
-        raise InputError(
-            f"--task train --framework {request.framework}: a training step is tuned in one framework at a time, "
-            "because the gradients that two optimizers keep cannot be compared",
-            tip="make a study for each",
-        )
+    framework, device = choose_target(request.framework, request.device, limits)
     traffic = _parse_traffic(request)
     if traffic is not None and request.inputs is not None:
         raise InputError(
@@ -55,28 +48,27 @@ def make_manifest(request: TuneRequest, limits: LimitsNow = Limits) -> Manifest:
     constraints = tuple(Constraint.parse(text) for text in request.constraints)
     sampler = None if request.sampler is None else sampler_name(request.sampler)
     _check_quantities(traffic, objectives, constraints)
-    base, *others = _make_targets(request, frameworks, device, traffic, stream_calls(objectives))
+    workload = _make_workload(request, framework, device, traffic, stream_calls(objectives))
+    space_file = spaces_of(request.spaces, (framework,)).get(framework) or bundled_space(framework)
     variables = parse_pairs("--env", request.variables)
-    declared = [_read_declaration(each.workload, variables, limits) for each in (base, *others)]
-    spaces = [space_of(each, request, said, limits) for each, said in zip((base, *others), declared, strict=True)]
+    declared = _read_declaration(workload, variables, limits)
     return Manifest(
-        schema=3,
+        schema=4,
         id=uuid.uuid4().hex,
-        name=study_name(request, frameworks, device),
+        name=study_name(request, framework, device),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         autotune_version=autotune.__version__,
         optuna_version=optuna.__version__,
-        workload=base.workload,
-        framework_version=base.framework_version,
-        space_file=base.space_file,
-        others=tuple(others),
-        space=join_spaces(spaces) if others else spaces[0],
+        workload=workload,
+        framework_version=framework_version(framework),
+        space_file=str(space_file),
+        space=space_of(workload, space_file, request, declared, limits),
         objectives=objectives,
         constraints=constraints,
         tolerance=request.tolerance,
         reference_precision=request.reference_precision,
         variables=variables,
-        variants={name: said.variants for name, said in zip(frameworks, declared, strict=True) if said.variants},
+        variants=declared.variants,
         sampler=sampler,
     )
 
@@ -88,20 +80,17 @@ def tier_requests(request: TuneRequest, limits: LimitsNow = Limits) -> dict[str,
     Raises an AutotuneError.
     """
     check_text(request)
-    frameworks, device = choose_targets(request.framework, request.device, limits)
-    if request.task == "train" or len(frameworks) > 1:
-        raise InputError(
-            "--deadline is for calls of a model in one framework",
-            tip="leave out --task train and name one framework: a job holds all tiers side by side",
-        )
+    framework, device = choose_target(request.framework, request.device, limits)
+    if request.task == "train":
+        raise InputError("--deadline is for calls of a model, not for training steps", tip="leave out --task train")
     if request.shapes or request.traffic is not None:
         raise InputError(
             "--deadline with --shapes or --traffic: a 99th percentile is promised for one shape",
             tip="leave one of the two out; the size of a deadline's inputs is a --model-arg",
         )
-    (target,) = _make_targets(request, frameworks, device, None, STREAM_CALLS)
-    declared = _read_declaration(target.workload, parse_pairs("--env", request.variables), limits)
-    name = study_name(request, frameworks, device)
+    workload = _make_workload(request, framework, device, None, STREAM_CALLS)
+    declared = _read_declaration(workload, parse_pairs("--env", request.variables), limits)
+    name = study_name(request, framework, device)
     return {
         tier: request.model_copy(
             update={
@@ -164,31 +153,21 @@ def _model_arguments(request: TuneRequest, traffic: Traffic | None) -> dict[str,
     return {**arguments, **largest}
 
 
-def _make_targets(
-    request: TuneRequest, frameworks: tuple[str, ...], device: Device, traffic: Traffic | None, num_calls: int
-) -> list[Target]:
-    """The model in each framework. All take the same arguments, the same seed and the same traffic."""
-    arguments = _model_arguments(request, traffic)
-    wanted, files = models_of(request.models, frameworks), spaces_of(request.spaces, frameworks)
-    return [
-        Target(
-            workload=make_workload(
-                wanted[name],
-                arguments,
-                name,
-                device,
-                request.seed,
-                task=request.task,
-                traffic=traffic,
-                num_calls=num_calls,
-                search_path=request.search_path,
-                inputs=request.inputs,
-            ),
-            framework_version=framework_version(name),
-            space_file=str(files.get(name) or bundled_space(name)),
-        )
-        for name in frameworks
-    ]
+def _make_workload(
+    request: TuneRequest, framework: str, device: Device, traffic: Traffic | None, num_calls: int
+) -> Workload:
+    return make_workload(
+        models_of(request.models, (framework,))[framework],
+        _model_arguments(request, traffic),
+        framework,
+        device,
+        request.seed,
+        task=request.task,
+        traffic=traffic,
+        num_calls=num_calls,
+        search_path=request.search_path,
+        inputs=request.inputs,
+    )
 
 
 def _read_declaration(workload: Workload, variables: dict[str, str], limits: LimitsNow) -> Declaration:
@@ -206,24 +185,11 @@ def _read_declaration(workload: Workload, variables: dict[str, str], limits: Lim
 
 def require_same_question(manifest: Manifest) -> None:
     """Raises StoreError if a framework's release or a model's file is not what the study was made with."""
-    base, *others = (_current_target(each) for each in manifest.targets)
-    now = manifest.model_copy(
-        update={"framework_version": base.framework_version, "workload": base.workload, "others": tuple(others)}
-    )
-    manifest.require_same(now)
-
-
-def _current_target(target: Target) -> Target:
-    workload = target.workload
+    workload = manifest.workload
     _, digest = resolve_model(workload.model, workload.framework, workload.task, Path(workload.search_path))
-    return target.model_copy(
-        update={
-            "framework_version": framework_version(workload.framework),
-            "workload": workload.model_copy(
-                update={
-                    "source_sha256": digest,
-                    "inputs_sha256": None if workload.inputs is None else digest_of_inputs(Path(workload.inputs)),
-                }
-            ),
-        }
-    )
+    inputs = None if workload.inputs is None else digest_of_inputs(Path(workload.inputs))
+    now = {
+        "framework_version": framework_version(workload.framework),
+        "workload": workload.model_copy(update={"source_sha256": digest, "inputs_sha256": inputs}),
+    }
+    manifest.require_same(manifest.model_copy(update=now))

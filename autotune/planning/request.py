@@ -63,15 +63,15 @@ def check_text(request: TuneRequest) -> None:
                 raise InputError(f"{flag} {text!r}: is not text (UTF-8), or holds null characters")
 
 
-def study_name(request: TuneRequest, frameworks: tuple[str, ...], device: Device, model: str | None = None) -> str:
-    """The name the user gave, or one made of the model (in the first framework), task, frameworks and device.
+def study_name(request: TuneRequest, framework: str, device: Device, model: str | None = None) -> str:
+    """The name the user gave, or one made of the model, task, framework and device.
 
     `model`: what the model is called where it has no name yet.
     """
     if request.study is not None:
         return request.study
-    model = model or models_of(request.models, frameworks)[frameworks[0]]
-    return "-".join([_short_name(model), *_kind_suffixes(request), *frameworks, device])
+    model = model or models_of(request.models, (framework,))[framework]
+    return "-".join([_short_name(model), *_kind_suffixes(request), framework, device])
 
 
 def _kind_suffixes(request: TuneRequest) -> list[str]:

@@ -12,16 +12,14 @@ from autotune.errors import InputError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
 from autotune.planning.options import require_open_knobs
 from autotune.planning.request import TuneRequest, parse_pairs
-from autotune.planning.targets import is_installed, parse_frameworks
-from autotune.space.combined import join_spaces
+from autotune.planning.targets import is_installed
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.load import Circumstances, load_space, read_space_file
 from autotune.space.shape_knobs import known_shapes
 from autotune.space.space import SearchSpace
-from autotune.study.manifest import Target
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
-from autotune.workload.workload import Device, Task
+from autotune.workload.workload import Device, Task, Workload
 
 
 def bundled_spaces() -> list[Path]:
@@ -55,29 +53,30 @@ def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str,
     return spaces
 
 
-def space_of(target: Target, request: TuneRequest, declared: Declaration, limits: LimitsNow = Limits) -> SearchSpace:
-    """The space of one framework as it holds here, with the knobs of what the model declares."""
-    workload = target.workload
-    circumstances = _circumstances(request, target, declared)
-    space = load_space(Path(target.space_file), framework=workload.framework, circumstances=circumstances)
-    require_open_knobs(space, target.space_file, parse_pairs("--env", request.variables), limits)
+def space_of(
+    workload: Workload, path: Path, request: TuneRequest, declared: Declaration, limits: LimitsNow = Limits
+) -> SearchSpace:
+    """The space of a file as it holds here, with the knobs of what the model declares."""
+    circumstances = _circumstances(request, workload, declared)
+    space = load_space(path, framework=workload.framework, circumstances=circumstances)
+    require_open_knobs(space, str(path), parse_pairs("--env", request.variables), limits)
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
     found_too = entry.shares_compilations and request.preset != "quick" and not request.spaces
     return with_declared_knobs(space, declared, dict(entry.compiled), found_too=found_too)
 
 
-def _circumstances(request: TuneRequest, target: Target, declared: Declaration) -> Circumstances:
+def _circumstances(request: TuneRequest, workload: Workload, declared: Declaration) -> Circumstances:
     """Without `--tolerance` a model is taken for a float32 one, which no half-precision setting leaves as right."""
     tolerance = request.tolerance or DEFAULT_TOLERANCES["float32"]
     return Circumstances(
-        version=target.framework_version,
-        device=target.workload.device,
+        version=framework_version(workload.framework),
+        device=workload.device,
         task=request.task,
         preset=request.preset,
         tolerance=0.0 if request.fixed_precision else tolerance,
         num_cores=num_usable_cores(),
-        known=known_shapes(target.workload.traffic, declared.padding),
+        known=known_shapes(workload.traffic, declared.padding),
         process_settings=request.process_settings,
     )
 
@@ -85,24 +84,24 @@ def _circumstances(request: TuneRequest, target: Target, declared: Declaration) 
 def describe_spaces(device: str, framework: str | None = None, task: Task = "infer") -> list[dict[str, Any]]:
     """The bundled spaces, narrowed to the installed releases, to `device` and to the task, as plain data.
 
-    Of each installed framework, or of those that are named as in `--framework`: several are one space.
+    One for each installed framework, or that of the one that is named.
     """
     if device not in get_args(Device):
         raise InputError(f"--device {device}: unknown", tip="choose cpu, gpu or ascend")
-    names = parse_frameworks(framework) if framework else tuple(sorted(filter(is_installed, bundled_names())))
+    names = (framework,) if framework else tuple(sorted(filter(is_installed, bundled_names())))
     spaces = []
     for name in names:
         version = framework_version(name)
         here = Circumstances(version=version, device=device, task=task, process_settings=True)  # type: ignore[arg-type]
         spaces.append(load_space(bundled_space(name), framework=name, circumstances=here))
-    return [_as_plain_data(each) for each in ([join_spaces(spaces)] if framework and len(spaces) > 1 else spaces)]
+    return [_as_plain_data(space) for space in spaces]
 
 
 def _as_plain_data(space: SearchSpace) -> dict[str, Any]:
     return {
-        "file": " + ".join(str(bundled_space(name)) for name in space.frameworks),
+        "file": str(bundled_space(space.framework)),
         "framework": space.framework,
-        "version": " + ".join(framework_version(name) for name in space.frameworks),
+        "version": framework_version(space.framework),
         "num_configs": sum(1 for _ in space.configs()),
         "knobs": [knob.model_dump(mode="json") for knob in space.knobs],
     }

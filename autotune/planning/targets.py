@@ -18,39 +18,6 @@ PREFERRED: dict[str, tuple[str, ...]] = {
     "ascend": ("mindspore", "torch"),
 }
 """Device -> the frameworks to use for it, the first being what it is without `--framework`."""
-BOTH = "both"
-"""`--framework both`: every framework, in one study; the preferred one's untuned model is what all is compared with."""
-
-
-def choose_targets(framework: str | None, device: str, limits: LimitsNow = Limits) -> tuple[tuple[str, ...], Device]:
-    """Frameworks, the base of the study first, and the device that all of them use. Raises like `choose_target`.
-
-    `both` puts the one that is preferred for the device first, `A+B` the one that was written first.
-    """
-    names = parse_frameworks(framework or "")
-    if len(names) == 1:
-        name, chosen = choose_target(framework, device, limits)
-        return (name,), chosen
-    if device == "auto":
-        chosen = _common_device(names, limits)
-    else:
-        (chosen,) = {choose_target(name, device, limits)[1] for name in names}
-    return tuple(sorted(names, key=PREFERRED[chosen].index)) if framework == BOTH else names, chosen
-
-
-def parse_frameworks(framework: str) -> tuple[str, ...]:
-    """The frameworks that a value of `--framework` stands for."""
-    names = bundled_names() if framework == BOTH else tuple(framework.split("+"))
-    if len(set(names)) < len(names):
-        raise InputError(f"--framework {framework}: names one twice")
-    return names
-
-
-def _common_device(names: tuple[str, ...], limits: LimitsNow) -> Device:
-    """A GPU if all of these frameworks find one, else an Ascend card, else the CPU."""
-    found = [find_devices(name, limits).devices for name in names]
-    accelerators: tuple[Device, ...] = ("gpu", "ascend")
-    return next((device for device in accelerators if all(device in each for each in found)), "cpu")
 
 
 def choose_target(framework: str | None, device: str, limits: LimitsNow = Limits) -> tuple[str, Device]:

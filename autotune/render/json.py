@@ -30,7 +30,6 @@ def document(manifest: Manifest, answer: StudyResult) -> dict[str, Any]:
         "model": manifest.workload.model,
         "framework": manifest.framework,
         "framework_version": manifest.framework_version,
-        "frameworks": {each.workload.framework: each.framework_version for each in manifest.targets},
         "device": manifest.workload.device,
         "reference": manifest.reference_precision,
         "objectives": [each.name for each in answer.objectives],

@@ -14,7 +14,6 @@ from autotune.answer.format import count, error, num_bytes, percent, promise, se
 from autotune.answer.objectives import as_good_as, described, faster, gain, stopped, to_be_better
 from autotune.answer.result import StudyResult
 from autotune.command_line import command
-from autotune.config import FRAMEWORK
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.render.accelerator import accelerator_remarks
@@ -211,7 +210,6 @@ def _figures(answer: StudyResult, *, full: bool) -> list[str]:
     return (
         lines
         + _others(answer, full=full)
-        + _frameworks(answer)
         + constraint_lines(answer)
         + _noise(answer)
         + _search(answer)
@@ -245,24 +243,6 @@ def _idle_knobs(answer: StudyResult) -> list[str]:
     """Knobs whose values made no difference to the program that ran."""
     idle = [each.knob for each in answer.effects if each.verdict == "no effect"]
     return [f"no effect   here: {', '.join(idle)} (the same program ran with every value)"] if idle else []
-
-
-def _frameworks(answer: StudyResult) -> list[str]:
-    """In a study of several frameworks the fastest trial of each one that the answer does not use."""
-    if answer.best is None:
-        return []
-    fastest: dict[object, TrialRecord] = {}
-    for record in sorted((each for each in answer.records if each.state == "measured"), key=_median_s):
-        fastest.setdefault(record.config.get(FRAMEWORK), record)
-    return [
-        f"{framework!s:<11} trial {record.number} is its fastest: {seconds(_median_s(record))} in the search"
-        for framework, record in fastest.items()
-        if framework != answer.best.config.get(FRAMEWORK)
-    ]
-
-
-def _median_s(record: TrialRecord) -> float:
-    return record.measurement.latency.p50
 
 
 def _noise(answer: StudyResult) -> list[str]:

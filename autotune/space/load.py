@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from autotune.config import FRAMEWORK, Scalar
+from autotune.config import Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
@@ -120,8 +120,6 @@ def _check_references(file: SpaceFile, path: Path) -> None:
     before: dict[str, tuple[Scalar, ...]] = {}
     for name, entry in file.knobs.items():
         place = f"{path}: key knobs.{name}"
-        if name == FRAMEWORK:
-            raise InputError(f"{place}: the name is taken by the knob that chooses between frameworks")
         if len(set(values[name])) < len(values[name]):
             raise InputError(f"{place}.values: a value is given twice (1, 1.0 and true count as one)")
         for key in {"default", "untuned"} & entry.model_fields_set:

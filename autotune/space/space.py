@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from autotune.config import FRAMEWORK, Config, Scalar, fits
+from autotune.config import Config, Scalar, fits
 from autotune.schema import Record
 from autotune.space.schema import Pattern
 
@@ -41,15 +41,10 @@ class SearchSpace(Record):
     """
 
     framework: str
-    """The names of several frameworks are joined by a plus, the base of the comparison first (see `combined`)."""
     knobs: tuple[Knob, ...]
     forbid: tuple[tuple[Pattern, str], ...]
     forbid_in_parts: tuple[tuple[Pattern, str], ...] = ()
     """Rules for configs that compile parts of the model, each on its own: they join `forbid` with a knob `region`."""
-
-    @property
-    def frameworks(self) -> tuple[str, ...]:
-        return tuple(self.framework.split("+"))
 
     @property
     def fingerprint(self) -> str:
@@ -63,28 +58,27 @@ class SearchSpace(Record):
         content["forbid"] = [pattern for pattern, _ in self.forbid]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
-    def untuned(self, framework: str | None = None) -> Config:
-        """The config of the untuned model, in the named framework or else the first one."""
-        return self._untuned[framework or self.frameworks[0]]
+    def untuned(self) -> Config:
+        """The config of the untuned model."""
+        return self._untuned
 
     @cached_property
-    def _untuned(self) -> dict[str, Config]:
+    def _untuned(self) -> Config:
         values = {knob.name: knob.untuned for knob in self.knobs}
-        return {name: self._start(name, values) for name in self.frameworks}
+        return self.walk(lambda name, _: values[name])
 
-    def default(self, framework: str | None = None) -> Config:
-        """The config of the framework's default compile, in the named framework or else the first one."""
-        return self._default[framework or self.frameworks[0]]
+    def default(self) -> Config:
+        """The config of the framework's default compile."""
+        return self._default
 
     @cached_property
-    def _default(self) -> dict[str, Config]:
+    def _default(self) -> Config:
         values = {knob.name: knob.default for knob in self.knobs}
-        return {name: self._start(name, values) for name in self.frameworks}
+        return self.walk(lambda name, _: values[name])
 
     def anchors(self) -> tuple[Config, ...]:
-        """The configs that are tried first, in order: untuned and default of each framework."""
-        starts = ((self.untuned(name), self.default(name)) for name in self.frameworks)
-        return tuple(dict.fromkeys(config for pair in starts for config in pair))
+        """The configs that are tried first, in order: untuned and default."""
+        return tuple(dict.fromkeys((self.untuned(), self.default())))
 
     def walk(self, choose: Choose) -> Config:
         """One config: `choose(knob, values)` is called for each active knob, in order."""
@@ -122,12 +116,8 @@ class SearchSpace(Record):
         return Config({name: value for name, value in config.root.items() if name not in runtime})
 
     def num_changes(self, config: Config) -> int:
-        """Number of knobs that differ from the framework's default compile: the simpler of two configs has fewer.
-
-        A framework other than the first counts as one more change.
-        """
-        framework = str(config.get(FRAMEWORK, self.frameworks[0]))
-        return len(config.differing(self.default(framework))) + (framework != self.frameworks[0])
+        """Number of knobs that differ from the framework's default compile: the simpler of two configs has fewer."""
+        return len(config.differing(self.default()))
 
     def _expand(self, settings: dict[str, Scalar], remaining: tuple[Knob, ...]) -> Iterator[Config]:
         if not remaining:
@@ -141,9 +131,6 @@ class SearchSpace(Record):
             return
         for value in knob.values:
             yield from self._expand({**settings, knob.name: value}, tuple(later))
-
-    def _start(self, framework: str, values: dict[str, Scalar]) -> Config:
-        return self.walk(lambda name, _: framework if name == FRAMEWORK else values[name])
 
 
 def is_among(value: Scalar, values: tuple[Scalar, ...]) -> bool:

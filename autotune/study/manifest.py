@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
-from autotune.config import FRAMEWORK, Config
 from autotune.errors import InputError, StoreError
 from autotune.files import read_file, write_whole
 from autotune.measure.accuracy import ReferencePrecision
@@ -16,24 +15,15 @@ from autotune.measure.constraint import Constraint
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.schema import Record
-from autotune.space.combined import without_framework
 from autotune.space.space import SearchSpace
 from autotune.workload.traffic import Traffic
 from autotune.workload.workload import Workload
 
 
-class Target(Record):
-    """What is tuned in one framework: the model as it is built there, the release, and the file of its space."""
-
-    workload: Workload
-    framework_version: str
-    space_file: str
-
-
 class Manifest(Record):
     """Everything that must stay the same for two trials of one study to be comparable."""
 
-    schema_: Literal[3] = Field(3, alias="schema")
+    schema_: Literal[4] = Field(4, alias="schema")
     id: str
     """Unique: another study that takes the name and the folder has another id."""
     name: str
@@ -41,13 +31,9 @@ class Manifest(Record):
     autotune_version: str
     optuna_version: str
     workload: Workload
-    """In a study of several frameworks the first one's; all configs are compared with its untuned model."""
     framework_version: str
     space_file: str
-    others: tuple[Target, ...] = ()
-    """The same model in further frameworks."""
     space: SearchSpace
-    """Of all frameworks together (see `joint`)."""
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1)]
     """The first is what the verdict is about."""
     constraints: tuple[Constraint, ...]
@@ -55,26 +41,16 @@ class Manifest(Record):
     """None: by the precision of the model (`accuracy.DEFAULT_TOLERANCES`)."""
     reference_precision: ReferencePrecision = "model"
     variables: dict[str, str]
-    variants: dict[str, dict[str, dict[str, str | None]]] = {}
-    """Framework -> variant -> value -> `package.module:function`, or None (see `Declaration`)."""
+    variants: dict[str, dict[str, str | None]] = {}
+    """Variant -> value -> `package.module:function`, or None (see `Declaration`)."""
     sampler: str | None = None
     """A class of `optuna.samplers`, or `package.module:Class`, that chooses the configs; None: `EnumSampler`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_it_was(cls, content: Any) -> Any:
-        """Schema 2 had one objective."""
-        if isinstance(content, dict) and content.get("schema") == 2 and "objective" in content:
-            rest = {key: value for key, value in content.items() if key != "objective"}
-            return {**rest, "schema": 3, "objectives": (content["objective"],)}
-        return content
 
     @model_validator(mode="after")
     def _fits_together(self) -> Manifest:
         """Checked because people edit the file."""
-        named = tuple(each.workload.framework for each in self.targets)
-        if named != self.space.frameworks:
-            raise ValueError(f"the space is of {self.space.framework!r} and the model of {'+'.join(named)!r}")
+        if self.framework != self.space.framework:
+            raise ValueError(f"the space is of {self.space.framework!r} and the model of {self.framework!r}")
         return self
 
     @property
@@ -92,20 +68,8 @@ class Manifest(Record):
         return tuple(each.value(measurement) for each in self.objectives)
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        """One for each framework, the base of the study first."""
-        base = Target(workload=self.workload, framework_version=self.framework_version, space_file=self.space_file)
-        return base, *self.others
-
-    @property
     def framework(self) -> str:
-        """All of them, e.g. `torch` or `torch+mindspore`."""
-        return "+".join(each.workload.framework for each in self.targets)
-
-    def target_of(self, config: Config) -> tuple[Target, Config]:
-        """The target that a config of the study's space belongs to, and the config without the framework's prefix."""
-        chosen = config.get(FRAMEWORK, self.workload.framework)
-        return next(each for each in self.targets if each.workload.framework == chosen), without_framework(config)
+        return self.workload.framework
 
     def differences(self, other: Manifest) -> list[str]:
         """The settings that differ in `other`, in words; empty if the trials of both are comparable."""
@@ -122,16 +86,16 @@ class Manifest(Record):
             )
 
     def _question(self) -> dict[str, Any]:
-        workload, targets = self.workload, self.targets
+        workload = self.workload
         return {
-            "model": " + ".join(each.workload.reference for each in targets),
+            "model": workload.reference,
             "model arguments": workload.arguments,
-            "the model's source file (SHA-256)": " + ".join((t.workload.source_sha256 or "")[:12] for t in targets),
-            "framework": " + ".join(f"{each.workload.framework} {each.framework_version}" for each in targets),
+            "the model's source file (SHA-256)": (workload.source_sha256 or "")[:12],
+            "framework": f"{self.framework} {self.framework_version}",
             "device": workload.device,
             "task": workload.task,
             "shapes": None if self.traffic is None else f"{self.traffic} ({self.traffic.fingerprint})",
-            "inputs (SHA-256)": " + ".join((t.workload.inputs_sha256 or "")[:12] for t in targets),
+            "inputs (SHA-256)": (workload.inputs_sha256 or "")[:12],
             "seed": workload.seed,
             "search space": self.space.fingerprint,
             "objective": ", ".join(each.name for each in self.objectives),

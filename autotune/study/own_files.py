@@ -72,9 +72,9 @@ def size_on_disk(folder: Path) -> int:
 
 
 def _given_by_a_program(folder: Path, manifest: Manifest) -> list[Path]:
-    places = [Path(target.workload.reference.rpartition(":")[0]) for target in manifest.targets]
-    stems = {place.stem for place in places if place.parent == folder.resolve() and _GIVEN.fullmatch(place.stem)}
-    named = [folder / f"{stem}{suffix}" for stem in stems for suffix in (".py", ".pt")]
+    place = Path(manifest.workload.reference.rpartition(":")[0])
+    is_given = place.parent == folder.resolve() and _GIVEN.fullmatch(place.stem)
+    named = [folder / f"{place.stem}{suffix}" for suffix in (".py", ".pt")] if is_given else []
     return [path for path in named if path.is_file() and not path.is_symlink()]
 
 

@@ -54,16 +54,6 @@ class TunedEnvironment(Environment):
     framework_version: str
 
 
-class Baseline(Record):
-    """An untuned model in another framework than the answer's: what a study of several frameworks compares with."""
-
-    framework: str
-    framework_version: str
-    model: str
-    config: Config
-    signature: Signature
-
-
 class Figures(Record):
     """What a trial measured. Seconds, bytes, counts; None where the framework cannot tell."""
 
@@ -115,8 +105,6 @@ class TunedConfig(Record):
     """The config that leaves the model as it is."""
     variants: dict[str, str | None] = {}
     """Variant of the model that the config asks for -> `package.module:function`, as far as there is such a name."""
-    baseline: Baseline | None = None
-    """What the evidence compares with; None: the untuned model in the answer's own framework."""
     workload: TunedWorkload
     environment: TunedEnvironment
     evidence: Evidence
@@ -135,13 +123,6 @@ class TunedConfig(Record):
         """Write the YAML file. Raises InputError if it cannot be written."""
         content = self.model_dump(mode="json", by_alias=True)
         write_yaml(path, content, comment=_HEADING.format(verdict=self.verdict.value))
-
-    @property
-    def tuned_for(self) -> str:
-        """The framework, and in a study of several what it was faster than."""
-        if self.baseline is None:
-            return self.framework
-        return f"{self.framework}, which was faster than {self.baseline.framework}"
 
 
 _HEADING = """The best compile configuration found by autotune; verdict: {verdict}.

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autotune.config import FRAMEWORK, Config
+from autotune.config import Config
 from autotune.measure.measurement import Measurement, Outcome, Reason, Stage
 from autotune.study.records import TrialRecord, fastest
 from autotune.study.study import Study
@@ -44,7 +44,7 @@ class CompileLimit:
 def compile_limit(study: Study, config: Config, at_most_s: float) -> CompileLimit | None:
     """The limit of a new trial; None where the general one of `at_most_s` comes first, or nothing is known yet."""
     untuned = study.manifest.space.untuned()
-    others = [_compile_s(each, config) for each in study.records() if each.config != untuned]
+    others = [_compile_s(each) for each in study.records() if each.config != untuned]
     others_s = [seconds for seconds in others if seconds is not None]
     if not others_s or config == untuned:
         return None
@@ -52,10 +52,10 @@ def compile_limit(study: Study, config: Config, at_most_s: float) -> CompileLimi
     return limit if limit.seconds < at_most_s else None
 
 
-def _compile_s(record: TrialRecord, config: Config) -> float | None:
-    """Seconds that a trial of the same framework compiled, from empty caches; None where it did not."""
+def _compile_s(record: TrialRecord) -> float | None:
+    """Seconds that a trial compiled, from empty caches; None where it did not."""
     outcome = record.outcome
-    if not isinstance(outcome, Measurement) or record.config.get(FRAMEWORK) != config.get(FRAMEWORK):
+    if not isinstance(outcome, Measurement):
         return None
     if outcome.diagnosis.compiled is False or outcome.compiled_from is not None:
         return None

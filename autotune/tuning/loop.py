@@ -27,7 +27,6 @@ from autotune.tuning.busy_machine import BusyMachine
 from autotune.tuning.circuit_breaker import CircuitBreaker
 from autotune.tuning.confirmation import confirm
 from autotune.tuning.crash_retry import retry_if_crashed
-from autotune.tuning.cross_framework import require_same_function, require_unchanged
 from autotune.tuning.events import (
     DriftChecked,
     ModelChecked,
@@ -144,7 +143,6 @@ class Tuner:
                 self._require_same_model()
         reason = self._try_configs()
         require_baseline(self._study)
-        require_same_function(self._study)
         if reason is not StopReason.TIME:
             self._check_noise_and_drift()
         return reason
@@ -163,7 +161,6 @@ class Tuner:
         harness_failures = 0
         while self._queue or self._wants_more():
             require_baseline(self._study)
-            require_same_function(self._study)
             self._check_noise_and_drift()
             longest_s = self._time.next_trial_s()
             if longest_s is None:
@@ -268,7 +265,6 @@ class Tuner:
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
                 tip="undo what changed (its imports, weights, the machine), or start another study with --study NAME",
             )
-        require_unchanged(self._session)
         untuned = self._study.untuned_record()
         if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):
             check = DriftCheck(after=self._study.records()[-1].number, latency_s=outcome.latency.p50)

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from autotune.config import FRAMEWORK, Config, Scalar
+from autotune.config import Config, Scalar
 from autotune.measure.measurement import Measurement
 from autotune.space.space import SearchSpace
 from autotune.study.equivalence import run_same_program
@@ -136,8 +136,7 @@ def _value(record: TrialRecord, manifest: Manifest) -> float:
 
 def _start(config: Config, space: SearchSpace) -> dict[str, Scalar]:
     """What each knob of the config goes back to."""
-    framework = config.get(FRAMEWORK)
-    untuned = space.untuned(None if framework is None else str(framework)).root
+    untuned = space.untuned().root
     return {knob.name: untuned.get(knob.name, knob.default) for knob in space.knobs if knob.name in config.root}
 
 

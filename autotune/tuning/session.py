@@ -97,10 +97,10 @@ class Session:
             return request
         return request.with_kernels(self.caches.kernels, max(num_usable_cores() // self.num_jobs, 1))
 
-    def untuned_again(self, name: str, framework: str | None = None) -> tuple[TrialFolder, TrialRequest]:
-        """Folder and request of a run of the untuned model, of a named framework's if given, that is no trial."""
+    def untuned_again(self, name: str) -> tuple[TrialFolder, TrialRequest]:
+        """Folder and request of a run of the untuned model that is no trial."""
         folder = TrialFolder((self.study.folder / "again" / name).resolve())
-        untuned = self.study.manifest.space.untuned(framework)
+        untuned = self.study.manifest.space.untuned()
         return folder, trial_request(self.study, 0, untuned, folder, self.budget)
 
     def blocked_run(
@@ -168,11 +168,10 @@ def sampling_for(study: Study, plan: SamplingPlan) -> SamplingPlan:
 def trial_request(study: Study, number: int, config: Config, folder: TrialFolder, budget: Budget) -> TrialRequest:
     """The request of a trial with empty caches of its own."""
     manifest = study.manifest
-    target, plain_config = manifest.target_of(config)
     return TrialRequest(
         number=number,
-        workload=target.workload,
-        config=plain_config,
+        workload=manifest.workload,
+        config=config,
         untuned=config == manifest.space.untuned(),
         tolerance=manifest.tolerance,
         reference_precision=manifest.reference_precision,

@@ -30,9 +30,8 @@ def warm_share(study: Study, record: TrialRecord) -> float:
     seen = _seen_share(study, record)
     if seen is not None:
         return seen
-    target, config = study.manifest.target_of(record.config)
-    shares = entry_of(target.workload.framework).warm_shares
-    return next((share for settings, share in shares if config.matches(settings)), 1.0)
+    shares = entry_of(study.manifest.framework).warm_shares
+    return next((share for settings, share in shares if record.config.matches(settings)), 1.0)
 
 
 def _seen_share(study: Study, record: TrialRecord) -> float | None:

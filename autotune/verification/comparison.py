@@ -64,18 +64,10 @@ def sides_of(tuned: TunedConfig) -> tuple[Side, Side]:
 
     Raises InputError, MissingFrameworkError or MissingDeviceError where a workload is not to be had here.
     """
-    answer = _side(tuned, tuned.framework, tuned.workload.model, tuned.config, tuned.workload.signature)
-    base = tuned.baseline
-    if base is None:
-        return replace(answer, config=tuned.untuned), answer
-    return _side(tuned, base.framework, base.model, base.config, base.signature), answer
-
-
-def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signature: Signature) -> Side:
     wanted = tuned.workload
-    framework, device = choose_target(framework, wanted.device)
+    framework, device = choose_target(tuned.framework, wanted.device)
     workload = make_workload(
-        model,
+        wanted.model,
         wanted.arguments,
         framework,
         device,
@@ -85,7 +77,8 @@ def _side(tuned: TunedConfig, framework: str, model: str, config: Config, signat
         num_calls=stream_calls([Objective.parse(wanted.objective)]),
         inputs=None if wanted.inputs is None else Path(wanted.inputs),
     )
-    return Side(workload, config, signature)
+    answer = Side(workload, tuned.config, wanted.signature)
+    return replace(answer, config=tuned.untuned), answer
 
 
 def paired_run_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, folder: Path) -> PairedRun:
@@ -105,18 +98,23 @@ def paired_run_of(tuned: TunedConfig, untuned: Side, first: Side, second: Side, 
     )
 
 
-def paired_run_of_trials(study: Study, first: int, second: int, folder: Path) -> PairedRun:
-    """The configs of two trials of a study. Raises InputError for an unknown trial."""
+def paired_run_of_trials(
+    study: Study, first: int | None, second: int | None, folder: Path, other: Study | None = None
+) -> PairedRun:
+    """The configs of two trials of a study, or the second one of an `other` study of the same model; None: untuned.
+
+    Raises InputError for an unknown trial.
+    """
+
+    def side(study: Study, trial: int | None) -> Side:
+        config = study.manifest.space.untuned() if trial is None else study.record(trial).config
+        return Side(study.manifest.workload, config)
+
     manifest = study.manifest
-
-    def side(config: Config) -> Side:
-        target, plain_config = manifest.target_of(config)
-        return Side(target.workload, plain_config)
-
     return PairedRun(
-        untuned=side(manifest.space.untuned()),
-        first=side(study.record(first).config),
-        second=side(study.record(second).config),
+        untuned=side(study, None),
+        first=side(study, first),
+        second=side(other or study, second),
         variables=manifest.variables,
         objective=manifest.objective,
         tolerance=manifest.tolerance,
@@ -203,6 +201,16 @@ def measure(
     for name, side in _sides(pair).items():
         _require_same_model(side, contest.blocks[0][name])
     return ComparisonResult(comparison, objective=pair.objective, second=contest.blocks[0]["second"])
+
+
+def second_failure(pair: PairedRun, trials: Trials, budget: Budget) -> Failure | None:
+    """How one process of `second` fails; None where it does not, or the untuned model does."""
+    for name, side in {"untuned": pair.untuned, "second": pair.second}.items():
+        folder = TrialFolder((pair.folder / name).resolve())
+        outcome = attempt(trials, folder, _request(pair, budget, side, name))
+        if isinstance(outcome, Failure):
+            return outcome if name == "second" else None
+    return None
 
 
 def _too_little_time(budget: Budget) -> HarnessError:

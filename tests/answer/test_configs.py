@@ -7,7 +7,6 @@ import yaml
 
 from autotune.answer.configs import config_text
 from autotune.config import Config
-from autotune.space.combined import join_spaces
 from autotune.space.load import Circumstances, load_space
 
 
@@ -28,13 +27,6 @@ def test_only_what_differs_from_the_untuned_model_is_shown(space, settings, show
 def test_all_settings_are_shown_in_full(space):
     """`--full` leaves nothing out."""
     assert config_text(space.untuned(), space, full=True) == "execution=eager latency_ms=8"
-
-
-def test_a_study_of_several_frameworks_names_the_framework(space):
-    """Two untuned models, one of each framework, are told apart."""
-    both = join_spaces([space, space.model_copy(update={"framework": "sham"})])
-    assert config_text(both.untuned("sham"), both) == "framework=sham"
-    assert config_text(both.default("fake"), both) == "framework=fake compile latency_ms=6"
 
 
 def test_a_switch_is_a_sign_and_a_value_has_its_knobs_name(space_file):

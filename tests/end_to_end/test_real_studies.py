@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 
@@ -103,12 +102,8 @@ SMALL_SPACES = {
 @pytest.mark.torch
 @pytest.mark.mindspore
 @pytest.mark.slow
-def test_a_study_of_both_frameworks_ends_in_a_job(cli, tmp_path):
-    """PyNative is the base, both frameworks are searched and compared with it, and torch, far faster here, is exported.
-
-    On a few cores PyNative's threads wait for each other by the scheduler's ticks: some processes take ten times as
-    long as others, and a confirmation of few blocks may then be undecided.
-    """
+def test_two_frameworks_end_in_a_job(cli, tmp_path):
+    """PyNative is the first, torch, far faster here, is the one to use, and its export holds in a job."""
     if not {"torch", "mindspore"} <= installed_packages().keys():
         pytest.skip("torch or mindspore is not installed")
     arguments = ["--model", "tanh_matmul", "--model-arg", "size=64", "--model-arg", "repeats=10", "--trials", "4"]
@@ -118,14 +113,11 @@ def test_a_study_of_both_frameworks_ends_in_a_job(cli, tmp_path):
         arguments += ["--space", str(path)]
     budget = QUICK_BUDGET.model_dump_json(exclude={"num_trials", "limits"})
     document = studied(cli, tmp_path, "--framework", "mindspore+torch", *arguments, budget=budget)
-    assert [t["config"]["framework"] for t in document["trials"]] == ["mindspore"] * 2 + ["torch"] * 2
-    assert [t["state"] for t in document["trials"]] == ["measured"] * 4
-    for trial in document["trials"][1:]:
-        assert trial["outcome"]["relative_error"] < 1e-4
-    assert document["verdict"] in ("faster", "undecided")
-    fastest = min(document["trials"], key=lambda trial: statistics.median(trial["outcome"]["samples"]["latency_s"]))
-    assert fastest["config"]["framework"] == "torch"
-    assert cli("export", "s", "--trial", str(fastest["number"]), "-o", "best.yaml").returncode == 0
+    for framework, study in document["studies"].items():
+        assert [trial["state"] for trial in study["trials"]] == ["measured"] * 2
+        assert study["framework"] == framework
+    assert document["use"] == "s-torch"
+    assert cli("export", "s-torch", "--trial", "1", "-o", "best.yaml").returncode == 0
     said = job(TANH_JOB, tmp_path / "best.yaml")
     assert said["error"] < 1e-3
     assert said["framework"] == "torch"

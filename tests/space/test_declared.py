@@ -13,13 +13,11 @@ import yaml
 
 import autotune
 from autotune import models
-from autotune.apply.config_parts import ConfigParts
 from autotune.bench.probe import read_declaration
 from autotune.errors import HarnessError, InputError, MissingVariantError
 from autotune.planning.manifest import make_manifest
 from autotune.planning.models import make_workload
 from autotune.planning.request import TuneRequest
-from autotune.space.combined import join_spaces, without_framework
 from autotune.space.declared import Declaration, with_declared_knobs
 from autotune.space.space import SearchSpace
 from autotune.workload.tiers import TierSpec
@@ -73,17 +71,6 @@ class TestKnobs:
         declared = Declaration(regions=("blocks.*",))
         assert "region" not in names(with_declared_knobs(space, declared, {"execution": "graph"}, found_too=True))
         assert "region" not in names(with_declared_knobs(space, declared, {"run": "compile"}, found_too=True))
-
-    def test_in_a_study_of_two_frameworks(self, space):
-        """Each framework has the knobs of its own model, under its name as all others."""
-        declared = Declaration(regions=("blocks.*",), variants=VARIANTS)
-        other = space.model_copy(update={"framework": "sham"})
-        joined = join_spaces([with_declared_knobs(space, declared, COMPILED, found_too=True), other])
-        own = joined.default()
-        assert (own["fake.region"], own["fake.variant.wait"]) == ("whole", "long")
-        assert ConfigParts.of(without_framework(own)).variants == {"wait": "long"}
-        assert "variant.wait=long" in str(own)
-        assert ConfigParts.of(without_framework(joined.default("sham"))).variants == {}
 
     def test_a_name_that_is_taken(self, space):
         """The space file and the model declare the same knob: someone must give way."""
@@ -221,7 +208,7 @@ class TestAsked:
         manifest = make_manifest(wish("net:tiny"))
         assert names(manifest.space) == ["execution", "variant.wait", "region"]
         again = type(manifest).model_validate_json(manifest.model_dump_json(by_alias=True))
-        assert again.variants == {"fake": {"wait": {"usual": None, "short": "net:shorten", "long": "net:longer"}}}
+        assert again.variants == {"wait": {"usual": None, "short": "net:shorten", "long": "net:longer"}}
 
 
 @pytest.mark.fast_cases("swiglu-torch")

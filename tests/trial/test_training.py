@@ -409,13 +409,6 @@ def test_a_training_study_ends_in_a_yaml(tune_fake, cli, tmp_path):
     assert json.loads(cli("show", "s", "--json").stdout)
 
 
-def test_two_frameworks_are_refused(cli):
-    """`--framework both` with `--task train` is a sentence."""
-    done = cli("tune", "--model", "vit", "--task", "train", "--framework", "torch+mindspore", "--device", "cpu")
-    assert done.returncode == 2
-    assert "one framework at a time" in done.stderr
-
-
 # The spaces.
 
 

@@ -14,7 +14,6 @@ from autotune.measure.statistics import Verdict
 from autotune.render.failure_rules import news_of, priors_summary
 from autotune.render.json import document
 from autotune.study.folder import FolderStudies
-from autotune.study.manifest import Target
 from autotune.study.records import Confirmation
 from autotune.tuned.tuned_config import load_tuned
 from autotune.tuning import priors
@@ -303,20 +302,6 @@ class TestOffered:
         other = workload.model_copy(update=change)
         study = make_study(space=space.model_copy(update={"framework": other.framework}), workload=other)
         assert related_studies(FolderStudies(studies_dir), study.manifest) == []
-
-    def test_a_study_of_two_frameworks_serves_one_of_the_same_two(
-        self, make_study, space, workload, search, studies_dir
-    ):
-        """Its space is that of both, and so is the framework that a prior is compared by."""
-        both = space.model_copy(update={"framework": "fake+torch"})
-        further = Target(
-            workload=workload.model_copy(update={"framework": "torch"}), framework_version="2", space_file=""
-        )
-        search(make_study("earlier", space=both, others=(further,)), 24).close()
-        assert read_prior("earlier", FolderStudies(studies_dir)).framework == "fake+torch"
-        (event,) = give(make_study(space=both, others=(further,)))
-        assert event == PriorsOffered(["earlier"])
-        assert give(make_study("alone", space=space)) == []
 
     def test_no_study_without_anything_to_suggest_or_that_is_broken(self, make_study, space, studies_dir, earlier):
         """An empty study, a manifest or a database that cannot be read: no offer, and no error."""

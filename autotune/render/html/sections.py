@@ -125,7 +125,7 @@ def _environment(manifest: Manifest, answer: StudyResult) -> Section:
     asked = [
         ("model", manifest.workload.model),
         ("arguments", " ".join(f"{name}={value}" for name, value in manifest.workload.arguments.items()) or "-"),
-        *((f"{t.workload.framework} release", t.framework_version) for t in manifest.targets),
+        (f"{manifest.framework} release", manifest.framework_version),
         ("device", manifest.workload.device),
         ("objectives", ", ".join(each.name for each in answer.objectives)),
         ("constraints", ", ".join(each.text for each in manifest.constraints) or "-"),

@@ -1,0 +1,272 @@
+"""`--framework both`: a study for each of two frameworks, and then their answers side by side.
+
+Each is an ordinary study with a budget and an answer of its own; nothing below this module knows of the other one. Time
+and trials are divided evenly, and what the first study leaves over goes to the second. The two answers are measured
+against each other as `compare` measures two trials, with the first framework's untuned model as the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.api.events import PairMeasured
+from autotune.api.given_model import named_model
+from autotune.api.result import TuneResult
+from autotune.api.scratch import runners_in, scratch
+from autotune.api.side_by_side import Comparison
+from autotune.backends.registry import bundled_names
+from autotune.bench.probe import find_devices
+from autotune.errors import HarnessError, InputError, NoUsableTrialError
+from autotune.measure.measurement import Reason
+from autotune.measure.statistics import Verdict
+from autotune.planning.manifest import make_manifest
+from autotune.planning.models import models_of
+from autotune.planning.request import TuneRequest
+from autotune.planning.spaces import spaces_of
+from autotune.planning.targets import PREFERRED, choose_target
+from autotune.study.budget import Budget
+from autotune.study.study import Studies, Study
+from autotune.trial.deadline import Deadline, LimitsNow
+from autotune.trial.request import Limits
+from autotune.tuning.events import ModelSaved
+from autotune.tuning.priors import PriorSource
+from autotune.verification.comparison import measure, paired_run_of_trials, second_failure
+from autotune.workload.workload import Device
+
+BOTH = "both"
+COMPARISON_SHARE = 0.2
+"""Share of the whole time that is kept for measuring the two answers against each other."""
+
+Search = Callable[[Study, Budget, Deadline, Sequence[PriorSource]], None]
+"""Runs one study up to its verdict, and tells whoever watches."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What both studies share."""
+
+    budget: Budget
+    time: Deadline
+    sources: Sequence[PriorSource] = ()
+
+
+class BothResult(TuneResult):
+    """The result of the framework to use, with what was found in either."""
+
+    def __init__(
+        self, study: Study, results: dict[str, TuneResult], left_out: dict[str, str], comparison: Comparison | None
+    ) -> None:
+        super().__init__(study)
+        self.results = results
+        """Framework -> its result, the preferred framework first; one that gave no answer is missing."""
+        self.left_out = left_out
+        """Framework -> why it gave no answer."""
+        self.comparison = comparison
+        """The second framework's answer against the first one's; None where only one gave an answer, or where no time
+        was left: the studies' own figures then decide."""
+
+
+def is_both(framework: str | None) -> bool:
+    """Whether a value of `--framework` names two."""
+    return framework is not None and (framework == BOTH or "+" in framework)
+
+
+def require_plain(framework: str | None, others: Mapping[str, object]) -> None:
+    """Raises InputError for an option, of those given, that is for one study."""
+    flag = next((name for name, value in others.items() if value), None)
+    if is_both(framework) and flag is not None:
+        raise InputError(
+            f"{flag} and --framework {framework}: each framework has a study of its own", tip="name one framework"
+        )
+
+
+def requests_of(request: TuneRequest, limits: LimitsNow = Limits) -> dict[str, TuneRequest]:
+    """Framework -> the request of its study, still without a model; the preferred one for the device is the first, or
+    with `A+B` the one that was written first.
+
+    Raises InputError for what two frameworks cannot be asked for, and like `choose_target`.
+    """
+    if request.task == "train":
+        raise InputError(
+            f"--task train --framework {request.framework}: a training step is tuned in one framework at a time, "
+            "because the gradients that two optimizers keep cannot be compared",
+            tip="make a study for each",
+        )
+    frameworks, device = _choose_targets(str(request.framework), request.device, limits)
+    spaces = spaces_of(request.spaces, frameworks)
+    return {
+        framework: request.model_copy(
+            update={
+                "models": (),
+                "framework": framework,
+                "device": device,
+                "study": None if request.study is None else f"{request.study}-{framework}",
+                "spaces": (spaces[framework],) if framework in spaces else (),
+            }
+        )
+        for framework in frameworks
+    }
+
+
+@contextmanager
+def open_both(
+    request: TuneRequest,
+    build: Any,
+    limits: LimitsNow,
+    place: Studies,
+    tell: Callable[[ModelSaved], None] = lambda _: None,
+) -> Iterator[dict[str, Study]]:
+    """Framework -> its study, opened for the block. `build`: what `tune` takes for both frameworks, or the values of
+    `--model`; `place`: where the studies are.
+
+    Raises like `requests_of` and `make_manifest`.
+    """
+    requests = requests_of(request, limits)
+    builds = _builds_of(build, tuple(requests))
+    with ExitStack() as stack:
+        studies = {}
+        for framework, own in requests.items():
+            with named_model(builds[framework], None, own, place.folder, tell) as named:
+                studies[framework] = place.open_or_create(make_manifest(named, limits))
+            stack.callback(studies[framework].close)
+        yield studies
+
+
+def _builds_of(build: Any, frameworks: tuple[str, ...]) -> Mapping[str, Any]:
+    if isinstance(build, (str, tuple)):
+        return models_of((build,) if isinstance(build, str) else build, frameworks)
+    if not isinstance(build, Mapping) or build.keys() != set(frameworks):
+        raise InputError(
+            f"one function or model is one framework's, and there are {' and '.join(frameworks)}",
+            tip=f"give a dict: {{{', '.join(f'{name!r}: build_{name}' for name in frameworks)}}}",
+        )
+    return build
+
+
+def tune_both(
+    studies: Mapping[str, Study], terms: Terms, search: Search, notify: Callable[[PairMeasured], None]
+) -> BothResult:
+    """Run one study after the other, and compare their answers. The studies are open, and stay so.
+
+    Raises HarnessError where the two models are not the same, and NoUsableTrialError where neither gave an answer.
+    """
+    first, second = studies.values()
+    if not second.records():
+        _require_same_function(first, second, terms)
+    results: dict[str, TuneResult] = {}
+    left_out: dict[str, str] = {}
+    for number, (framework, study) in enumerate(studies.items()):
+        own, ends = _share_of(terms, len(studies) - number)
+        of_it = [source for source in terms.sources if source.framework == framework or source.framework not in studies]
+        try:
+            search(study, own, ends, of_it)
+        except (HarnessError, NoUsableTrialError) as problem:
+            left_out[framework] = str(problem)
+            continue
+        result = TuneResult(study)
+        if result.best is None:
+            left_out[framework] = "no config keeps every constraint"
+        else:
+            results[framework] = result
+    if not results:
+        raise NoUsableTrialError("; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    comparison = _compared(first, second, results, terms, notify) if len(results) == 2 else None
+    return BothResult(studies[_to_use(results, comparison)], results, left_out, comparison)
+
+
+def _choose_targets(text: str, device: str, limits: LimitsNow) -> tuple[tuple[str, ...], Device]:
+    """Two frameworks, and the device that both of them use."""
+    names = bundled_names() if text == BOTH else tuple(text.split("+"))
+    if len(set(names)) != 2 or len(names) != 2:
+        raise InputError(f"--framework {text}: two different frameworks can be asked for", tip="write A+B, or both")
+    if device == "auto":
+        chosen = _common_device(names, limits)
+    else:
+        chosen = [choose_target(name, device, limits)[1] for name in names][-1]
+    return tuple(sorted(names, key=PREFERRED[chosen].index)) if text == BOTH else names, chosen
+
+
+def _common_device(names: tuple[str, ...], limits: LimitsNow) -> Device:
+    """A GPU if both frameworks find one, else an Ascend card, else the CPU."""
+    for name in names:
+        choose_target(name, "cpu", limits)  # Raises where it is not installed.
+    found = [find_devices(name, limits).devices for name in names]
+    accelerators: tuple[Device, ...] = ("gpu", "ascend")
+    return next((device for device in accelerators if all(device in devices for devices in found)), "cpu")
+
+
+def _share_of(terms: Terms, num_left: int) -> tuple[Budget, Deadline]:
+    """The budget of the next of so many studies, and its end."""
+    budget, time = terms.budget, terms.time
+    num_trials = None if budget.num_trials is None else math.ceil(budget.num_trials / 2)
+    own = budget.model_copy(update={"num_trials": num_trials})
+    if budget.wall_s is None:
+        return own, time
+    share_s = max((time.left_s() - COMPARISON_SHARE * budget.wall_s) / num_left, 1e-3)
+    return own.model_copy(update={"wall_s": share_s}), Deadline(time.clock() + share_s, time.clock)
+
+
+def _require_same_function(first: Study, second: Study, terms: Terms) -> None:
+    """Raises HarnessError where the second framework's untuned model gives other outputs than the first one's.
+
+    Found before anything is searched: no config of the second framework could be right. A model that fails in another
+    way is left to its study.
+    """
+    with scratch() as folder, runners_in(folder, first.manifest.variables) as trials:
+        pair = paired_run_of_trials(first, None, None, folder, second)
+        limits = terms.time.cap(terms.budget.limits)
+        failure = second_failure(pair, trials, terms.budget.model_copy(update={"limits": limits}))
+    if failure is not None and failure.reason is Reason.WRONG_RESULT:
+        raise HarnessError(
+            f"the untuned model in {second.manifest.framework} does not give what it gives in "
+            f"{first.manifest.framework}: {failure.error}",
+            tip="give both functions the same weights and inputs, or allow more with --tolerance; then tune under "
+            "another --study NAME",
+        )
+
+
+def _compared(
+    first: Study,
+    second: Study,
+    results: Mapping[str, TuneResult],
+    terms: Terms,
+    notify: Callable[[PairMeasured], None],
+) -> Comparison | None:
+    """None where too little time is left, or an untuned model does not run any more."""
+    one, other = (result.best for result in results.values())
+    assert one is not None
+    assert other is not None
+
+    def on_block(one: float, other: float) -> None:
+        notify(PairMeasured(first.manifest.objective, one, other))
+
+    left_s = None if terms.budget.wall_s is None else max(terms.time.left_s(), 1e-3)
+    with scratch() as folder:
+        pair = paired_run_of_trials(first, one.number, other.number, folder, second)
+        with runners_in(folder, pair.variables) as trials:
+            try:
+                found = measure(pair, trials, terms.budget.model_copy(update={"wall_s": left_s}), on_block)
+            except HarnessError:
+                return None
+    return Comparison(**vars(found), pair=pair, names=(first.name, second.name))
+
+
+def _to_use(results: Mapping[str, TuneResult], comparison: Comparison | None) -> str:
+    """The second framework where it is proven better; without a comparison the one with the better figure."""
+    first, *others = results
+    if not others:
+        return first
+    if comparison is None or (comparison.failure is not None and comparison.failed == "untuned"):
+        return min(results, key=lambda framework: _value(results[framework]))
+    if comparison.failure is not None:
+        return others[0] if comparison.failed == "first" else first
+    return others[0] if comparison.verdict is Verdict.FASTER else first
+
+
+def _value(result: TuneResult) -> float:
+    assert result.best is not None
+    return result.answer.objective.value(result.best.measurement)
