@@ -77,6 +77,11 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "study/shared/",
         ("api/studies.py",),
     ),
+    "two frameworks": (
+        r"autotune\.api\.both|(is|open|tune)_both|BothResult",
+        "api/both.py",
+        ("api/tuning.py", "cli/tune.py", "cli/tune_both.py"),
+    ),
 }
 """Feature -> what its names look like, its home, and the other files in which such names may stand."""
 
