@@ -36,7 +36,7 @@ def tune_both(
     report: Path | None,
 ) -> int:
     """Tune in one framework after the other, and print each verdict, the comparison and what to use."""
-    from autotune.answer.result import result_of
+    from autotune.answer.result import StudyResult
     from autotune.api import both
     from autotune.trial.deadline import Deadline
 
@@ -50,7 +50,7 @@ def tune_both(
             profile(study)
         if not as_json:
             print_line(f"{study.manifest.framework}: study {study.name}")
-            print_summary(result_of(study), study.flags, profiled=profiled, with_next=False)
+            print_summary(StudyResult(study), study.flags, profiled=profiled, with_next=False)
 
     with both.open_both(request, request.models, limits, place) as studies:
         stop_on_sigterm()
@@ -60,14 +60,13 @@ def tune_both(
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Once is enough; the end is near.
             say("interrupted; all recorded trials are kept. The same command resumes the run")
             return 130
-        to_use = next(study for study in studies.values() if study.name == found.study)
-        _print(found, to_use.command("export"), as_json=as_json)
+        _print(found, as_json=as_json)
     if found.comparison is not None:
         write_result(found.comparison, report)
     return 0
 
 
-def _print(found: BothResult, export: str, *, as_json: bool) -> None:
+def _print(found: BothResult, *, as_json: bool) -> None:
     from autotune.render.json import comparison_document
     from autotune.render.verification import comparison_lines
 
@@ -81,4 +80,4 @@ def _print(found: BothResult, export: str, *, as_json: bool) -> None:
         print_line(f"{name} is left out: {why}")
     for line in [] if comparison is None else comparison_lines(comparison, comparison.names):
         print_line(line)
-    print_line(f"use {found.study}: {export} -o best.yaml")
+    print_line(f"use {found.study}: {found.answer.command('export', '-o', 'best.yaml')}")
