@@ -36,7 +36,7 @@ from autotune.tuned.tuned_config import (
 )
 from autotune.tuning.confirmed_caches import confirmed_caches
 from autotune.tuning.session import trial_request
-from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Shapes
 
 
 def figures_of(record: TrialRecord) -> Figures:

@@ -22,7 +22,7 @@ from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.errors import InvalidConfigError, MissingVariantError
 from autotune.workload.build import MODEL_FILE, Apply, Variants
-from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Shapes
 from autotune.workload.variants import PREFIX
 
 Places = Mapping[str, str | None]

@@ -8,16 +8,16 @@ is, so that a job with other arguments gets what it would have got without a str
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
-from autotune.apply.buckets import best_buckets, next_bucket, size_at
 from autotune.apply.config_parts import SHAPES
 from autotune.backends.capabilities import ShapeStrategies, VaryingAxis, require
 from autotune.backends.outputs import flatten
@@ -28,7 +28,7 @@ from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
 from autotune.nesting import with_leaves
 from autotune.workload.arguments import Arguments
-from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Shapes
 
 Step = Callable[..., Any]
 
@@ -85,6 +85,42 @@ def dimension_to_split(shapes: Shapes) -> str | None:
         if axes and not any(axes) and len(shapes.traffic.sizes_of(dimension)) > 1:
             return dimension
     return None
+
+
+def best_buckets(shares: Mapping[int, float], num_buckets: int) -> tuple[int, ...]:
+    """At most `num_buckets` of the sizes, ascending, the largest among them, so that padding each call up to the next
+    bucket makes the least work: the sum of share x bucket.
+
+    `shares` is a size's part of all calls. Dynamic programming over the sorted sizes: the best buckets for the smallest
+    so many sizes are a last bucket, and the best ones for what is below its first size. Quadratic in their number.
+    """
+    sizes = sorted(shares)
+    up_to = [0.0, *accumulate(shares[size] for size in sizes)]
+    best: list[tuple[float, tuple[int, ...]]] = [(0.0, ()), *[(math.inf, ())] * len(sizes)]
+    for _ in range(min(num_buckets, len(sizes))):
+        best = [
+            min(
+                [best[end]]
+                + [
+                    (best[start][0] + sizes[end - 1] * (up_to[end] - up_to[start]), (*best[start][1], sizes[end - 1]))
+                    for start in range(end)
+                ]
+            )
+            for end in range(len(sizes) + 1)
+        ]
+    return best[-1][1]
+
+
+def next_bucket(buckets: tuple[int, ...], size: int) -> int:
+    """The smallest bucket that holds `size`; a size above all of them is its own."""
+    return next((bucket for bucket in buckets if bucket >= size), size)
+
+
+def size_at(shares: Mapping[int, float], share: float) -> int:
+    """The smallest size such that this share of all calls is no larger: 0.5 gives the median."""
+    sizes = sorted(shares)
+    reached = accumulate(shares[size] for size in sizes)
+    return next((size for size, part in zip(sizes, reached, strict=True) if part >= share - 1e-9), sizes[-1])
 
 
 class _Uncompiled:
@@ -315,7 +351,7 @@ def _share(config: Config, knob: str) -> float:
 
 
 def _tensors(backend: Backend, outputs: Any) -> list[Any]:
-    """What `backends.output_arrays` would make arrays of, Python's numbers included, in the same order."""
+    """What `backends.outputs.output_arrays` would make arrays of, Python's numbers included, in the same order."""
     return [leaf for leaf in flatten(outputs) if _is_numbered(backend, leaf)]
 
 

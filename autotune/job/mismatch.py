@@ -19,7 +19,7 @@ from autotune.environment import Environment
 from autotune.measure.measurement import TensorSpec, structure_sha256
 from autotune.tuned.tuned_config import TunedConfig
 from autotune.workload.arguments import Arguments
-from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Shapes
 
 _COMPILERS = ("triton", "torch-npu")
 """Packages that make the code of an accelerator, next to the framework."""

@@ -20,7 +20,7 @@ from autotune.measure.statistics import COMPILED, Speedup, Verdict
 from autotune.schema import Record
 from autotune.tuned.adaptive_policy import AdaptivePolicy
 from autotune.tuned.cache_file import Artifact
-from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Device, Task
 
 SCHEMA = 1

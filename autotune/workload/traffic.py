@@ -22,6 +22,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from autotune.errors import InputError
 from autotune.files import read_file
+from autotune.measure.measurement import Axis
 from autotune.schema import Record
 
 Sizes = dict[str, PositiveInt]
@@ -101,6 +102,19 @@ class Traffic(Record):
     def __str__(self) -> str:
         """As for `--shapes` if the dimensions are independent; shortened if the sizes are many."""
         return "; ".join(f"{name}={_described(self.sizes_of(name))}" for name in self.dimensions)
+
+
+class Shapes(Record):
+    """What is known of the shapes of a model's inputs: the traffic, and where its dimensions show in the inputs and
+    outputs of a call. Shape strategies go by it, in a trial and in a job."""
+
+    traffic: Traffic
+    inputs: tuple[Axis, ...]
+    outputs: tuple[Axis, ...]
+    """Only for the dimensions that may be padded."""
+    padding: dict[str, float] = {}
+    """Dimension -> what may be appended along it without changing the results for what was there, as the model's author
+    declared. A dimension that is missing here must not be padded."""
 
 
 def parse_shapes(texts: Iterable[str]) -> Traffic:

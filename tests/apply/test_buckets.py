@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from autotune.apply.buckets import best_buckets, next_bucket, size_at
+from autotune.apply.shape_strategies import best_buckets, next_bucket, size_at
 
 
 def work(shares: dict[int, float], buckets: tuple[int, ...]) -> float:

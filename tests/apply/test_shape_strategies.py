@@ -19,8 +19,7 @@ from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
 from autotune.space.shape_knobs import known_shapes
-from autotune.workload.shapes import Shapes
-from autotune.workload.traffic import Load, Traffic
+from autotune.workload.traffic import Load, Shapes, Traffic
 from autotune_fake.backend import FakeBackend
 
 BATCHES = {1: 0.5, 3: 0.25, 8: 0.25}

@@ -24,7 +24,7 @@ from autotune.backends.registry import load_backend
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.measurement import Axis
-from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Shapes
 from autotune.workload.traffic import Load, Traffic
 
 backend = load_backend("mindspore")

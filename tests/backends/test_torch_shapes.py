@@ -16,8 +16,7 @@ from autotune.backends.torch.compiler import setting_name
 from autotune.backends.undo import UndoLog
 from autotune.config import Config
 from autotune.measure.measurement import Axis, structure_sha256
-from autotune.workload.shapes import Shapes
-from autotune.workload.traffic import Load, Traffic
+from autotune.workload.traffic import Load, Shapes, Traffic
 from tests.conftest import REPOSITORY
 
 torch = pytest.importorskip("torch")

@@ -22,7 +22,7 @@ from autotune.trial.worker.accuracy_check import Gate, OutputGate, Seen, is_outs
 from autotune.trial.worker.calls.calls import Calls, Step, Surroundings
 from autotune.trial.worker.subject import Subject, why_unrepeatable
 from autotune.workload.arguments import Arguments
-from autotune.workload.shapes import Shapes
+from autotune.workload.traffic import Shapes
 from autotune.workload.workload import Workload
 
 NUM_NUDGES = 2

@@ -19,8 +19,7 @@ from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.workload.arguments import Arguments
 from autotune.workload.build import Built, build
-from autotune.workload.shapes import Shapes
-from autotune.workload.traffic import Sizes, Traffic
+from autotune.workload.traffic import Shapes, Sizes, Traffic
 from autotune.workload.workload import Workload
 
 Shape = tuple[int, ...]
