@@ -23,9 +23,11 @@ from benchmarks.frame import Benchmark
 from benchmarks.intervals import Pair, Ratio, ratio_over_pairs
 from benchmarks.pairs import PlainScript, alternate
 from benchmarks.product import Product, export_in
-from benchmarks.record import Goal, percent, table
+from benchmarks.record import REPOSITORY, Goal, percent, table
 
-MODELS = ("vit", "resnet18", "bert_small", "planner", "yolo_tiny", "tanh_matmul")
+PLANNER = f"{REPOSITORY}/examples/models/planner.py:planner"
+MODELS = {name: name for name in ("vit", "resnet18", "bert_small", "yolo_tiny", "tanh_matmul")} | {"planner": PLANNER}
+"""Name -> what `--model` takes."""
 SEED = 0
 TOLERANCE = 0.03
 
@@ -92,7 +94,9 @@ class Case:
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The flags of this benchmark alone."""
-    parser.add_argument("--models", nargs="+", default=list(MODELS), help="bundled models (default: %(default)s)")
+    parser.add_argument(
+        "--models", nargs="+", choices=MODELS, default=list(MODELS), help="models (default: %(default)s)"
+    )
     parser.add_argument("--from", type=Path, dest="exports", metavar="DIR",
                         help="folder of exports: one that is there is used, one that is missing is made")  # fmt: skip
     parser.add_argument("--trials", type=int, default=8, help="trials of each study (default: %(default)s)")
@@ -111,12 +115,14 @@ def run(case: Case) -> Delivery:
     with Product() as product:
         path = export_in(case.exports or product.folder / "exports", case.name, SEED).resolve()
         if not path.exists():
-            product.tune(case.name, "torch", study=case.name, trials=case.trials, seed=SEED, process_settings=True)
+            product.tune(
+                MODELS[case.name], "torch", study=case.name, trials=case.trials, seed=SEED, process_settings=True
+            )
             product.export(case.name, path)
         promise = Promise.read(path)
         way = ["--default-compile"] if promise.speedup is None else ["--settings", str(path)]
         with tempfile.TemporaryDirectory() as folder:
-            script = PlainScript(case.name, Path(folder), seed=SEED, sampling_s=case.sampling_s)
+            script = PlainScript(MODELS[case.name], Path(folder), seed=SEED, sampling_s=case.sampling_s)
             pairs_s = alternate(case.pairs, script.median_s, lambda: script.median_s(*way))
     return Delivery(case.name, promise, pairs_s)
 

@@ -108,7 +108,7 @@ CASES = {
             tuned_for=LONG,
             module="benchmarks.models.box_decoding_torch",
         ),
-        Case("temporal_decision", "batch=1..16", BATCHES, tuned_for=LONG),
+        Case("temporal_decision", "batch=1..16", BATCHES, tuned_for=LONG, module="examples.models.temporal_decision"),
     )
 }
 """By model: each has a section of its own."""

@@ -46,6 +46,7 @@ from autotune.trial.request import Limits, TrialRequest
 from autotune.trial.worker.main import leave
 from autotune.workload.workload import Workload
 from autotune_fake import clock
+from tests import FAKE_BACKEND
 from tests.fork_supervisor import ForkServer
 
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -54,12 +55,9 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-FAKE_BACKEND = str(REPOSITORY / "tests" / "fake_backend")
-"""Folder of the package that adds the fake framework; pytest itself has it on its path (pyproject.toml)."""
 _PACKAGES = "TEST_PACKAGES"
 """Folders of packages that the tests have installed: the PYTHONPATH of the command line."""
 os.environ[_PACKAGES] = FAKE_BACKEND
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [FAKE_BACKEND, os.environ.get("PYTHONPATH")]))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 MODEL_FILE = """

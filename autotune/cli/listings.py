@@ -24,17 +24,17 @@ from autotune.cli.app import (
 @with_exit_status
 def models(as_json: AsJson = False) -> None:
     """List the bundled models."""
-    from autotune.models import BUNDLED
+    from autotune.models import BUNDLED, FRAMEWORKS
     from autotune.models.hub import EXAMPLES, TIMM_EXAMPLES
 
     if as_json:
         print_line(
-            json.dumps({name: {"about": m.description, "frameworks": m.frameworks} for name, m in BUNDLED.items()})
+            json.dumps({name: {"about": m.description, "frameworks": FRAMEWORKS} for name, m in BUNDLED.items()})
         )
         return
     width = max(map(len, BUNDLED))
     for name, bundled in BUNDLED.items():
-        print_line(f"{name:<{width}} {', '.join(bundled.frameworks):<18} {bundled.description}")
+        print_line(f"{name:<{width}} {', '.join(FRAMEWORKS):<18} {bundled.description}")
     hub = f"{'hf:TYPE':<{width}} {'torch':<18} any model type of Hugging Face transformers"
     print_line(f"{hub}: {', '.join(EXAMPLES)}, ...")
     print_line(f"{'timm:NAME':<{width}} {'torch':<18} any model of timm: {', '.join(TIMM_EXAMPLES)}, ...")

@@ -179,7 +179,7 @@ def _read_declaration(workload: Workload, variables: dict[str, str], limits: Lim
     if not is_known:
         declaration = read_declaration(workload, variables, limits)
     else:
-        declaration = Declaration.model_validate(models.declared(workload.model, workload.framework))
+        declaration = Declaration.model_validate(models.declared(workload.model))
     return Declaration() if workload.task == "train" else declaration
 
 

@@ -193,7 +193,7 @@ def test_variants_and_a_region_together(tmp_path):
     """The variants are in what is compiled, the outputs stay right, and undone the model is its author's."""
     code = """
 from autotune.apply import compile_model
-from autotune.models.torch.swiglu import swiglu, swish
+from examples.models.swiglu_torch import swiglu, swish
 built = swiglu(length=8, dim=32, depth=2, heads=2, hidden=48)
 model, inputs = built["model"], built["inputs"]
 config = Config({

@@ -14,7 +14,8 @@ import psutil
 import pytest
 import yaml
 
-from tests.conftest import FAKE_BACKEND, cli_command, cli_environment
+from tests import FAKE_BACKEND
+from tests.conftest import cli_command, cli_environment
 
 
 def document_of(result):
@@ -509,7 +510,7 @@ def _limit_pages(tmp_path, pages):
 
 def test_lists_need_no_study(cli):
     """`models`, `spaces`, `studies` and `doctor` answer on a fresh machine."""
-    assert "planner" in cli("models").stdout
+    assert "vit" in cli("models").stdout
     assert set(json.loads(cli("models", "--json").stdout)["vit"]["frameworks"]) == {"torch", "mindspore"}
     assert "execution" in cli("spaces").stdout
     assert "no studies" in cli("studies").stdout

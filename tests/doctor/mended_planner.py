@@ -1,11 +1,11 @@
-"""The bundled planner after the cures that the doctor prints for it: where, a tensor in place of a number, no print."""
+"""`examples/models/planner.py` after the cures of the doctor: where, a tensor in place of a number, no print."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from autotune.models.torch.planner import planner
+from examples.models.planner import planner
 
 
 class Mended(nn.Module):

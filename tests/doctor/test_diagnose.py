@@ -19,7 +19,7 @@ from autotune.measure.profile import EVERYWHERE, Profile
 from autotune_fake import ENTRY
 from tests.conftest import REPOSITORY, ScriptedTrials, with_latency
 
-PLANNER = REPOSITORY / "autotune" / "models" / "torch" / "planner.py"
+PLANNER = REPOSITORY / "examples" / "models" / "planner.py"
 CAPTURE_ONLY = ("--framework", "torch", "--knob", "backend=aot_eager", "--json")
 """Graphs are captured and broken the same whatever is made of them."""
 
@@ -65,7 +65,7 @@ def test_a_break_is_named_with_its_cost(cli, no_toolchain, tmp_path):
 def test_every_planted_break_of_the_planner_is_named(cli):
     """The branch, the number and the print: right line, right kind, source and cure; nothing else is called a break."""
     pytest.importorskip("torch")
-    told = json.loads(cli("diagnose", "--model", "planner", *CAPTURE_ONLY).stdout)
+    told = json.loads(cli("diagnose", "--model", f"{PLANNER}:planner", *CAPTURE_ONLY).stdout)
     broken = {each["location"]: each for each in told["findings"] if each["kind"] == "graph_break"}
     assert {location: each["ailment"] for location, each in broken.items()} == {
         line_of("if score.mean() > 0"): "tensor_branch",
@@ -93,7 +93,7 @@ def test_the_cured_planner_is_one_graph_with_the_same_outputs(cli):
     assert told["findings"] == []
     assert told["num_graphs"] == 1
 
-    from autotune.models.torch.planner import planner
+    from examples.models.planner import planner
     from tests.doctor.mended_planner import mended
 
     (ill, (observations,)), (well, _, _) = planner(), mended()
@@ -133,7 +133,7 @@ def test_mindspore_is_asked_for_its_reports(cli, name, ailment, code):
 def test_a_mistake_is_a_sentence(cli, arguments, words):
     """A knob that is not there, or a framework: exit status 2 and what to do, before anything is measured."""
     pytest.importorskip("torch")
-    ended = cli("diagnose", "--model", "planner", *arguments)
+    ended = cli("diagnose", "--model", f"{PLANNER}:planner", *arguments)
     assert ended.returncode == 2
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr

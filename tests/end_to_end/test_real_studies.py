@@ -61,7 +61,16 @@ def test_planner_on_torch(cli, no_toolchain, tmp_path):
     pytest.importorskip("torch")
     space = tmp_path / "fullgraph.yaml"
     space.write_text(FULLGRAPH_SPACE)
-    arguments = ("--framework", "torch", "--model", "planner", "--space", str(space), "--trials", "3")
+    arguments = (
+        "--framework",
+        "torch",
+        "--model",
+        f"{REPOSITORY}/examples/models/planner.py:planner",
+        "--space",
+        str(space),
+        "--trials",
+        "3",
+    )
     document = studied(cli, tmp_path, *arguments)
     assert document["verdict"] in ("faster", "tie", "keep_untuned", "undecided")
     compiled = [t for t in document["trials"] if t["config"]["execution"] == "compile"]

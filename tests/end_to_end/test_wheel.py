@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import FAKE_BACKEND, MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE
+from tests import FAKE_BACKEND
+from tests.conftest import MODEL_FILE, QUICK_BUDGET, REPOSITORY, SPACE_FILE
 
 pytest.importorskip("hatchling", reason="the extra `dev` builds wheels")
 
+DEMONSTRATIONS = {path.name for path in (REPOSITORY / "examples" / "models").glob("*.py")}
 TORCH_MODEL = """
 import torch
 
@@ -94,7 +96,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     assert {"autotune/py.typed", "autotune/search_spaces/torch.yaml"} <= expected
     assert any(name.startswith("autotune/render/html/") and not name.endswith(".py") for name in expected)
     assert {name for name in names if not name.startswith(information)} == expected
-    assert not [name for name in names if "fake" in name], "it serves the tests"
+    assert not [name for name in names if "fake" in name or Path(name).name in DEMONSTRATIONS], "they stay here"
     assert f"{information}/licenses/LICENSE" in names
     assert "autotune = autotune.__main__:main" in commands
     assert (metadata["Name"], metadata["License-Expression"]) == ("autotune-compile", "Apache-2.0")

@@ -158,10 +158,14 @@ class TestTheQuestion:
         with pytest.raises(InputError, match=r"--deadline with --shapes or --traffic"):
             tier_requests(here(shapes=("rows=1,2",)))
 
-    def test_bundled_models_declare_tiers(self):
-        """One that exists in both frameworks does."""
+    def test_an_example_declares_tiers(self):
+        """The demonstration that exists in both frameworks does."""
         pytest.importorskip("torch")
-        wishes = tier_requests(TuneRequest(models=("swiglu",), framework="torch", device="cpu"))
+        wishes = tier_requests(
+            TuneRequest(
+                models=(f"{REPOSITORY}/examples/models/swiglu_torch.py:swiglu",), framework="torch", device="cpu"
+            )
+        )
         assert {name: each.arguments for name, each in wishes.items()} == {
             "full": {}, "half_depth": {"depth": 2}, "one_block": {"depth": 1},
         }  # fmt: skip
@@ -495,7 +499,7 @@ SMALL = {"length": 8, "dim": 32, "heads": 2, "hidden": 48}
 def test_with_torch(tmp_path):
     """Encoders of two depths, both captured: each call's result is that of the tier that was taken."""
     torch = pytest.importorskip("torch")
-    from autotune.models.torch.swiglu import swiglu
+    from examples.models.swiglu_torch import swiglu
 
     made = {name: swiglu(depth=depth, **SMALL) for name, depth in (("full", 2), ("one_block", 1))}
     built = {name: each["model"] for name, each in made.items()}
@@ -518,7 +522,7 @@ import sys
 from pathlib import Path
 import numpy as np
 import autotune
-from autotune.models.mindspore.swiglu import swiglu
+from examples.models.swiglu_mindspore import swiglu
 from tests.job.test_tiers import SMALL, write_real
 
 made = {name: swiglu(depth=depth, **SMALL) for name, depth in (("full", 2), ("one_block", 1))}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import inspect
-import json
-import os
 import pkgutil
 import subprocess
 import sys
@@ -16,27 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from autotune import models
 from autotune.backends.registry import load_backend
 from autotune.models import weights
+from tests.models.built import (
+    IN_TORCH,
+    MODELS,
+    SMALL,
+    builder,
+    call,
+    every_common_model,
+    every_model,
+    mark,
+    mindspore_only,
+    outputs_of,
+    relative_difference,
+    torch_only,
+)
 
-os.environ.setdefault("GLOG_v", "3")  # MindSpore reads its log level once, when it is imported
-
-SMALL: dict[str, dict[str, int]] = {
-    "vit": {"image": 32, "patch": 8, "dim": 32, "depth": 2, "heads": 2, "classes": 10, "batch": 2},
-    "tanh_matmul": {"size": 32, "repeats": 10},
-    "resnet18": {"image": 32, "width": 8, "classes": 10, "batch": 2},
-    "yolo_tiny": {"image": 64, "width": 8, "depth": 2, "classes": 3, "batch": 2},
-    "bert_small": {"seq": 16, "dim": 32, "depth": 2, "heads": 2, "vocab": 50, "batch": 3},
-    "swiglu": {"length": 8, "dim": 32, "depth": 2, "heads": 2, "hidden": 48, "batch": 2},
-    "planner": {"features": 8, "hidden": 16, "horizon": 3, "actions": 4, "batch": 2},
-    "intersection": {"agents": 5, "history": 4, "horizon": 3, "dim": 16, "batch": 2},
-    "temporal_decision": {"features": 8, "history": 6, "dim": 16, "depth": 1, "heads": 2, "actions": 3, "batch": 2},
-    "branching": {"length": 16, "features": 8, "dim": 16, "classes": 5, "batch": 2},
-    "mixed_attention": {"length": 8, "dim": 16, "heads": 2, "batch": 3},
-}
 OUTPUT_SHAPES: dict[str, list[tuple[int, ...]]] = {
     "vit": [(2, 10)],
     "tanh_matmul": [(32, 32)],
@@ -61,13 +56,6 @@ INDIVISIBLE = [
     ("mixed_attention", {"dim": 32, "heads": 3}),
 ]
 
-torch_only = pytest.mark.torch
-mindspore_only = pytest.mark.mindspore
-
-
-def mark(framework: str) -> pytest.MarkDecorator:
-    return torch_only if framework == "torch" else mindspore_only
-
 
 @pytest.fixture(scope="module", autouse=True)
 def one_torch_thread() -> Iterator[None]:
@@ -81,69 +69,6 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-every_model = pytest.mark.parametrize(
-    ("name", "framework"),
-    [
-        pytest.param(name, framework, marks=mark(framework))
-        for name in models.names()
-        for framework in models.BUNDLED[name].frameworks
-    ],
-)
-every_common_model = pytest.mark.parametrize(
-    "name", [name for name, model in models.BUNDLED.items() if set(model.frameworks) == {"torch", "mindspore"}]
-)
-
-
-def builder(name: str, framework: str) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
-    pytest.importorskip(framework)
-    module, _, function = models.reference(name, framework).partition(":")
-    build = getattr(importlib.import_module(module), function)
-
-    @functools.wraps(build)
-    def pair(**sizes: int) -> tuple[Any, tuple[Any, ...]]:
-        built = build(**sizes)
-        return (built["model"], built["inputs"]) if isinstance(built, dict) else built
-
-    return pair
-
-
-def further_inputs(name: str, framework: str, **sizes: int) -> list[tuple[Any, ...]]:
-    """The `more_inputs` of a builder, none where it gives none."""
-    built = builder(name, framework).__wrapped__(**sizes)  # type: ignore[attr-defined]
-    return list(built.get("more_inputs", [])) if isinstance(built, dict) else []
-
-
-def variant(name: str, framework: str, function: str, **sizes: int) -> tuple[Any, tuple[Any, ...]]:
-    """A bundled model with one of its variants, and its inputs."""
-    model, inputs = builder(name, framework)(**sizes)
-    module = importlib.import_module(f"autotune.models.{framework}.{name}")
-    getattr(module, function)(model)
-    return model, inputs
-
-
-def call(framework: str, model: Any, inputs: tuple[Any, ...]) -> list[NDArray[np.float32]]:
-    if framework == "torch":
-        import torch
-
-        with torch.no_grad():
-            outputs = model(*inputs)
-    else:
-        outputs = model(*inputs)
-    tensors = outputs if isinstance(outputs, tuple) else (outputs,)
-    return [tensor.numpy() if framework == "torch" else tensor.asnumpy() for tensor in tensors]
-
-
-def outputs_of(name: str, framework: str, **sizes: int) -> list[NDArray[np.float32]]:
-    return call(framework, *builder(name, framework)(**sizes))
-
-
-def relative_difference(outputs: list[NDArray[np.float32]], references: list[NDArray[np.float32]]) -> float:
-    """The largest absolute difference over the largest absolute reference, at the worst output."""
-    assert [output.shape for output in outputs] == [reference.shape for reference in references]
-    pairs = zip(outputs, references, strict=True)
-    return max(float(np.abs(one - reference).max() / np.abs(reference).max()) for one, reference in pairs)
 
 
 # The table
@@ -177,23 +102,16 @@ def test_reference_has_the_form_module_colon_function() -> None:
     assert models.reference("vit", "torch") == "autotune.models.torch.vit:vit"
 
 
-@pytest.mark.parametrize(("name", "framework"), [("planner", "mindspore"), ("nothing", "torch"), ("vit", "jax")])
+@pytest.mark.parametrize(("name", "framework"), [("planner", "torch"), ("nothing", "torch"), ("vit", "jax")])
 def test_reference_to_an_absent_model_is_a_key_error(name: str, framework: str) -> None:
-    """There is no reference to an unknown model, nor to a model in a framework it is not written for."""
+    """There is no reference to an unknown model, nor to one in a framework that it is not written for."""
     with pytest.raises(KeyError):
         models.reference(name, framework)
 
 
 def test_names_are_filtered_by_framework() -> None:
-    """`names` gives every model without argument, and only those of one framework with it."""
-    assert models.names() == tuple(models.BUNDLED)
-    assert set(models.names()) - set(models.names("torch")) == {"mixed_attention"}
-    assert set(models.names()) - set(models.names("mindspore")) == {
-        "planner",
-        "intersection",
-        "temporal_decision",
-        "branching",
-    }
+    """`names` gives every model, and none for a framework that they are not written for."""
+    assert models.names() == models.names("torch") == models.names("mindspore") == tuple(models.BUNDLED)
     assert models.names("jax") == ()
 
 
@@ -269,7 +187,7 @@ def test_the_seed_determines_the_outputs(name: str, framework: str) -> None:
 
 @torch_only
 @pytest.mark.fast_cases("swiglu")
-@pytest.mark.parametrize("name", models.names("torch"))
+@pytest.mark.parametrize("name", IN_TORCH)
 def test_every_output_answers_to_the_input(name: str) -> None:
     """At default sizes each output is finite and changes clearly with the input: no model is a constant."""
     build = builder(name, "torch")
@@ -284,7 +202,7 @@ def test_every_output_answers_to_the_input(name: str) -> None:
     [
         pytest.param(name, framework, sizes, marks=mark(framework))
         for name, sizes in INDIVISIBLE
-        for framework in models.BUNDLED[name].frameworks
+        for framework in MODELS[name]
     ],
 )
 def test_sizes_that_do_not_divide_are_refused(name: str, framework: str, sizes: dict[str, int]) -> None:
@@ -351,7 +269,7 @@ def test_mindspore_compiles_the_whole_model(name: str) -> None:
 
 @torch_only
 @pytest.mark.fast_cases("swiglu")
-@pytest.mark.parametrize("name", [name for name in models.names("torch") if name not in IN_PIECES])
+@pytest.mark.parametrize("name", [name for name in IN_TORCH if name not in IN_PIECES])
 def test_torch_captures_the_whole_model(name: str) -> None:
     """Dynamo captures every model that is not there for its breaks as one graph, and the outputs stay the same."""
     model, inputs = builder(name, "torch")(**SMALL[name])
@@ -360,276 +278,6 @@ def test_torch_captures_the_whole_model(name: str) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert relative_difference(call("torch", compiled, inputs), call("torch", model, inputs)) < 1e-5
-
-
-# The planner
-
-
-@torch_only
-def test_negated_observations_take_the_other_branch() -> None:
-    """The sign of the score picks the layer that is called, and negating the observations flips it."""
-    model, (observations,) = builder("planner", "torch")()
-    calls: list[str] = []
-    model.advance.register_forward_hook(lambda *_: calls.append("advance"))
-    model.retreat.register_forward_hook(lambda *_: calls.append("retreat"))
-    plan, other_plan = (call("torch", model, (sign * observations,)) for sign in (1, -1))
-    assert sorted(calls) == ["advance", "retreat"]
-    assert relative_difference(other_plan, plan) > 0.1
-
-
-@torch_only
-def test_the_planner_prints_one_short_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """A call prints one line, since printing is one of the reasons for which the graph breaks."""
-    outputs_of("planner", "torch")
-    (line,) = capsys.readouterr().out.splitlines()
-    assert len(line) < 40
-
-
-@torch_only
-def test_the_planner_breaks_graphs() -> None:
-    """Dynamo splits the planner into several graphs, which compute the same on both branches."""
-    model, (observations,) = builder("planner", "torch")()
-    import torch
-    from torch._dynamo.utils import counters
-
-    torch._dynamo.reset()
-    counters.clear()
-    compiled = torch.compile(model, backend="eager", fullgraph=False)
-    for inputs in ((observations,), (-observations,)):
-        assert relative_difference(call("torch", compiled, inputs), call("torch", model, inputs)) < 1e-5
-    assert sum(counters["graph_break"].values()) >= 2
-    assert counters["stats"]["unique_graphs"] >= 3
-
-
-@torch_only
-@pytest.mark.fast_cases("planner")
-@pytest.mark.parametrize("name", sorted(IN_PIECES & set(models.names("torch"))))
-def test_a_model_in_pieces_is_no_full_graph(name: str) -> None:
-    """Asked for one graph, Dynamo refuses a model that is there for its breaks."""
-    model, inputs = builder(name, "torch")(**SMALL[name])
-    import torch
-
-    torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        call("torch", torch.compile(model, backend="eager", fullgraph=True), inputs)
-
-
-# The networks that break or recompile: each does so where it says, and computes the same compiled
-
-
-KINDS_OF_BREAKS = {
-    "intersection": {"disabled", "operator"},
-    "branching": {"tensor_branch", "data_shape", "scalar"},
-    "temporal_decision": set(),
-}
-
-
-@torch_only
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS_OF_BREAKS)
-def test_a_network_breaks_for_the_reasons_that_it_names(cli: Callable[..., Any], name: str) -> None:
-    """The doctor finds the kinds of breaks that the model's own text promises, in its own file, and no others."""
-    pytest.importorskip("torch")
-    sizes = [f"--model-arg={size}={value}" for size, value in SMALL[name].items()]
-    asked = ("--model", name, "--framework", "torch", "--knob", "backend=aot_eager", "--json", *sizes)
-    told = json.loads(cli("diagnose", *asked).stdout)
-    broken = [each for each in told["findings"] if each["kind"] == "graph_break"]
-    assert {each["ailment"] for each in broken} == KINDS_OF_BREAKS[name]
-    assert all(f"{name}.py:" in each["location"] for each in broken)
-
-
-@torch_only
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS_OF_BREAKS)
-def test_a_network_in_pieces_computes_the_same_on_every_path(name: str) -> None:
-    """Compiled once, it gives the untuned outputs for its example, the negated one and its further inputs."""
-    model, inputs = builder(name, "torch")(**SMALL[name])
-    import torch
-
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="eager")
-    for each in (inputs, tuple(-one for one in inputs), *further_inputs(name, "torch", **SMALL[name]), inputs):
-        assert relative_difference(call("torch", compiled, each), call("torch", model, each)) < 1e-5
-
-
-@torch_only
-def test_signals_of_the_other_sign_take_the_other_branch() -> None:
-    """`branching` at its default sizes runs one of its two paths, and pools to another number of windows."""
-    model, (signals,) = builder("branching", "torch")()
-    taken: list[str] = []
-    for path in ("calm", "alert"):
-        getattr(model, path).register_forward_hook(lambda *_, path=path: taken.append(path))
-    for each in (signals, -signals):
-        call("torch", model, (each,))
-    assert sorted(taken) == ["alert", "calm"]
-    windows = {1 + int((each[:, :, 0] > 0).sum()) // len(each) // 4 for each in (signals, -signals)}
-    assert len(windows) == 2
-
-
-@torch_only
-def test_the_table_lists_the_regions_that_a_model_declares() -> None:
-    """`tune` takes them from the table, without building the model: both say the same."""
-    built = builder("intersection", "torch").__wrapped__()  # type: ignore[attr-defined]
-    assert models.declared("intersection", "torch")["regions"] == tuple(built["regions"])
-
-
-@torch_only
-def test_every_declared_part_is_a_graph() -> None:
-    """Each part that `intersection` names as a region is captured, alone, as one graph."""
-    model, inputs = builder("intersection", "torch")(**SMALL["intersection"])
-    import torch
-    from torch._dynamo.utils import counters
-
-    reference = call("torch", model, inputs)
-    parts, _ = models.declared("intersection", "torch")["regions"]
-    for part in parts.split(", "):
-        torch._dynamo.reset()
-        counters.clear()
-        compiled, _ = builder("intersection", "torch")(**SMALL["intersection"])
-        compiled.get_submodule(part).compile(backend="eager", fullgraph=True)
-        assert relative_difference(call("torch", compiled, inputs), reference) < 1e-5
-        assert counters["stats"]["unique_graphs"] == 1, part
-
-
-@torch_only
-def test_an_agent_out_of_reach_is_not_heard() -> None:
-    """In `intersection` what one agent does changes what those near it know, and nothing for those far away."""
-    model, (tracks,) = builder("intersection", "torch")(**SMALL["intersection"])
-    import torch
-
-    tracks = tracks.clone()
-    tracks[:, :, :, 0] = torch.tensor([0.0, 0.5, 10.0, 20.0, 30.0]).unsqueeze(-1)
-    known = torch.randn(2, 5, 16)
-    louder = known.clone()
-    louder[:, 1] += 1
-    with torch.no_grad():
-        changed = (model.scene.hear(louder, tracks[:, :, -1, :2]) - model.scene.hear(known, tracks[:, :, -1, :2])).abs()
-    assert changed[:, :2].amax() > 0
-    assert changed[:, 2:].amax() == 0
-
-
-@torch_only
-def test_an_agent_gives_way_to_the_quarter_beside_it_alone() -> None:
-    """Of the four quarters, each gives way to exactly one, in a ring."""
-    torch = pytest.importorskip("torch")
-    model, _ = builder("intersection", "torch")(**SMALL["intersection"])
-    table = model.rules.gives_way
-    assert table.sum(dim=1).tolist() == [1, 1, 1, 1]
-    ring = torch.linalg.matrix_power(table.double(), 4)
-    assert torch.equal(ring, torch.eye(4, dtype=torch.double))
-
-
-@torch_only
-def test_the_history_fills_up_and_rolls_over() -> None:
-    """`temporal_decision` hands its buffer back one tick longer until it is full, then without its oldest tick."""
-    import torch
-
-    model, (observation, full) = builder("temporal_decision", "torch")(**SMALL["temporal_decision"])
-    buffer = full[:, :0]
-    for tick in range(8):
-        _, buffer = model(observation + tick, buffer)
-        assert buffer.shape[1] == min(tick + 1, 6)
-    assert torch.equal(buffer[:, 0], observation + 2)
-    assert torch.equal(buffer[:, -1], observation + 7)
-
-
-@torch_only
-def test_another_length_of_the_history_is_another_graph() -> None:
-    """With static shapes, each of the three lengths that `temporal_decision` is checked on is compiled by itself."""
-    model, inputs = builder("temporal_decision", "torch")(**SMALL["temporal_decision"])
-    import torch
-    from torch._dynamo.utils import counters
-
-    torch._dynamo.reset()
-    counters.clear()
-    compiled = torch.compile(model, backend="eager", dynamic=False)
-    for each in (inputs, *further_inputs("temporal_decision", "torch", **SMALL["temporal_decision"]), inputs):
-        call("torch", compiled, each)
-    assert counters["stats"]["unique_graphs"] == 3
-
-
-@mindspore_only
-def test_mixed_attention_compiles_its_core_for_each_longest_row() -> None:
-    """Untuned, its core is compiled already: for the example, and again for inputs whose longest row is longer."""
-    sizes = SMALL["mixed_attention"] | {"length": 12}  # What other tests compile is found in the same table.
-    model, inputs = builder("mixed_attention", "mindspore")(**sizes)
-    from mindspore.graph import api
-
-    before = len(api.ms_compile_cache)
-    call("mindspore", model, inputs)
-    assert len(api.ms_compile_cache) == before + 1
-    for each in (*further_inputs("mixed_attention", "mindspore", **sizes), inputs):
-        call("mindspore", model, each)
-    assert len(api.ms_compile_cache) == before + 2
-
-
-@mindspore_only
-@pytest.mark.parametrize("capture_mode", ["ast", "bytecode"])
-def test_mixed_attention_compiled_computes_the_same(capture_mode: str) -> None:
-    """Compiled as a whole, both lengths give the untuned outputs."""
-    model, inputs = builder("mixed_attention", "mindspore")(**SMALL["mixed_attention"])
-    import mindspore
-
-    each_inputs = (inputs, *further_inputs("mixed_attention", "mindspore", **SMALL["mixed_attention"]))
-    references = [call("mindspore", model, each) for each in each_inputs]
-    compiled = mindspore.jit(model, capture_mode=capture_mode)
-    for each, reference in zip(each_inputs, references, strict=True):
-        assert relative_difference(call("mindspore", compiled, each), reference) < 1e-5
-
-
-@mindspore_only
-def test_padding_does_not_change_mixed_attention() -> None:
-    """What stands behind the end of a row has no part in its result."""
-    model, (tokens, lengths) = builder("mixed_attention", "mindspore")(**SMALL["mixed_attention"])
-    from mindspore import Tensor
-
-    padded = tokens.asnumpy().copy()
-    for row, length in enumerate(lengths.asnumpy()):
-        padded[row, length:] = 7
-    assert (padded != tokens.asnumpy()).any()
-    references = call("mindspore", model, (tokens, lengths))
-    assert relative_difference(call("mindspore", model, (Tensor(padded), lengths)), references) < 1e-6
-
-
-# Variants
-
-
-every_variant = pytest.mark.parametrize(
-    ("name", "framework", "function"),
-    [
-        pytest.param(name, framework, place.partition(":")[2], marks=mark(framework))
-        for name, model in models.BUNDLED.items()
-        for framework, declared in model.variants.items()
-        for values in declared.values()
-        for place in values.values()
-        if place is not None
-    ],
-)
-
-
-@every_variant
-def test_a_variant_computes_the_same(name: str, framework: str, function: str) -> None:
-    """Another implementation of the same function, to 1e-5 of the largest value; and it is another one."""
-    references = outputs_of(name, framework, **SMALL[name])
-    model, inputs = variant(name, framework, function, **SMALL[name])
-    assert relative_difference(call(framework, model, inputs), references) < 1e-5
-    plain, _ = builder(name, framework)(**SMALL[name])
-    assert functions_of(model) != functions_of(plain)
-
-
-def functions_of(model: Any) -> list[Any]:
-    """What its modules are told to call, in the model's order."""
-    named = model.named_modules() if hasattr(model, "named_modules") else model.cells_and_names()
-    return [vars(each).get(key) for _, each in named for key in ("swish", "attend")]
-
-
-@torch_only
-def test_the_custom_operator_is_registered_in_full() -> None:
-    """Schema, shapes for the compiler and gradients of the fused Swish: by PyTorch's own check."""
-    torch = pytest.importorskip("torch")
-    from autotune.models.torch.swiglu import fused_swish
-
-    torch.library.opcheck(fused_swish, (torch.randn(4, 8, requires_grad=True),))
 
 
 PADDED: dict[str, dict[str, int]] = {

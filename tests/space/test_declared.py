@@ -211,14 +211,14 @@ class TestAsked:
         assert again.variants == {"wait": {"usual": None, "short": "net:shorten", "long": "net:longer"}}
 
 
-@pytest.mark.fast_cases("swiglu-torch")
+@pytest.mark.fast_cases("vit-torch")
 @pytest.mark.parametrize("framework", ["torch", "mindspore"])
-@pytest.mark.parametrize("model", ["vit", "swiglu", "resnet18"])
+@pytest.mark.parametrize("model", ["vit", "resnet18"])
 def test_the_table_of_bundled_models_says_what_they_declare(framework, model):
     """It spares the process that would build the model, and says the same."""
     pytest.importorskip(framework)
     said = read_declaration(make_workload(model, {}, framework, "cpu", 0), {})
-    assert said == Declaration.model_validate(models.declared(model, framework))
+    assert said == Declaration.model_validate(models.declared(model))
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from autotune.study.budget import BlockPlan
 from autotune.trial.folder import TrialFolder
 from autotune.tuning.blocks import BlockedRun, Contestant
 from autotune_fake import ENTRY
-from tests.conftest import FAKE_BACKEND, own_children
+from tests import FAKE_BACKEND
+from tests.conftest import own_children
 
 TUNED = {"execution": "compile", "latency_ms": 2, "compile_ms": 20}
 AHEAD = """

@@ -17,6 +17,7 @@ from autotune.trial.worker.subject import Subject, build_subject
 from autotune.workload.traffic import parse_shapes
 from autotune.workload.workload import Workload
 
+DEMONSTRATIONS = Path(__file__).resolve().parent.parent.parent / "examples" / "models"
 Shaped = Callable[..., Subject]
 
 MODEL = """
@@ -138,13 +139,16 @@ def test_what_cannot_be_cut_is_refused(shaped: Shaped, words: str) -> None:
     ],
 )
 @pytest.mark.slow
-def test_the_bundled_networks_see_real_traffic(framework: str, model: str, shapes: str, axes: set) -> None:
+def test_the_demonstrations_see_real_traffic(framework: str, model: str, shapes: str, axes: set) -> None:
     """Agents come and go, signals have lengths, a history has as many rows as there are requests: each shape runs."""
     pytest.importorskip(framework)
     backend, traffic = load_backend(framework), parse_shapes([shapes])
     backend.prepare("cpu", 0)
     arguments = {"dim": 32, **traffic.largest}
-    subject = build_subject(make_workload(model, arguments, framework, "cpu", 0, traffic=traffic), backend)
+    subject = build_subject(
+        make_workload(f"{DEMONSTRATIONS}/{model}.py:{model}", arguments, framework, "cpu", 0, traffic=traffic),
+        backend,
+    )
     assert {(each.leaf, each.axis) for each in subject.stream.shapes.inputs} == axes
     assert len(subject.stream.inputs) == len(traffic.loads)
     with backend.inference():

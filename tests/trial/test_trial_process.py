@@ -20,7 +20,8 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.orphans import MARK_VARIABLE
 from autotune.trial.repeat_command import repeat_command
 from autotune.trial.request import Limits
-from tests.conftest import FAKE_BACKEND, PARENT, QUICK_BUDGET, REPOSITORY, own_children
+from tests import FAKE_BACKEND
+from tests.conftest import PARENT, QUICK_BUDGET, REPOSITORY, own_children
 
 ENDINGS = [
     ("wrong", Reason.WRONG_RESULT, Stage.CHECK, "relative error"),

@@ -57,7 +57,7 @@ class _Planner(nn.Module):
             caution = torch.sigmoid(-score)
             state = caution * torch.tanh(self.retreat(state))
         certainty = score.abs().mean().item()
-        print(f"planner: certainty {certainty:.3f}")  # noqa: T201 (a print is one of the graph breaks)
+        print(f"planner: certainty {certainty:.3f}")
         plan = []
         for _ in range(self.horizon):
             state = state + certainty * torch.tanh(self.step(state))

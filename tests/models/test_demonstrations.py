@@ -1,0 +1,289 @@
+"""The demonstrations in `examples/models`: each breaks, recompiles and declares what its own text says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.models.built import (
+    SMALL,
+    builder,
+    call,
+    further_inputs,
+    mindspore_only,
+    module_of,
+    outputs_of,
+    relative_difference,
+    torch_only,
+)
+
+# The planner
+
+
+@torch_only
+def test_negated_observations_take_the_other_branch() -> None:
+    """The sign of the score picks the layer that is called, and negating the observations flips it."""
+    model, (observations,) = builder("planner", "torch")()
+    calls: list[str] = []
+    model.advance.register_forward_hook(lambda *_: calls.append("advance"))
+    model.retreat.register_forward_hook(lambda *_: calls.append("retreat"))
+    plan, other_plan = (call("torch", model, (sign * observations,)) for sign in (1, -1))
+    assert sorted(calls) == ["advance", "retreat"]
+    assert relative_difference(other_plan, plan) > 0.1
+
+
+@torch_only
+def test_the_planner_prints_one_short_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A call prints one line, since printing is one of the reasons for which the graph breaks."""
+    outputs_of("planner", "torch")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert len(line) < 40
+
+
+@torch_only
+def test_the_planner_breaks_graphs() -> None:
+    """Dynamo splits the planner into several graphs, which compute the same on both branches."""
+    model, (observations,) = builder("planner", "torch")()
+    import torch
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(model, backend="eager", fullgraph=False)
+    for inputs in ((observations,), (-observations,)):
+        assert relative_difference(call("torch", compiled, inputs), call("torch", model, inputs)) < 1e-5
+    assert sum(counters["graph_break"].values()) >= 2
+    assert counters["stats"]["unique_graphs"] >= 3
+
+
+@torch_only
+@pytest.mark.fast_cases("planner")
+@pytest.mark.parametrize("name", ["branching", "intersection", "planner"])
+def test_a_model_in_pieces_is_no_full_graph(name: str) -> None:
+    """Asked for one graph, Dynamo refuses a model that is there for its breaks."""
+    model, inputs = builder(name, "torch")(**SMALL[name])
+    import torch
+
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        call("torch", torch.compile(model, backend="eager", fullgraph=True), inputs)
+
+
+# The networks that break or recompile: each does so where it says, and computes the same compiled
+
+
+KINDS_OF_BREAKS = {
+    "intersection": {"disabled", "operator"},
+    "branching": {"tensor_branch", "data_shape", "scalar"},
+    "temporal_decision": set(),
+}
+
+
+@torch_only
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS_OF_BREAKS)
+def test_a_network_breaks_for_the_reasons_that_it_names(cli: Callable[..., Any], name: str) -> None:
+    """The doctor finds the kinds of breaks that the model's own text promises, in its own file, and no others."""
+    pytest.importorskip("torch")
+    sizes = [f"--model-arg={size}={value}" for size, value in SMALL[name].items()]
+    model = f"{REPOSITORY}/examples/models/{name}.py:{name}"
+    asked = ("--model", model, "--framework", "torch", "--knob", "backend=aot_eager", "--json", *sizes)
+    told = json.loads(cli("diagnose", *asked).stdout)
+    broken = [each for each in told["findings"] if each["kind"] == "graph_break"]
+    assert {each["ailment"] for each in broken} == KINDS_OF_BREAKS[name]
+    assert all(f"{name}.py:" in each["location"] for each in broken)
+
+
+@torch_only
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS_OF_BREAKS)
+def test_a_network_in_pieces_computes_the_same_on_every_path(name: str) -> None:
+    """Compiled once, it gives the untuned outputs for its example, the negated one and its further inputs."""
+    model, inputs = builder(name, "torch")(**SMALL[name])
+    import torch
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    for each in (inputs, tuple(-one for one in inputs), *further_inputs(name, "torch", **SMALL[name]), inputs):
+        assert relative_difference(call("torch", compiled, each), call("torch", model, each)) < 1e-5
+
+
+@torch_only
+def test_signals_of_the_other_sign_take_the_other_branch() -> None:
+    """`branching` at its default sizes runs one of its two paths, and pools to another number of windows."""
+    model, (signals,) = builder("branching", "torch")()
+    taken: list[str] = []
+    for path in ("calm", "alert"):
+        getattr(model, path).register_forward_hook(lambda *_, path=path: taken.append(path))
+    for each in (signals, -signals):
+        call("torch", model, (each,))
+    assert sorted(taken) == ["alert", "calm"]
+    windows = {1 + int((each[:, :, 0] > 0).sum()) // len(each) // 4 for each in (signals, -signals)}
+    assert len(windows) == 2
+
+
+@torch_only
+def test_every_declared_part_is_a_graph() -> None:
+    """Each part that `intersection` names as a region is captured, alone, as one graph."""
+    model, inputs = builder("intersection", "torch")(**SMALL["intersection"])
+    import torch
+    from torch._dynamo.utils import counters
+
+    reference = call("torch", model, inputs)
+    parts, _ = builder("intersection", "torch").__wrapped__()["regions"]
+    for part in parts.split(", "):
+        torch._dynamo.reset()
+        counters.clear()
+        compiled, _ = builder("intersection", "torch")(**SMALL["intersection"])
+        compiled.get_submodule(part).compile(backend="eager", fullgraph=True)
+        assert relative_difference(call("torch", compiled, inputs), reference) < 1e-5
+        assert counters["stats"]["unique_graphs"] == 1, part
+
+
+@torch_only
+def test_an_agent_out_of_reach_is_not_heard() -> None:
+    """In `intersection` what one agent does changes what those near it know, and nothing for those far away."""
+    model, (tracks,) = builder("intersection", "torch")(**SMALL["intersection"])
+    import torch
+
+    tracks = tracks.clone()
+    tracks[:, :, :, 0] = torch.tensor([0.0, 0.5, 10.0, 20.0, 30.0]).unsqueeze(-1)
+    known = torch.randn(2, 5, 16)
+    louder = known.clone()
+    louder[:, 1] += 1
+    with torch.no_grad():
+        changed = (model.scene.hear(louder, tracks[:, :, -1, :2]) - model.scene.hear(known, tracks[:, :, -1, :2])).abs()
+    assert changed[:, :2].amax() > 0
+    assert changed[:, 2:].amax() == 0
+
+
+@torch_only
+def test_an_agent_gives_way_to_the_quarter_beside_it_alone() -> None:
+    """Of the four quarters, each gives way to exactly one, in a ring."""
+    torch = pytest.importorskip("torch")
+    model, _ = builder("intersection", "torch")(**SMALL["intersection"])
+    table = model.rules.gives_way
+    assert table.sum(dim=1).tolist() == [1, 1, 1, 1]
+    ring = torch.linalg.matrix_power(table.double(), 4)
+    assert torch.equal(ring, torch.eye(4, dtype=torch.double))
+
+
+@torch_only
+def test_the_history_fills_up_and_rolls_over() -> None:
+    """`temporal_decision` hands its buffer back one tick longer until it is full, then without its oldest tick."""
+    import torch
+
+    model, (observation, full) = builder("temporal_decision", "torch")(**SMALL["temporal_decision"])
+    buffer = full[:, :0]
+    for tick in range(8):
+        _, buffer = model(observation + tick, buffer)
+        assert buffer.shape[1] == min(tick + 1, 6)
+    assert torch.equal(buffer[:, 0], observation + 2)
+    assert torch.equal(buffer[:, -1], observation + 7)
+
+
+@torch_only
+def test_another_length_of_the_history_is_another_graph() -> None:
+    """With static shapes, each of the three lengths that `temporal_decision` is checked on is compiled by itself."""
+    model, inputs = builder("temporal_decision", "torch")(**SMALL["temporal_decision"])
+    import torch
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(model, backend="eager", dynamic=False)
+    for each in (inputs, *further_inputs("temporal_decision", "torch", **SMALL["temporal_decision"]), inputs):
+        call("torch", compiled, each)
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+@mindspore_only
+def test_mixed_attention_compiles_its_core_for_each_longest_row() -> None:
+    """Untuned, its core is compiled already: for the example, and again for inputs whose longest row is longer."""
+    sizes = SMALL["mixed_attention"] | {"length": 12}  # What other tests compile is found in the same table.
+    model, inputs = builder("mixed_attention", "mindspore")(**sizes)
+    from mindspore.graph import api
+
+    before = len(api.ms_compile_cache)
+    call("mindspore", model, inputs)
+    assert len(api.ms_compile_cache) == before + 1
+    for each in (*further_inputs("mixed_attention", "mindspore", **sizes), inputs):
+        call("mindspore", model, each)
+    assert len(api.ms_compile_cache) == before + 2
+
+
+@mindspore_only
+@pytest.mark.parametrize("capture_mode", ["ast", "bytecode"])
+def test_mixed_attention_compiled_computes_the_same(capture_mode: str) -> None:
+    """Compiled as a whole, both lengths give the untuned outputs."""
+    model, inputs = builder("mixed_attention", "mindspore")(**SMALL["mixed_attention"])
+    import mindspore
+
+    each_inputs = (inputs, *further_inputs("mixed_attention", "mindspore", **SMALL["mixed_attention"]))
+    references = [call("mindspore", model, each) for each in each_inputs]
+    compiled = mindspore.jit(model, capture_mode=capture_mode)
+    for each, reference in zip(each_inputs, references, strict=True):
+        assert relative_difference(call("mindspore", compiled, each), reference) < 1e-5
+
+
+@mindspore_only
+def test_padding_does_not_change_mixed_attention() -> None:
+    """What stands behind the end of a row has no part in its result."""
+    model, (tokens, lengths) = builder("mixed_attention", "mindspore")(**SMALL["mixed_attention"])
+    from mindspore import Tensor
+
+    padded = tokens.asnumpy().copy()
+    for row, length in enumerate(lengths.asnumpy()):
+        padded[row, length:] = 7
+    assert (padded != tokens.asnumpy()).any()
+    references = call("mindspore", model, (tokens, lengths))
+    assert relative_difference(call("mindspore", model, (Tensor(padded), lengths)), references) < 1e-6
+
+
+# Variants
+
+
+every_variant = pytest.mark.parametrize(
+    ("framework", "function"),
+    [
+        pytest.param("torch", "use_fused_swish", marks=torch_only),
+        pytest.param("torch", "use_math_attention", marks=torch_only),
+        pytest.param("mindspore", "use_fused_swish", marks=mindspore_only),
+    ],
+)
+
+
+def variant(name: str, framework: str, function: str, **sizes: int) -> tuple[Any, tuple[Any, ...]]:
+    """A model with one of its variants, and its inputs."""
+    model, inputs = builder(name, framework)(**sizes)
+    getattr(module_of(name, framework), function)(model)
+    return model, inputs
+
+
+@every_variant
+def test_a_variant_computes_the_same(framework: str, function: str) -> None:
+    """Another implementation of the same function, to 1e-5 of the largest value; and it is another one."""
+    references = outputs_of("swiglu", framework, **SMALL["swiglu"])
+    model, inputs = variant("swiglu", framework, function, **SMALL["swiglu"])
+    assert relative_difference(call(framework, model, inputs), references) < 1e-5
+    plain, _ = builder("swiglu", framework)(**SMALL["swiglu"])
+    assert functions_of(model) != functions_of(plain)
+
+
+def functions_of(model: Any) -> list[Any]:
+    """What its modules are told to call, in the model's order."""
+    named = model.named_modules() if hasattr(model, "named_modules") else model.cells_and_names()
+    return [vars(each).get(key) for _, each in named for key in ("swish", "attend")]
+
+
+@torch_only
+def test_the_custom_operator_is_registered_in_full() -> None:
+    """Schema, shapes for the compiler and gradients of the fused Swish: by PyTorch's own check."""
+    torch = pytest.importorskip("torch")
+    from examples.models.swiglu_torch import fused_swish
+
+    torch.library.opcheck(fused_swish, (torch.randn(4, 8, requires_grad=True),))
