@@ -82,6 +82,33 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "api/both.py",
         ("api/tuning.py", "cli/tune.py", "cli/tune_both.py"),
     ),
+    "traffic": (
+        r"\w*[Tt]raffic\w*|StreamInputs",
+        "workload/traffic.py",
+        (
+            "answer/",
+            "api/",
+            "apply/shape_strategies.py",
+            "cli/",
+            "job/mismatch.py",
+            "measure/constraint.py",
+            "planning/",
+            "render/",
+            "space/shape_knobs.py",
+            "study/manifest.py",
+            "trial/worker/calls/",
+            "trial/worker/subject.py",
+            "tuning/events.py",
+            "tuning/loop.py",
+            "verification/",
+            "workload/workload.py",
+        ),
+    ),
+    "the stream that a trial replays": (
+        r"_?[Rr]eplay\w*",
+        "trial/worker/calls/",
+        ("answer/", "cli/studies.py", "measure/", "render/", "trial/worker/measure.py", "tuning/expected_time.py"),
+    ),
 }
 """Feature -> what its names look like, its home, and the other files in which such names may stand."""
 

@@ -130,5 +130,4 @@ def _alike(manifest: Manifest, studies: Studies) -> list[str]:
 
 
 def _model_of(workload: Workload) -> tuple[object, ...]:
-    shapes = None if workload.traffic is None else str(workload.traffic)
-    return workload.reference, workload.framework, workload.device, workload.task, shapes
+    return workload.reference, workload.framework, workload.device, workload.task, workload.shapes

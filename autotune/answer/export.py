@@ -146,10 +146,12 @@ def _tuned(study: Study, answer: StudyResult, exported: _Exported) -> TunedConfi
 
 def _shapes(manifest: Manifest, measured: Measurement) -> Shapes | None:
     """The study's traffic, and the axes of the measured model that it changes."""
-    if manifest.traffic is None or measured.replay is None:
+    if manifest.workload.traffic is None or measured.replay is None:
         return None
     replay = measured.replay
-    return Shapes(traffic=manifest.traffic, inputs=replay.inputs, outputs=replay.outputs, padding=replay.padding)
+    return Shapes(
+        traffic=manifest.workload.traffic, inputs=replay.inputs, outputs=replay.outputs, padding=replay.padding
+    )
 
 
 def _places(known: Mapping[str, Mapping[str, str | None]], asked_for: Mapping[str, str]) -> dict[str, str | None]:

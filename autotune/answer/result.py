@@ -242,7 +242,7 @@ class StudyResult:
     @property
     def traffic(self) -> Traffic | None:
         """The shapes that the model is called with; None: a single one."""
-        return self.manifest.traffic
+        return self.manifest.workload.traffic
 
     @property
     def neighbours(self) -> list[Neighbours]:

@@ -16,7 +16,6 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.objective import Objective
 from autotune.schema import Record
 from autotune.space.space import SearchSpace
-from autotune.workload.traffic import Traffic
 from autotune.workload.workload import Workload
 
 
@@ -54,11 +53,6 @@ class Manifest(Record):
         return self
 
     @property
-    def traffic(self) -> Traffic | None:
-        """The shapes that the model is called with; None: always the same."""
-        return self.workload.traffic
-
-    @property
     def objective(self) -> Objective:
         """What the verdict is about."""
         return self.objectives[0]
@@ -94,7 +88,7 @@ class Manifest(Record):
             "framework": f"{self.framework} {self.framework_version}",
             "device": workload.device,
             "task": workload.task,
-            "shapes": None if self.traffic is None else f"{self.traffic} ({self.traffic.fingerprint})",
+            "shapes": None if workload.traffic is None else f"{workload.traffic} ({workload.traffic.fingerprint})",
             "inputs (SHA-256)": (workload.inputs_sha256 or "")[:12],
             "seed": workload.seed,
             "search space": self.space.fingerprint,

@@ -44,7 +44,7 @@ def may_compile_ahead(study: Study) -> bool:
     manifest = study.manifest
     bounded = {each.quantity for each in manifest.constraints}
     quantities = bounded.union(each.quantity for each in manifest.objectives)
-    is_plain = manifest.workload.device == "cpu" and manifest.workload.traffic is None
+    is_plain = manifest.workload.device == "cpu" and manifest.workload.shapes is None
     return is_plain and quantities.isdisjoint(_OF_COMPILING)
 
 

@@ -130,7 +130,7 @@ class Tuner:
             study.manifest.space,
             study.manifest.objective,
             budget.wall_s,
-            study.manifest.traffic,
+            study.manifest.workload.traffic,
         )
 
     def _search(self) -> StopReason:

@@ -263,8 +263,7 @@ def _import_file(path: Path) -> ModuleType:
 
 def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
     """The workload's arguments, checked against the function's parameters; with the seed if the function takes one."""
-    dimensions = () if workload.traffic is None else workload.traffic.dimensions
-    _require_known(dimensions, function, workload, "--shapes")
+    _require_known(workload.dimensions, function, workload, "--shapes")
     _require_known(workload.arguments, function, workload, "--model-arg")
     given: dict[str, Any] = dict(workload.arguments)
     if "seed" in inspect.signature(function).parameters:

@@ -49,6 +49,16 @@ class Workload(Record):
     source_sha256: str | None = None
     """Of the file that holds the function, where it is known without importing it."""
 
+    @property
+    def shapes(self) -> str | None:
+        """The shapes that it is called with, in words; None: one shape."""
+        return None if self.traffic is None else str(self.traffic)
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Arguments whose values are the sizes of these shapes."""
+        return () if self.traffic is None else self.traffic.dimensions
+
 
 def split_reference(model: str) -> tuple[str, str]:
     """Split `file.py:function` or `package.module:function` into its two parts. Raises InputError."""
