@@ -1,6 +1,7 @@
-"""How a user calls the command line here: `autotune`, `python cli.py` or `python -m autotune`.
+"""How a user calls the command line here: `autotune`, `python cli.py` or `python -m autotune`, and with which flags.
 
-Every command that is printed to be pasted begins with what this module says.
+Every command that is printed to be pasted begins with what this module says. Code below the faces names no flag but a
+field of the question, by `asked`: the face that is used decides how it is called.
 """
 
 from __future__ import annotations
@@ -9,16 +10,71 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 AS_A_MODULE = "python -m autotune"
 """Works wherever the package can be imported: what a job, a notebook or a test is told."""
 _PACKAGE = Path(__file__).parent
+_FLAGS = {"build": "model", "arguments": "model-arg", "constraints": "constraint", "knobs": "knob"}
+"""Field of the question -> its flag, where that is not the field's own name with dashes."""
 
 
-def command(*words: str) -> str:
-    """A command line to paste, as this process was called: `command("show", "my-vit")`. The words are quoted."""
-    return " ".join([called_as(sys.argv[0] if sys.argv else ""), *map(shlex.quote, words)])
+def command(*words: str, **fields: Any) -> str:
+    """A command line to paste, as this process was called: `command("tune", build="vit")`. The words are quoted."""
+    return " ".join([called_as(sys.argv[0] if sys.argv else ""), *map(shlex.quote, words)]) + options(**fields)
+
+
+def options(**fields: Any) -> str:
+    """The flags that say this, each with a space before it; for None, False and no value there is none."""
+    return "".join(f" {word}" for field, value in fields.items() for word in _words(flag(field), value))
+
+
+def flag(field: str) -> str:
+    """The flag by which a field of the question is given."""
+    return "--" + _FLAGS.get(field, field.replace("_", "-"))
+
+
+FACE_VARIABLE = "AUTOTUNE_FACE"
+"""Environment variable by which a process and its children know whom they answer."""
+
+
+@contextmanager
+def answering_the_command_line() -> Iterator[None]:
+    """In the block, and in processes that are started in it, `asked` names flags."""
+    before = os.environ.get(FACE_VARIABLE)
+    os.environ[FACE_VARIABLE] = "flags"
+    try:
+        yield
+    finally:
+        os.environ.pop(FACE_VARIABLE)
+        if before is not None:
+            os.environ[FACE_VARIABLE] = before
+
+
+def asked(field: str, value: object = None) -> str:
+    """A field of the question, and what was given for it, as the user says it who is answered.
+
+    `asked("tolerance", 0.1)` is `--tolerance 0.1` on the command line and `tolerance=0.1` for a caller in Python.
+    Several values are a list, pairs NAME=VALUE a mapping. Not for a module's constants, which are made too early.
+    """
+    if os.environ.get(FACE_VARIABLE) == "flags":
+        return flag(field) if value is None else options(**{field: value}).lstrip()
+    shown = value if value is None or isinstance(value, (bool, int, float, list, tuple, Mapping)) else str(value)
+    return field if shown is None else f"{field}={shown!r}"
+
+
+def _words(flag: str, value: Any) -> Iterator[str]:
+    """A flag is repeated for each value of several. Of a mapping, each is NAME=VALUE."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={one}" for name, one in value.items()]
+    if value is True:
+        yield flag
+    elif value is not None and value is not False:
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            yield f"{flag} {shlex.quote(str(one))}"
 
 
 def called_as(program: str) -> str:

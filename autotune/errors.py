@@ -9,11 +9,15 @@ error, a name or a path may hold escape sequences, which would move the cursor, 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line and paragraph separators, those that turn the direction of text, and what is no text."""
@@ -49,16 +53,7 @@ class AutotuneError(Exception):
     def __init__(self, what: str, *, tip: str | None = None) -> None:
         super().__init__(printable(what))
         self.tip = None if tip is None else printable(tip)
-        self._note_tip()
-
-    def reword(self, reworded: Callable[[str], str]) -> None:
-        """Change the sentence and the tip."""
-        self.args = (reworded(str(self)),)
-        self.tip = None if self.tip is None else reworded(self.tip)
-        self._note_tip()
-
-    def _note_tip(self) -> None:
-        """A traceback, as a notebook shows it, has the tip below the sentence."""
+        # A traceback, as a notebook shows it, has the tip below the sentence.
         self.__notes__ = [] if self.tip is None else [f"tip: {self.tip}"]
 
 
@@ -105,6 +100,19 @@ class UnsuitableCallError(InvalidConfigError):
     def __init__(self, what: str, *, tip: str | None = None, lasting: bool = False) -> None:
         super().__init__(what, tip=tip)
         self.lasting = lasting
+
+
+def shown_at_the_call(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, whose errors show the caller's own line last: frames of this package tell nothing of a mistake."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except AutotuneError as error:
+            raise error.with_traceback(None) from error.__cause__
+
+    return call
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,15 @@ FEATURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
 }
 """Feature -> what its names look like, its home, and the other files in which such names may stand."""
+FOREIGN_FLAGS: dict[str, str] = {
+    "backends/mindspore/knobs.py": "MindSpore's graph kernels are set by MS_DEV_GRAPH_KERNEL_FLAGS, a text of flags",
+    "backends/torch/capabilities.py": "a compiler's --version",
+    "trial/toolchain.py": "a compiler's --version",
+    "bench/ray/cluster.py": "`ray start --head`",
+    "study/sqlite.py": "`optuna storage upgrade --storage`",
+    "study/shared/storage.py": "`optuna storage upgrade --storage`",
+}
+"""File outside of `cli/` -> whose flags, not ours, its texts hold."""
 
 MOST_LINES = 600
 MOST_ROWS = 14
@@ -206,6 +216,48 @@ def names_in(path: Path) -> set[str]:
             name = getattr(node, field, None)
             found |= {name} if isinstance(name, str) else set()
     return found
+
+
+FLAG = re.compile(r"(?<![\w-])--[a-z]")
+
+
+def texts(tree: ast.AST) -> Iterator[ast.Constant]:
+    """The constants of type text that are no docstrings."""
+    docstrings = {
+        id(statement.value)
+        for node in ast.walk(tree)
+        if isinstance(body := getattr(node, "body", None), list)
+        for statement in body
+        if isinstance(statement, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node
+
+
+def test_only_the_command_line_names_a_flag() -> None:
+    """Below it a field of the question is `asked("fixed_precision")`, which the face that is used words; a command to
+    paste takes its flags from `command_line`."""
+    naming = {
+        place(path): found[0].lineno
+        for path in sources()
+        if not place(path).startswith("cli/")
+        and (found := [text for text in texts(parsed(path)) if FLAG.search(text.value)])
+    }
+    assert naming.keys() == FOREIGN_FLAGS.keys(), naming
+
+
+def test_a_field_is_named_when_it_is_known_who_is_answered() -> None:
+    """`asked` stands in functions: a module's constants are made before the face is known."""
+    early = [
+        f"{place(path)}:{statement.lineno}"
+        for path in sources()
+        for statement in parsed(path).body
+        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "asked"
+    ]
+    assert not early
 
 
 def test_the_script_at_the_root_only_calls_the_command_line() -> None:

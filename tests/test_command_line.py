@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
-from autotune.command_line import called_as, command
+from autotune.command_line import FACE_VARIABLE, answering_the_command_line, asked, called_as, command
 from tests.conftest import REPOSITORY
 
 
@@ -50,3 +51,33 @@ def test_words_are_quoted(monkeypatch):
     """A command can be pasted into a shell as it is printed."""
     monkeypatch.setattr(sys, "argv", ["train.py"])
     assert command("show", "s", "--studies-dir", "my studies") == "python -m autotune show s --studies-dir 'my studies'"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "flags", "arguments"),
+    [
+        ("fixed_precision", None, "--fixed-precision", "fixed_precision"),
+        ("tolerance", 0.1, "--tolerance 0.1", "tolerance=0.1"),
+        ("constraints", "p99 <= 1ms", "--constraint 'p99 <= 1ms'", "constraints='p99 <= 1ms'"),
+        ("build", "{x}:f", "--model '{x}:f'", "build='{x}:f'"),
+        ("space", Path("a b"), "--space 'a b'", "space='a b'"),
+        ("env", {"A": "1", "B": "2"}, "--env A=1 --env B=2", "env={'A': '1', 'B': '2'}"),
+        ("build", ["one", "two"], "--model one --model two", "build=['one', 'two']"),
+    ],
+)
+def test_a_field_is_worded_for_who_is_answered(monkeypatch, field, value, flags, arguments):
+    """A flag on the command line, an argument in Python; afterwards it is as before."""
+    monkeypatch.delenv(FACE_VARIABLE, raising=False)
+    assert asked(field, value) == arguments
+    with answering_the_command_line():
+        with answering_the_command_line():
+            assert asked(field, value) == flags
+        assert asked(field, value) == flags
+    assert asked(field, value) == arguments
+
+
+def test_flags_of_a_command_are_named_by_fields(monkeypatch):
+    """What is not asked has no flag."""
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    line = command("tune", build="vit", arguments=["a=1", "b=x y"], task=None, profile=True, process_settings=False)
+    assert line == "python -m autotune tune --model vit --model-arg a=1 --model-arg 'b=x y' --profile"

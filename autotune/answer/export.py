@@ -12,6 +12,7 @@ from autotune.answer.result import EXPORTED_CACHE, ExportedCache, StudyResult
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.registry import entry_of
 from autotune.bench.trials import Trials
+from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.sampling import SamplingPlan
@@ -67,7 +68,7 @@ def tuned_config(study: Study, trial: int | None = None) -> TunedConfig:
     if answer.best is None:
         raise InputError(
             f"study {study.name!r} is infeasible: no config keeps every constraint, so there is nothing to export",
-            tip="relax a constraint in another study (--study NAME)",
+            tip=f"relax a constraint in another study ({asked('study', 'NAME')})",
         )
     return _tuned(study, answer, _Exported(answer.best, answer.verdict, answer.speedup, confirmation.pairs))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.answer.export import export
+from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.units import seconds_of
 from autotune.study.budget import Budget
@@ -23,7 +24,9 @@ def deadline_s(text: str) -> float:
     """Seconds of `50ms`, `0.05s` or `800us`. Raises InputError."""
     seconds = seconds_of(text)
     if not seconds:
-        raise InputError(f"--deadline {text}: not a duration", tip="give a number with a unit, e.g. 50ms or 0.2s")
+        raise InputError(
+            f"{asked('deadline', text)}: not a duration", tip="give a number with a unit, e.g. 50ms or 0.2s"
+        )
     return seconds
 
 
@@ -34,7 +37,9 @@ def folder_of(studies_dir: Path, manifests: Mapping[str, Manifest]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot create {folder}: {error.strerror}", tip="choose another --studies-dir") from None
+        raise InputError(
+            f"cannot create {folder}: {error.strerror}", tip=f"choose another {asked('studies_dir')}"
+        ) from None
     return folder
 
 

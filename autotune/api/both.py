@@ -20,6 +20,7 @@ from autotune.api.scratch import runners_in, scratch
 from autotune.api.side_by_side import Comparison
 from autotune.backends.registry import bundled_names
 from autotune.bench.probe import find_devices
+from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.measure.measurement import Reason
 from autotune.measure.statistics import Verdict
@@ -76,11 +77,12 @@ def is_both(framework: str | None) -> bool:
 
 
 def require_plain(framework: str | None, others: Mapping[str, object]) -> None:
-    """Raises InputError for an option, of those given, that is for one study."""
-    flag = next((name for name, value in others.items() if value), None)
-    if is_both(framework) and flag is not None:
+    """Raises InputError for a field of the question, of those that were given, that is for one study."""
+    field = next((name for name, value in others.items() if value), None)
+    if is_both(framework) and field is not None:
         raise InputError(
-            f"{flag} and --framework {framework}: each framework has a study of its own", tip="name one framework"
+            f"{asked(field)} and {asked('framework', framework)}: each framework has a study of its own",
+            tip="name one framework",
         )
 
 
@@ -92,7 +94,8 @@ def requests_of(request: TuneRequest, limits: LimitsNow = Limits) -> dict[str, T
     """
     if request.task == "train":
         raise InputError(
-            f"--task train --framework {request.framework}: a training step is tuned in one framework at a time, "
+            f"{asked('task', 'train')} {asked('framework', request.framework)}: a training step is tuned in one "
+            "framework at a time, "
             "because the gradients that two optimizers keep cannot be compared",
             tip="make a study for each",
         )
@@ -182,7 +185,9 @@ def _choose_targets(text: str, device: str, limits: LimitsNow) -> tuple[tuple[st
     """Two frameworks, and the device that both of them use."""
     names = bundled_names() if text == BOTH else tuple(text.split("+"))
     if len(set(names)) != 2 or len(names) != 2:
-        raise InputError(f"--framework {text}: two different frameworks can be asked for", tip="write A+B, or both")
+        raise InputError(
+            f"{asked('framework', text)}: two different frameworks can be asked for", tip="write A+B, or both"
+        )
     if device == "auto":
         chosen = _common_device(names, limits)
     else:
@@ -224,8 +229,9 @@ def _require_same_function(first: Study, second: Study, terms: Terms) -> None:
         raise HarnessError(
             f"the untuned model in {second.manifest.framework} does not give what it gives in "
             f"{first.manifest.framework}: {failure.error}",
-            tip="give both functions the same weights and inputs, or allow more with --tolerance; then tune under "
-            "another --study NAME",
+            tip=f"give both functions the same weights and inputs, or allow more with {asked('tolerance')}; then tune "
+            "under "
+            f"another {asked('study', 'NAME')}",
         )
 
 

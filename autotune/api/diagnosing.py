@@ -14,10 +14,10 @@ from autotune.api.events import Callback, DiagnosisStep
 from autotune.api.given_model import named_model
 from autotune.api.requests import make_request, split_inputs
 from autotune.api.scratch import runners_in, scratch
-from autotune.api.wording import in_python_words
 from autotune.command_line import command
 from autotune.config import Scalar
 from autotune.doctor.diagnose import Diagnoser, ModelDiagnosis, make_case
+from autotune.errors import shown_at_the_call
 from autotune.planning.request import TuneRequest
 
 
@@ -27,7 +27,7 @@ class Diagnosis(ModelDiagnosis):
     command: Annotated[str | None, Field(exclude=True)] = None
     """The command line that examines the model again; None where it was not given by name."""
 
-    @in_python_words
+    @shown_at_the_call
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises InputError
         where the extra `report` (matplotlib, Jinja) is not installed."""
@@ -40,7 +40,7 @@ class Diagnosis(ModelDiagnosis):
         return file
 
 
-@in_python_words
+@shown_at_the_call
 def diagnose(
     build: Any,
     inputs: Any = None,
@@ -85,10 +85,12 @@ def examine(request: TuneRequest, knobs: Iterable[str], notify: Callable[[Diagno
 
 def _command(request: TuneRequest, knobs: Iterable[str]) -> str:
     arguments = [*request.model_arguments, *(f"{name}={value!r}" for name, value in request.arguments.items())]
-    framework = [] if request.framework is None else ["--framework", request.framework]
     return command(
-        "diagnose", "--model", request.models[0], *framework, "--device", request.device,
-        *(word for each in arguments for word in ("--model-arg", each)),
-        *(word for each in knobs for word in ("--knob", each)),
-        *(["--seed", str(request.seed)] if request.seed else []),
-    )  # fmt: skip
+        "diagnose",
+        build=request.models[0],
+        framework=request.framework,
+        device=request.device,
+        arguments=arguments,
+        knobs=list(knobs),
+        seed=request.seed or None,
+    )

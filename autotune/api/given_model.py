@@ -23,6 +23,7 @@ from typing import Any
 
 from autotune.api.function_source import source_of
 from autotune.backends.registry import framework_of, saved_models_of
+from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
 from autotune.files import write_whole
 from autotune.planning.request import TuneRequest, check_text, parse_pairs, study_name
@@ -164,7 +165,7 @@ class _Naming:
         self.request = self.request.model_copy(update=values)
 
     def _require_importable(self, modules: frozenset[str], what: str) -> None:
-        variables = parse_pairs("--env", self.request.variables)
+        variables = parse_pairs(asked("env"), self.request.variables)
         missing = _missing_in_a_child(modules, variables.get("PYTHONPATH"))
         if missing:
             raise InputError(

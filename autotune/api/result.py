@@ -11,8 +11,7 @@ from autotune.answer.export import tuned_config
 from autotune.answer.result import StudyResult
 from autotune.api.exporting import export_cache, export_config
 from autotune.api.trial_rows import trial_row
-from autotune.api.wording import in_python_words
-from autotune.errors import InputError
+from autotune.errors import InputError, shown_at_the_call
 from autotune.job.load import Loaded
 from autotune.measure.statistics import Speedup, Verdict
 from autotune.render import notebook
@@ -124,7 +123,7 @@ class TuneResult:
         screen.print(summary(self._answer, with_next=False))
         return out.getvalue()
 
-    @in_python_words
+    @shown_at_the_call
     def export(
         self, path: str | PathLike[str] = "best.yaml", *, trial: int | None = None, with_cache: bool = False
     ) -> TunedConfig:
@@ -145,7 +144,7 @@ class TuneResult:
         finally:
             study.close()
 
-    @in_python_words
+    @shown_at_the_call
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write the study with figures as one HTML file, without scripts and without anything from elsewhere, and
         return its path. Raises InputError where the extra `report` (matplotlib, Jinja) is not installed."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.answer.result import StudyResult
 from autotune.bench.runners import Runners
+from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.files import parse_as, read_yaml
 from autotune.measure.measurement import Failure, Measurement
@@ -42,7 +43,7 @@ def parse_budget(given: BudgetLike | None, usual: Budget | None = None) -> Budge
         return usual.but(wall_s=wall_s)
     if not Path(text).exists():
         raise InputError(
-            f"--budget {text}: neither a time nor a file",
+            f"{asked('budget', text)}: neither a time nor a file",
             tip="give a time, e.g. 90s, 10m or 1h, or a YAML file (docs/measurement.md)",
         )
     return parse_as(Budget, read_yaml(Path(text)), Path(text))
@@ -68,8 +69,10 @@ def require_on(on: str | None, deadline: str | None = None, *, profiled: bool = 
     from autotune.bench.ray.cluster import require_known
 
     if deadline is not None or profiled:
-        flag = "--profile" if deadline is None else "--deadline"
-        raise InputError(f"{flag} and --on: that part runs on this machine alone", tip="leave one of the two out")
+        part = asked("profile" if deadline is None else "deadline")
+        raise InputError(
+            f"{part} and {asked('on')}: that part runs on this machine alone", tip="leave one of the two out"
+        )
     require_known(on)
 
 

@@ -12,9 +12,8 @@ from autotune.api.events import Callback, PairMeasured
 from autotune.api.running import BudgetLike, parse_budget
 from autotune.api.scratch import runners_in, scratch
 from autotune.api.studies import studies_at
-from autotune.api.wording import in_python_words
 from autotune.command_line import command
-from autotune.errors import InputError
+from autotune.errors import InputError, shown_at_the_call
 from autotune.measure.objective import Objective
 from autotune.study.folder import DEFAULT_STUDIES_DIR
 from autotune.study.study import Studies
@@ -39,7 +38,7 @@ class Comparison(ComparisonResult):
     command: str | None = None
     """The command line that measures them again; None where the configs came from no file."""
 
-    @in_python_words
+    @shown_at_the_call
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `TuneResult.report` writes a study, and return its path. Raises
         InputError where the extra `report` (matplotlib, Jinja) is not installed."""
@@ -64,7 +63,7 @@ class Verification(VerificationResult):
     command: str | None = None
     """The command line that verifies it again; None where the config came from no file."""
 
-    @in_python_words
+    @shown_at_the_call
     def report(self, path: str | PathLike[str] = "report.html") -> Path:
         """Write it with figures as one HTML file, as `Comparison.report` does."""
         from autotune.render.html.comparison import verification_page
@@ -76,7 +75,7 @@ class Verification(VerificationResult):
         return file
 
 
-@in_python_words
+@shown_at_the_call
 def verify(
     file: Exported,
     *,
@@ -107,11 +106,10 @@ def verify(
     name = _file(file)
     if name is None:
         return Verification(**vars(found), pair=pair)
-    allowed = ["--max-loss", f"{max_loss:g}"] if max_loss else []
-    return Verification(**vars(found), pair=pair, name=name, command=command("verify", name, *allowed))
+    return Verification(**vars(found), pair=pair, name=name, command=command("verify", name, max_loss=max_loss or None))
 
 
-@in_python_words
+@shown_at_the_call
 def compare(
     first: Exported | int,
     second: Exported | int,

@@ -17,9 +17,8 @@ from autotune.api.requests import Paths, Texts, make_request, split_inputs
 from autotune.api.result import TuneResult
 from autotune.api.running import BudgetLike, parse_budget, profile_best, reopen, require_on, search
 from autotune.api.studies import studies_at
-from autotune.api.wording import in_python_words
 from autotune.config import Scalar
-from autotune.errors import InputError
+from autotune.errors import InputError, shown_at_the_call
 from autotune.planning.manifest import make_manifest
 from autotune.render.console import PlainConsole
 from autotune.render.live import LiveDisplay
@@ -32,7 +31,7 @@ from autotune.tuning.events import Event, Notify
 from autotune.tuning.priors import PriorSource, read_prior
 
 
-@in_python_words
+@shown_at_the_call
 def tune(
     build: Any,
     inputs: Any = None,
@@ -124,7 +123,7 @@ def tune(
     limits = _limits(
         parse_budget(budget), trials, early_stop=early_stop, jobs=jobs, compile_s=compile_timeout, total_s=trial_timeout
     )
-    require_plain(framework, {"--on": on})
+    require_plain(framework, {"on": on})
     deadline = Deadline.after(limits.wall_s, begun)
     names = (prior,) if isinstance(prior, str) else prior
     sources = [read_prior(text, studies) for text in dict.fromkeys(names)]
@@ -163,7 +162,7 @@ def tune(
         return _run(opened, limits, deadline, sources, tell, profile=profile, on=on)
 
 
-@in_python_words
+@shown_at_the_call
 def resume(
     study: str,
     *,
@@ -190,7 +189,7 @@ def resume(
         return _run(opened, limits, Deadline.after(limits.wall_s, begun), (), tell, on=on)
 
 
-@in_python_words
+@shown_at_the_call
 def load_study(
     name: str, *, studies_dir: str | PathLike[str] = DEFAULT_STUDIES_DIR, storage: str | None = None
 ) -> TuneResult:

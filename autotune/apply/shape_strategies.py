@@ -23,6 +23,7 @@ from autotune.backends.capabilities import ShapeStrategies, VaryingAxis, require
 from autotune.backends.outputs import flatten
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
+from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import InvalidConfigError
 from autotune.measure.measurement import Axis
@@ -52,7 +53,9 @@ class StrategyContext:
     def traffic(self) -> Shapes:
         """Raises InvalidConfigError where none is known."""
         if self.shapes is None:
-            raise InvalidConfigError(f"knob {SHAPES}: goes by the traffic, and none is known", tip="tune with --shapes")
+            raise InvalidConfigError(
+                f"knob {SHAPES}: goes by the traffic, and none is known", tip=f"tune with {asked('shapes')}"
+            )
         return self.shapes
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from packaging.version import Version
 
 from autotune.backends.protocol import Backend, Reports, SavedModels
+from autotune.command_line import asked
 from autotune.config import Config, Scalar
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
@@ -165,7 +166,7 @@ def entry_of(framework: str) -> BackendEntry:
         return BACKENDS[framework]
     if framework in _installed_backends():
         return _loaded_entry(framework)
-    raise InputError(f"--framework {framework}: unknown", tip=f"choose one of: {', '.join(framework_names())}")
+    raise InputError(f"{asked('framework', framework)}: unknown", tip=f"choose one of: {', '.join(framework_names())}")
 
 
 @cache

@@ -25,7 +25,7 @@ from autotune.backends.protocol import DeviceReport
 from autotune.backends.registry import framework_version, load_backend
 from autotune.bench.exit_status import STOPPED
 from autotune.bench.runner import Runner
-from autotune.command_line import command
+from autotune.command_line import asked, command
 from autotune.config import Scalar
 from autotune.errors import AutotuneError, HarnessError, InputError, InvalidConfigError
 from autotune.files import write_whole
@@ -76,7 +76,8 @@ def read_declaration(workload: Workload, variables: Mapping[str, str], limits: L
     except NoAnswerError as error:
         raise HarnessError(
             f"{workload.model} could not be built: {error}",
-            tip=f"mend that, or give it more time with --budget, and run the same command again; full log: {error.log}",
+            tip=f"mend that, or give it more time with {asked('budget')}, and run the same command again; full log: "
+            f"{error.log}",
         ) from None
     return Declaration.model_validate(content)
 

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from autotune.cli.team_defaults import use_files
-from autotune.command_line import command
+from autotune.command_line import answering_the_command_line, command
 from autotune.errors import OUTPUT, AutotuneError, naming, printable_lines
 
 if TYPE_CHECKING:
@@ -131,9 +131,10 @@ def with_exit_status(command: Callable[P, int | None]) -> Callable[P, None]:
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            for begin in at_begin:
-                begin()
-            code = command(*args, **kwargs)
+            with answering_the_command_line():
+                for begin in at_begin:
+                    begin()
+                code = command(*args, **kwargs)
             with naming(OUTPUT):
                 sys.stdout.flush()
         except AutotuneError as error:

@@ -218,7 +218,7 @@ def tune(
     if dry_run and deadline is not None:
         raise InputError("--dry-run and --deadline: each tier is a study of its own", tip="leave out --deadline")
     require_on(on, deadline, profiled=profile)
-    require_plain(framework, {"--deadline": deadline, "--dry-run": dry_run, "--on": on})
+    require_plain(framework, {"deadline": deadline, "dry_run": dry_run, "on": on})
     request = TuneRequest(
         models=tuple(model),
         model_arguments=tuple(model_arg or ()),

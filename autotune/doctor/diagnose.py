@@ -17,7 +17,7 @@ from pydantic import Field
 from autotune.backends.protocol import Reports
 from autotune.backends.registry import entry_of, framework_version, reports_of
 from autotune.bench.trials import Trials
-from autotune.command_line import command
+from autotune.command_line import asked, command
 from autotune.config import Config, Scalar
 from autotune.doctor.findings import Finding, FindingCost, findings_of, ranked, with_profiled_cost
 from autotune.environment import Environment
@@ -211,7 +211,7 @@ def make_case(request: TuneRequest, knobs: Iterable[str]) -> DiagnosisCase:
     Raises like `make_manifest`, and InputError for a knob or value that the bundled space does not hold here.
     """
     framework, device = choose_target(request.framework, request.device)
-    arguments = {**parse_arguments("--model-arg", request.model_arguments), **request.arguments}
+    arguments = {**parse_arguments(asked("arguments"), request.model_arguments), **request.arguments}
     # Every value that there is: what is examined need not be worth a search.
     here = Circumstances(
         version=framework_version(framework), device=device, preset="exhaustive", process_settings=True
@@ -228,7 +228,7 @@ def make_case(request: TuneRequest, knobs: Iterable[str]) -> DiagnosisCase:
             inputs=request.inputs,
         ),
         untuned=space.untuned(),
-        config=_with_knobs(space, parse_arguments("--knob", knobs)),
+        config=_with_knobs(space, parse_arguments(asked("knobs"), knobs)),
     )
 
 
@@ -241,7 +241,7 @@ def _with_knobs(space: SearchSpace, settings: dict[str, Scalar]) -> Config:
 
     config = space.walk(choose)
     if not config.matches(settings) or not space.holds(config):
-        named = " ".join(f"--knob {name}={value}" for name, value in settings.items())
+        named = " ".join(f"{asked('knobs')} {name}={value}" for name, value in settings.items())
         raise InputError(
             f"{named}: not in the search space for {space.framework} here",
             tip=f"the default config is: {default}; `{command('spaces')}` lists knobs and values",

@@ -19,6 +19,7 @@ from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
 from autotune.backends.registry import entry_of, framework_of, load_backend
 from autotune.backends.undo import UndoLog
+from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import AutotuneError, InputError, quoted
 from autotune.job.adaptive.ledger import Expected, Ledger
@@ -140,7 +141,9 @@ class Application:
 
     def _compiled(self, tuned: TunedConfig, backend: Backend) -> tuple[Any, Callable[[], None]]:
         if self._recipe is not None and tuned.workload.task != "train":
-            raise MismatchError(f"{self._loaded.path} was tuned for inference", tip="tune with --task train")
+            raise MismatchError(
+                f"{self._loaded.path} was tuned for inference", tip=f"tune with {asked('task', 'train')}"
+            )
         self._require_allowed(tuned, backend)
         differing = differences(tuned, backend, self._model)
         if differing:
@@ -182,7 +185,7 @@ class Application:
         if knobs and not self._policy.process_settings:
             raise MismatchError(
                 f"{self._loaded.path} sets {', '.join(knobs)} for the whole process, other models in it included",
-                tip="allow it with apply(model, process_settings=True), or tune without --process-settings",
+                tip=f"allow it with apply(model, process_settings=True), or tune without {asked('process_settings')}",
             )
         if parts.options and not self._policy.compiler_options:
             raise MismatchError(

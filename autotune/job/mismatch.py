@@ -84,14 +84,19 @@ def _without_axes(specs: Sequence[TensorSpec], axes: Iterable[tuple[int, int]]) 
 def retune_command(tuned: TunedConfig) -> str:
     """What a user types to tune the same model here."""
     workload, traffic = tuned.workload, None if tuned.shapes is None else tuned.shapes.traffic
-    words = ["--model", workload.model, "--framework", tuned.framework]
-    words += ["--device", workload.device]
-    if workload.task != "infer":
-        words += ["--task", workload.task]
-    for name, value in workload.arguments.items():
-        if traffic is None or name not in traffic.dimensions:
-            words += ["--model-arg", f"{name}={value}"]
-    return command("tune", *words, *([] if traffic is None else traffic.flags))
+    return command(
+        "tune",
+        build=workload.model,
+        framework=tuned.framework,
+        device=workload.device,
+        task=None if workload.task == "infer" else workload.task,
+        arguments={
+            name: value
+            for name, value in workload.arguments.items()
+            if traffic is None or name not in traffic.dimensions
+        },
+        **({} if traffic is None else traffic.asked),
+    )
 
 
 def _device_differences(then: Environment, here: Environment) -> list[str | None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.backends.protocol import Backend
+from autotune.command_line import asked
 from autotune.errors import UnsuitableCallError
 from autotune.job.fallback import Fallback
 from autotune.job.stats import StatsRecorder
@@ -46,5 +47,7 @@ class RecordedCalls:
 
     def _untuned(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, lasting: bool = False) -> Any:
         self._recorder.note_first_call()
-        ways_out = f"{self._backend.call_without_gradients}, or tune with --task train and use training_step"
+        ways_out = (
+            f"{self._backend.call_without_gradients}, or tune with {asked('task', 'train')} and use training_step"
+        )
         return self._fallback.result_after(UnsuitableCallError(what, tip=ways_out, lasting=lasting), "", args, kwargs)

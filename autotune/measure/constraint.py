@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import model_validator
 
+from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.measure.objective import TOTAL, total_s
@@ -94,17 +95,20 @@ class Constraint(Record):
         amount = None if match is None else Amount.parse(match[3])
         if match is None or amount is None:
             raise InputError(
-                f"--constraint {text!r}: not understood", tip='write e.g. "peak_memory <= 2GiB" or "graph_breaks == 0"'
+                f"{asked('constraints', text)}: not understood",
+                tip='write e.g. "peak_memory <= 2GiB" or "graph_breaks == 0"',
             )
         name, sign = match[1], match[2]
         quantity = _quantity(text, name)
         bound = amount.to_base(quantity.unit)
         if bound is not None and 0 < abs(bound) < SMALLEST:
-            raise InputError(f"--constraint {text!r}: the bound is too small", tip=f"write 0, or at least {SMALLEST:g}")
+            raise InputError(
+                f"{asked('constraints', text)}: the bound is too small", tip=f"write 0, or at least {SMALLEST:g}"
+            )
         if bound is None:
             known = ", ".join(each for each in UNITS[quantity.unit] if each) or "no unit"
             how = f"in {amount.unit!r}" if amount.unit else "without a unit"
-            raise InputError(f"--constraint {text!r}: {name} cannot be given {how}", tip=f"use: {known}")
+            raise InputError(f"{asked('constraints', text)}: {name} cannot be given {how}", tip=f"use: {known}")
         return cls(
             text=" ".join(text.split()),
             quantity=name,
@@ -152,10 +156,10 @@ def _quantity(text: str, name: str) -> Quantity:
         num_calls = int(total[1])
         return Quantity("s", lambda m: total_s(m, num_calls))
     if name.partition(":")[0] == "total":
-        raise InputError(f"--constraint {text!r}: how many calls?", tip='write e.g. "total:10000 <= 5min"')
+        raise InputError(f"{asked('constraints', text)}: how many calls?", tip='write e.g. "total:10000 <= 5min"')
     if name not in QUANTITIES:
         raise InputError(
-            f"--constraint {text!r}: unknown quantity {name!r}",
+            f"{asked('constraints', text)}: unknown quantity {name!r}",
             tip=f"choose from: {', '.join(QUANTITIES)}, total:10000",
         )
     return QUANTITIES[name]
@@ -168,7 +172,7 @@ def _relation(text: str, name: str, sign: str, *, is_rate: bool) -> Relation:
     wanted: Relation = ">=" if is_rate else "<="
     if sign != wanted:
         raise InputError(
-            f"--constraint {text!r}: {name} is wanted {'large' if is_rate else 'small'}",
+            f"{asked('constraints', text)}: {name} is wanted {'large' if is_rate else 'small'}",
             tip=f"write {name} {wanted} NUMBER",
         )
     return wanted

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from pydantic import PositiveInt, model_validator
 
+from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.measurement import Measurement
 from autotune.schema import Record
@@ -58,11 +59,11 @@ class Objective(Record):
             return cls(quantity="total", num_calls=int(total[1]))
         if name.partition(":")[0] == "total":
             raise InputError(
-                f"--objective {text}: how many calls?", tip="write e.g. total:10000, with at most 15 digits"
+                f"{asked('objective', text)}: how many calls?", tip="write e.g. total:10000, with at most 15 digits"
             )
         if name not in get_args(Goal):
             known = ", ".join(each for each in get_args(Goal) if each != "total")
-            raise InputError(f"--objective {text}: unknown", tip=f"choose from: {known}, total:10000")
+            raise InputError(f"{asked('objective', text)}: unknown", tip=f"choose from: {known}, total:10000")
         return cls.model_validate({"quantity": name})
 
     @property
@@ -127,5 +128,5 @@ def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     objectives = tuple(Objective.parse(name) for name in names) or (LATENCY,)
     twice = next((each.name for number, each in enumerate(objectives) if each in objectives[:number]), None)
     if twice is not None:
-        raise InputError(f"--objective {twice}: given twice")
+        raise InputError(f"{asked('objective', twice)}: given twice")
     return objectives

@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.command_line import asked
 from autotune.environment import package_version
 from autotune.errors import InputError, MissingFrameworkError
 
@@ -55,16 +56,17 @@ def reference(model: str, framework: str) -> tuple[str, str]:
     scheme = _scheme_of(model)
     hub = _HUBS[scheme]
     if model == scheme:
-        raise InputError(f"--model {model}: names no model", tip=f"for example: {', '.join(hub.examples)}")
+        raise InputError(f"{asked('build', model)}: names no model", tip=f"for example: {', '.join(hub.examples)}")
     if framework != "torch":
         raise InputError(
-            f"--model {model}: the models of {hub.whose} are written in torch, and this is a study of {framework}",
-            tip="use --framework torch",
+            f"{asked('build', model)}: the models of {hub.whose} are written in torch, and this is a study of "
+            f"{framework}",
+            tip=f"use {asked('framework', 'torch')}",
         )
     release = package_version(hub.package)
     if release is None:
         raise MissingFrameworkError(
-            f"--model {model}: the package {hub.package} is not installed in this Python environment",
+            f"{asked('build', model)}: the package {hub.package} is not installed in this Python environment",
             tip=f"run: pip install 'autotune-compile[{scheme.rstrip(':')}]'",
         )
     builder = (Path(__file__).parent / "torch" / f"{hub.builder}.py").read_bytes()

@@ -13,6 +13,7 @@ import autotune
 from autotune import models
 from autotune.backends.registry import framework_version
 from autotune.bench.probe import read_declaration
+from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.measure.constraint import OF_TRAFFIC, Constraint
@@ -41,7 +42,8 @@ def make_manifest(request: TuneRequest, limits: LimitsNow = Limits) -> Manifest:
     traffic = _parse_traffic(request)
     if traffic is not None and request.inputs is not None:
         raise InputError(
-            "--inputs with --shapes or --traffic: results are compared on shapes of the traffic",
+            f"{asked('inputs')} with {asked('shapes')} or {asked('traffic')}: results are compared on shapes of the "
+            "traffic",
             tip="leave one of the two out",
         )
     objectives = parse_objectives(request.objectives or (() if traffic is None else (UNDER_TRAFFIC,)))
@@ -50,7 +52,7 @@ def make_manifest(request: TuneRequest, limits: LimitsNow = Limits) -> Manifest:
     _check_quantities(traffic, objectives, constraints)
     workload = _make_workload(request, framework, device, traffic, stream_calls(objectives))
     space_file = spaces_of(request.spaces, (framework,)).get(framework) or bundled_space(framework)
-    variables = parse_pairs("--env", request.variables)
+    variables = parse_pairs(asked("env"), request.variables)
     declared = _read_declaration(workload, variables, limits)
     return Manifest(
         schema=4,
@@ -82,14 +84,18 @@ def tier_requests(request: TuneRequest, limits: LimitsNow = Limits) -> dict[str,
     check_text(request)
     framework, device = choose_target(request.framework, request.device, limits)
     if request.task == "train":
-        raise InputError("--deadline is for calls of a model, not for training steps", tip="leave out --task train")
+        raise InputError(
+            f"{asked('deadline')} is for calls of a model, not for training steps",
+            tip=f"leave out {asked('task', 'train')}",
+        )
     if request.shapes or request.traffic is not None:
         raise InputError(
-            "--deadline with --shapes or --traffic: a 99th percentile is promised for one shape",
-            tip="leave one of the two out; the size of a deadline's inputs is a --model-arg",
+            f"{asked('deadline')} with {asked('shapes')} or {asked('traffic')}: a 99th percentile is promised for one "
+            "shape",
+            tip=f"leave one of the two out; the size of a deadline's inputs is a {asked('arguments')}",
         )
     workload = _make_workload(request, framework, device, None, STREAM_CALLS)
-    declared = _read_declaration(workload, parse_pairs("--env", request.variables), limits)
+    declared = _read_declaration(workload, parse_pairs(asked("env"), request.variables), limits)
     name = study_name(request, framework, device)
     return {
         tier: request.model_copy(
@@ -112,13 +118,17 @@ def stream_calls(objectives: Iterable[Objective]) -> int:
 def _parse_traffic(request: TuneRequest) -> Traffic | None:
     """None: the model is called with one shape. Raises InputError."""
     if request.shapes and request.traffic is not None:
-        raise InputError("--shapes and --traffic: give one of them", tip="a file has the shapes in it")
+        raise InputError(
+            f"{asked('shapes')} and {asked('traffic')}: give one of them", tip="a file has the shapes in it"
+        )
     if not request.shapes and request.traffic is None:
         return None
     if request.task == "train":
-        flag = "--shapes" if request.shapes else "--traffic"
+        given = asked("shapes" if request.shapes else "traffic")
         raise InputError(
-            f"--task train {flag}: a training step is tuned for one shape, because where its steps lead is compared",
+            f"{asked('task', 'train')} {given}: a training step is tuned for one shape, because where its steps lead "
+            "is "
+            "compared",
             tip="tune it for the most frequent shape",
         )
     return parse_shapes(request.shapes) if request.traffic is None else read_traffic(request.traffic)
@@ -128,28 +138,28 @@ def _check_quantities(
     traffic: Traffic | None, objectives: Iterable[Objective], constraints: Iterable[Constraint]
 ) -> None:
     """Some quantities exist under traffic only, and throughput does not. Raises InputError."""
-    flags = [f"--objective {each.name}" for each in objectives if each.quantity == "throughput"]
-    flags += [f"--constraint {each.text!r}" for each in constraints if each.quantity == "throughput"]
-    if traffic is not None and flags:
+    given = [asked("objective", each.name) for each in objectives if each.quantity == "throughput"]
+    given += [asked("constraints", each.text) for each in constraints if each.quantity == "throughput"]
+    if traffic is not None and given:
         raise InputError(
-            f"{flags[0]}: calls of many shapes hold different numbers of items", tip="use latency or total:CALLS"
+            f"{given[0]}: calls of many shapes hold different numbers of items", tip="use latency or total:CALLS"
         )
     alone = next((each for each in constraints if each.quantity in OF_TRAFFIC), None)
     if traffic is None and alone is not None:
         raise InputError(
-            f"--constraint {alone.text!r}: {alone.quantity} are counted over many shapes",
-            tip="give them with --shapes or --traffic; for one shape there is `recompiles`",
+            f"{asked('constraints', alone.text)}: {alone.quantity} are counted over many shapes",
+            tip=f"give them with {asked('shapes')} or {asked('traffic')}; for one shape there is `recompiles`",
         )
 
 
 def _model_arguments(request: TuneRequest, traffic: Traffic | None) -> dict[str, Scalar]:
     """What the model's function is called with: each dimension of the traffic at its largest size."""
-    typed = parse_arguments("--model-arg", request.model_arguments)
+    typed = parse_arguments(asked("arguments"), request.model_arguments)
     arguments = {**typed, **request.arguments}
     largest = {} if traffic is None else traffic.largest
     twice = next((name for name in largest if name in arguments), None)
     if twice is not None:
-        raise InputError(f"--model-arg {twice}: the traffic says its sizes", tip="leave one of the two out")
+        raise InputError(f"{asked('arguments')} {twice}: the traffic says its sizes", tip="leave one of the two out")
     return {**arguments, **largest}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from autotune import models
 from autotune.backends.registry import is_framework
+from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import hub
@@ -26,13 +27,14 @@ def models_of(texts: tuple[str, ...], frameworks: tuple[str, ...]) -> dict[str, 
     if len(texts) == 1 and not named:
         if len(frameworks) > 1 and texts[0] not in models.names():
             raise InputError(
-                f"--model {texts[0]}: one function gives one framework's model, the study has {_listed(frameworks)}",
+                f"{asked('build', texts[0])}: one function gives one framework's model, the study has "
+                f"{_listed(frameworks)}",
                 tip=f"name one for each, with the same weights and inputs: {_one_for_each(frameworks)}",
             )
         return dict.fromkeys(frameworks, texts[0])
     if len(named) < len(texts) or named.keys() != set(frameworks):
         raise InputError(
-            f"--model {' --model '.join(texts)}: one model for each framework is needed: {_listed(frameworks)}",
+            f"{asked('build', list(texts))}: one model for each framework is needed: {_listed(frameworks)}",
             tip=f"write: {_one_for_each(frameworks)}",
         )
     return named
@@ -43,7 +45,7 @@ def _listed(frameworks: tuple[str, ...]) -> str:
 
 
 def _one_for_each(frameworks: tuple[str, ...]) -> str:
-    return " ".join(f"--model {name}=FILE.py:FUNCTION" for name in frameworks)
+    return asked("build", dict.fromkeys(frameworks, "FILE.py:FUNCTION"))
 
 
 def make_workload(
@@ -89,7 +91,7 @@ def digest_of_inputs(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"--inputs {path}: {error.strerror}", tip="check the path") from None
+        raise InputError(f"{asked('inputs', path)}: {error.strerror}", tip="check the path") from None
 
 
 def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> tuple[str, str | None]:
@@ -97,16 +99,20 @@ def resolve_model(model: str, framework: str, task: Task, search_path: Path) -> 
     if model in models.names():
         if model not in models.names(framework):
             others = ", ".join(models.names(framework)) or "none"
-            raise InputError(f"--model {model}: not there for {framework}", tip=f"bundled for {framework}: {others}")
+            raise InputError(
+                f"{asked('build', model)}: not there for {framework}", tip=f"bundled for {framework}: {others}"
+            )
         if model not in models.names(framework, task):
             known = ", ".join(models.names(framework, task)) or "none"
-            raise InputError(f"--task {task} --model {model}: it has no loss", tip=f"bundled to train: {known}")
+            raise InputError(
+                f"{asked('task', task)} {asked('build', model)}: it has no loss", tip=f"bundled to train: {known}"
+            )
         return models.reference(model, framework, task), models.source_sha256(model, framework, task)
     if hub.is_hub(model):
         return hub.reference(model, framework)
     if ":" not in model:
         raise InputError(
-            f"--model {model}: unknown",
+            f"{asked('build', model)}: unknown",
             tip=f"{did_you_mean(model, models.names())}bundled: {', '.join(models.names())}; or give hf:TYPE, "
             "timm:NAME, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
         )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import is_utf8
@@ -56,11 +57,11 @@ def check_text(request: TuneRequest) -> None:
     """Check, before anything takes time, that the study's name can be a folder and that all texts are UTF-8."""
     if request.study is not None:
         check_name(request.study)
-    given = (("--model", request.models), ("--model-arg", request.model_arguments), ("--env", request.variables))
-    for flag, texts in given:
+    given = (("build", request.models), ("arguments", request.model_arguments), ("env", request.variables))
+    for field, texts in given:
         for text in texts:
             if not is_utf8(text):
-                raise InputError(f"{flag} {text!r}: is not text (UTF-8), or holds null characters")
+                raise InputError(f"{asked(field)} {text!r}: is not text (UTF-8), or holds null characters")
 
 
 def study_name(request: TuneRequest, framework: str, device: Device, model: str | None = None) -> str:
@@ -87,23 +88,23 @@ def _short_name(model: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "model"
 
 
-def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
+def parse_pairs(what: str, texts: Iterable[str]) -> dict[str, str]:
     """Values by name, from texts NAME=VALUE. Raises InputError."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise InputError(f"{flag} {text}: expected NAME=VALUE")
+            raise InputError(f"{what} {text}: expected NAME=VALUE")
         pairs[name.strip()] = value
     return pairs
 
 
-def parse_arguments(flag: str, texts: Iterable[str]) -> dict[str, Scalar]:
+def parse_arguments(what: str, texts: Iterable[str]) -> dict[str, Scalar]:
     """Values by name. Raises InputError for an infinity, which neither JSON nor a YAML file holds."""
-    values = {name: _parse_scalar(text) for name, text in parse_pairs(flag, texts).items()}
+    values = {name: _parse_scalar(text) for name, text in parse_pairs(what, texts).items()}
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{flag} {name}: {value} is no number that can be given")
+            raise InputError(f"{what} {name}: {value} is no number that can be given")
     return values
 
 

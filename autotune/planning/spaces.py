@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import autotune
 from autotune.backends.registry import bundled_names, entry_of, framework_version
+from autotune.command_line import asked
 from autotune.environment import num_usable_cores
 from autotune.errors import InputError
 from autotune.measure.accuracy import DEFAULT_TOLERANCES
@@ -37,7 +38,7 @@ def bundled_space(framework: str) -> Path:
     for path in bundled_spaces():
         if path.stem == framework:
             return path
-    raise InputError(f"there is no bundled search space for {framework}", tip="give one with --space FILE")
+    raise InputError(f"there is no bundled search space for {framework}", tip=f"give one with {asked('space', 'FILE')}")
 
 
 def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str, Path]:
@@ -48,7 +49,9 @@ def spaces_of(files: tuple[Path, ...], frameworks: tuple[str, ...]) -> dict[str,
         if framework not in frameworks:
             raise InputError(f"{path}: key framework: is {framework!r}, but the study uses {' and '.join(frameworks)}")
         if framework in spaces:
-            raise InputError(f"--space {path}: {spaces[framework]} is for {framework} too", tip="give one for each")
+            raise InputError(
+                f"{asked('space', path)}: {spaces[framework]} is for {framework} too", tip="give one for each"
+            )
         spaces[framework] = path
     return spaces
 
@@ -59,7 +62,7 @@ def space_of(
     """The space of a file as it holds here, with the knobs of what the model declares."""
     circumstances = _circumstances(request, workload, declared)
     space = load_space(path, framework=workload.framework, circumstances=circumstances)
-    require_open_knobs(space, str(path), parse_pairs("--env", request.variables), limits)
+    require_open_knobs(space, str(path), parse_pairs(asked("env"), request.variables), limits)
     entry = entry_of(workload.framework)
     # Someone's own space file says what is searched; a quick search is for what mattered most elsewhere.
     found_too = entry.shares_compilations and request.preset != "quick" and not request.spaces
@@ -87,7 +90,7 @@ def describe_spaces(device: str, framework: str | None = None, task: Task = "inf
     One for each installed framework, or that of the one that is named.
     """
     if device not in get_args(Device):
-        raise InputError(f"--device {device}: unknown", tip="choose cpu, gpu or ascend")
+        raise InputError(f"{asked('device', device)}: unknown", tip="choose cpu, gpu or ascend")
     names = (framework,) if framework else tuple(sorted(filter(is_installed, bundled_names())))
     spaces = []
     for name in names:

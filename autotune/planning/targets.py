@@ -6,7 +6,7 @@ from typing import get_args
 
 from autotune.backends.registry import bundled_names, entry_of, framework_version
 from autotune.bench.probe import find_devices
-from autotune.command_line import command
+from autotune.command_line import asked, command
 from autotune.errors import HarnessError, InputError, MissingDeviceError, MissingFrameworkError
 from autotune.trial.deadline import LimitsNow
 from autotune.trial.request import Limits
@@ -29,7 +29,7 @@ def choose_target(framework: str | None, device: str, limits: LimitsNow = Limits
     if framework is not None:
         framework_version(framework)
     if device not in ("auto", *get_args(Device)):
-        raise InputError(f"--device {device}: unknown", tip="choose auto, cpu, gpu or ascend")
+        raise InputError(f"{asked('device', device)}: unknown", tip="choose auto, cpu, gpu or ascend")
     if device == "auto":
         return _best_target(framework, limits)
     chosen = framework or _installed_for(device)
@@ -98,6 +98,6 @@ def _require_device(framework: str, device: Device, limits: LimitsNow) -> None:
         return
     reasons = [note for note in found.notes if note.startswith(f"{device}:")]
     raise MissingDeviceError(
-        f"--device {device}: {framework} {found.version} finds only {', '.join(found.devices)} on this machine",
+        f"{asked('device', device)}: {framework} {found.version} finds only {', '.join(found.devices)} on this machine",
         tip=reasons[0].removeprefix(f"{device}:").strip() if reasons else f"run `{command('doctor')}`",
     )

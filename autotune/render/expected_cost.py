@@ -6,6 +6,7 @@ from typing import Any
 
 from autotune.answer.expected_cost import ExpectedCost
 from autotune.answer.format import count, seconds
+from autotune.command_line import asked
 from autotune.study.manifest import Manifest
 from autotune.tuning.events import MachineBusy
 
@@ -61,11 +62,12 @@ def busy_words(busy: MachineBusy) -> str:
 
 def _at_most(cost: ExpectedCost) -> str:
     if cost.wall_s is not None:
-        return f"{seconds(cost.wall_s)} in all (--budget)"
+        return f"{seconds(cost.wall_s)} in all ({asked('budget')})"
     longest = f"a trial is stopped after {seconds(cost.longest_trial_s)}"
     if cost.trials_at_most_s is None:
         return longest
-    return f"{_hours(cost.trials_at_most_s)} for the trials ({longest}), then the confirmation; --budget 10m limits all"
+    limited = f"{asked('budget', '10m')} limits all"
+    return f"{_hours(cost.trials_at_most_s)} for the trials ({longest}), then the confirmation; {limited}"
 
 
 def _hours(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.answer.result import StudyResult
+from autotune.command_line import asked, options
 from autotune.config import Config
 from autotune.tuning.events import Event, PriorsGiven, PriorsOffered, RuleLearned
 from autotune.tuning.failure_rules import FailureRule
@@ -26,7 +27,7 @@ def news_of(event: Event) -> list[str]:
 
 def _offer(studies: list[str]) -> str:
     noun = "study" if len(studies) == 1 else "studies"
-    return f"{noun} {', '.join(studies[:MAX_OFFERED])} tuned the same model: add --prior {studies[0]}"
+    return f"{noun} {', '.join(studies[:MAX_OFFERED])} tuned the same model: add {asked('prior', studies[0])}"
 
 
 def _found(event: RuleLearned) -> str:
@@ -44,7 +45,7 @@ def rules_summary(answer: StudyResult) -> list[str]:
     rules = answer.failure_rules
     lines = [f"rule        {each.id}: {rule_in_words(each)}" for each in rules[:MAX_RULES_SHOWN]]
     if len(rules) > MAX_RULES_SHOWN:
-        lines.append(f"rule        and {len(rules) - MAX_RULES_SHOWN} more: `show --json` lists them")
+        lines.append(f"rule        and {len(rules) - MAX_RULES_SHOWN} more: `show{options(json=True)}` lists them")
     return lines
 
 

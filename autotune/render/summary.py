@@ -13,7 +13,7 @@ from autotune.answer.configs import config_text
 from autotune.answer.format import count, error, num_bytes, percent, promise, seconds, times
 from autotune.answer.objectives import as_good_as, described, faster, gain, stopped, to_be_better
 from autotune.answer.result import StudyResult
-from autotune.command_line import command
+from autotune.command_line import asked, command
 from autotune.measure.measurement import Failure, Measurement
 from autotune.measure.statistics import COMPILED, MARGIN, TOO_WIDE, Verdict
 from autotune.render.accelerator import accelerator_remarks
@@ -306,8 +306,8 @@ def _not_varied(answer: StudyResult) -> tuple[str, ...]:
 
 
 def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:
-    def with_study(verb: str, *more: str) -> str:
-        return command(verb, answer.study, *more) + studies_dir_flag
+    def with_study(verb: str, *more: str, **fields: str) -> str:
+        return command(verb, answer.study, *more, **fields) + studies_dir_flag
 
     if answer.verdict is None:
         return [with_study("resume")]
@@ -315,10 +315,10 @@ def _next_steps(answer: StudyResult, studies_dir_flag: str) -> list[str]:
         when = "with more time" if answer.confirmation and answer.confirmation.cut_short else "on a quieter machine"
         return [f"{with_study('resume')}     (confirms again, {when})"]
     if answer.verdict is Verdict.INFEASIBLE:
-        relax = "relax a constraint in another study (--study NAME)"
+        relax = f"relax a constraint in another study ({asked('study', 'NAME')})"
         if answer.stop_reason is StopReason.EXHAUSTED:
             return [relax]
-        return [f"{with_study('resume', '--trials', 'N')}     (tries further configs), or {relax}"]
+        return [f"{with_study('resume', trials='N')}     (tries further configs), or {relax}"]
     steps = [with_study("export", "-o", "best.yaml")]
     if answer.verdict in COMPILED:
         steps.append('model = autotune.load("best.yaml").apply(model)')

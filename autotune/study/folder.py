@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ import optuna
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 
-from autotune.command_line import command
+from autotune.command_line import asked, command, options
 from autotune.errors import AutotuneError, InputError, StoreError, did_you_mean
 from autotune.study import own_files, sqlite
 from autotune.study.manifest import Manifest, read_manifest
@@ -68,7 +67,7 @@ class FolderStudies(Studies):
 
     @property
     def flags(self) -> str:
-        return "" if self.folder == DEFAULT_STUDIES_DIR else f" --studies-dir {shlex.quote(str(self.folder))}"
+        return "" if self.folder == DEFAULT_STUDIES_DIR else options(studies_dir=self.folder)
 
     def names(self) -> list[str]:
         return sorted(path.parent.name for path in self.folder.glob("*/manifest.json"))
@@ -84,7 +83,7 @@ class FolderStudies(Studies):
             return
         _require_records_here(self.folder / name)
         known = self.names()
-        start = f"there is none yet; start with `{command('tune', '--model', 'vit')}`"
+        start = f"there is none yet; start with `{command('tune', build='vit')}`"
         there_are = f"{did_you_mean(name, known)}there are: {', '.join(known)}" if known else start
         raise InputError(f"no study {name!r} in {self}", tip=there_are)
 
@@ -133,7 +132,7 @@ class FolderStudies(Studies):
                 raise StoreError(
                     f"{folder} holds a study.db without a manifest.json, and not an empty one: it is not a complete "
                     "study",
-                    tip="choose another with --study NAME, or move that folder away",
+                    tip=f"choose another with {asked('study', 'NAME')}, or move that folder away",
                 )
             own_files.clear_creation(folder)
         opened = sqlite.open_storage(path, create=True)
@@ -159,5 +158,5 @@ def _require_records_here(folder: Path) -> None:
     marker = read_marker(folder)
     if marker is not None:
         raise InputError(
-            f"study {marker.study!r} has its records in {marker.storage}", tip=f"add --storage {marker.storage}"
+            f"study {marker.study!r} has its records in {marker.storage}", tip=f"add {asked('storage', marker.storage)}"
         )

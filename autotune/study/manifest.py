@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
+from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
 from autotune.files import read_file, write_whole
 from autotune.measure.accuracy import ReferencePrecision
@@ -76,7 +77,8 @@ class Manifest(Record):
         if differences:
             raise StoreError(
                 f"study {self.name!r} was created with different settings: {'; '.join(differences)}",
-                tip="either start another with --study NAME, or set these back to what the study was made with",
+                tip=f"either start another with {asked('study', 'NAME')}, or set these back to what the study was made "
+                "with",
             )
 
     def _question(self) -> dict[str, Any]:
@@ -123,5 +125,5 @@ def parse_manifest(parse: Callable[[], Manifest], place: str) -> Manifest:
         raise StoreError(
             f"{place}: key {key}: {first['msg']}",
             tip="the study was written by another version of autotune, edited or damaged; restore the file, or start "
-            "another with --study NAME",
+            f"another with {asked('study', 'NAME')}",
         ) from None

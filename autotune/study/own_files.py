@@ -11,6 +11,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from autotune.command_line import asked
 from autotune.errors import StoreError
 from autotune.study.manifest import Manifest
 from autotune.trial.folder import (
@@ -142,7 +143,8 @@ def require_own_folders(folder: Path) -> None:
         if (folder / name).is_symlink():
             raise StoreError(
                 f"{folder / name} is a symbolic link: what is in this folder gets removed, which is not done elsewhere",
-                tip="remove the link; to have a study on another disk, link its whole folder or use --studies-dir",
+                tip="remove the link; to have a study on another disk, link its whole folder or use "
+                f"{asked('studies_dir')}",
             )
 
 

@@ -20,6 +20,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy import URL, event
 from sqlalchemy.exc import SQLAlchemyError
 
+from autotune.command_line import asked
 from autotune.errors import StoreError
 
 # Its notes on every trial are for a terminal of its own; what matters comes through our events.
@@ -43,7 +44,7 @@ _SENTENCES = {
     "SQLITE_FULL": ("cannot grow: the disk is full", "free some space, then run the same command again"),
     "SQLITE_READONLY": ("cannot be written", "check its permissions and those of its folder"),
     "SQLITE_CANTOPEN": ("cannot be opened", "check its permissions and those of its folder"),
-    "SQLITE_NOTADB": ("is not a SQLite database", "restore it from a copy, or start another study with --study NAME"),
+    "SQLITE_NOTADB": ("is not a SQLite database", "restore it from a copy, or start another study under another name"),
     "SQLITE_CORRUPT": (
         "is damaged",
         "restore it from a copy or try `sqlite3 study.db .recover`; the trials/ folders still hold each outcome",
@@ -91,7 +92,8 @@ def require_writable(path: Path) -> None:
         raise StoreError(f"{path} {what}", tip=tip)
     raise StoreError(
         f"{path.parent} cannot be written",
-        tip="check its permissions, or copy it to a place that can be written and name that with --studies-dir",
+        tip="check its permissions, or copy it to a place that can be written and name that with "
+        f"{asked('studies_dir')}",
     )
 
 
@@ -122,7 +124,7 @@ def _reading(path: Path) -> str:
         return path.resolve().as_uri() + "?mode=ro"
     raise StoreError(
         f"{path} was not closed by the run that wrote it, and its folder cannot be written",
-        tip="copy the study to a place that can be written, and name that with --studies-dir",
+        tip=f"copy the study to a place that can be written, and name that with {asked('studies_dir')}",
     )
 
 
@@ -167,7 +169,7 @@ def exclusive(path: Path, otherwise: str = "is being tuned by another process") 
             holder = os.read(descriptor, 64).decode(errors="replace").strip() or "unknown"
             raise StoreError(
                 f"{path.parent} {otherwise} (pid {holder})",
-                tip="wait for it, or choose another study with --study NAME",
+                tip=f"wait for it, or choose another study with {asked('study', 'NAME')}",
             ) from None
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -196,14 +198,14 @@ def _use_wal(connection: Any, _record: object) -> None:
 def _require_study_database(path: Path, timeout_s: float) -> None:
     """Optuna itself would create a missing file and take an empty or foreign one for a new storage."""
     if not path.exists():
-        raise StoreError(f"{path} is missing", tip="restore it, or start another study with --study NAME")
+        raise StoreError(f"{path} is missing", tip=f"restore it, or start another study with {asked('study', 'NAME')}")
     uri = path.resolve().as_uri() + "?mode=ro" if is_writable(path) else _reading(path)
     with storage_errors(path), closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as connection:
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"studies", "trials", "version_info"} <= tables:
             raise StoreError(
                 f"{path} is no study's database: it has {len(tables)} tables and not Optuna's",
-                tip="choose another study with --study NAME",
+                tip=f"choose another study with {asked('study', 'NAME')}",
             )
         damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":

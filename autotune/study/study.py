@@ -24,7 +24,7 @@ import optuna
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune.command_line import command
+from autotune.command_line import asked, command
 from autotune.config import Config, Scalar
 from autotune.errors import AutotuneError, InputError, StoreError
 from autotune.measure.measurement import Measurement, Outcome
@@ -128,7 +128,8 @@ class Study:
             except KeyError:
                 raise StoreError(
                     f"{self.database} holds no study named {manifest.name!r}",
-                    tip="the folder was renamed or the file is another study's; choose another with --study NAME",
+                    tip="the folder was renamed or the file is another study's; choose another with "
+                    f"{asked('study', 'NAME')}",
                 ) from None
         self._stored = StoredTrials(manifest)
         self._is_exclusive = False
@@ -206,7 +207,8 @@ class Study:
             return
         raise StoreError(
             f"study {self.name!r} has a verdict and no measurement of the untuned model that its manifest.json names",
-            tip="the file was edited or is another study's: restore it, or start another with --study NAME",
+            tip="the file was edited or is another study's: restore it, or start another with "
+            f"{asked('study', 'NAME')}",
         )
 
     def num_recorded(self) -> int:
@@ -520,7 +522,7 @@ class Studies(ABC):
             except OSError as error:
                 raise StoreError(
                     f"cannot clear {error.filename}, of an earlier attempt: {error.strerror}",
-                    tip="choose another with --study NAME, or move that folder away",
+                    tip=f"choose another with {asked('study', 'NAME')}, or move that folder away",
                 ) from None
             _make_folder(study.folder)
             return self._make(study.folder, manifest)
@@ -530,7 +532,8 @@ def check_name(name: str) -> None:
     """Raises InputError for a text that cannot be the name of a study."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"--study {name!r}: not usable as a folder's name", tip="use at most 100 letters, digits, '.', '_' and '-'"
+            f"{asked('study', name)}: not usable as a folder's name",
+            tip="use at most 100 letters, digits, '.', '_' and '-'",
         )
 
 
@@ -539,7 +542,7 @@ def _make_folder(folder: Path) -> None:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"cannot create {folder}: {error.strerror}", tip="choose another folder with --studies-dir"
+            f"cannot create {folder}: {error.strerror}", tip=f"choose another folder with {asked('studies_dir')}"
         ) from None
 
 

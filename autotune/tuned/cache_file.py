@@ -151,7 +151,7 @@ def _opened(path: Path) -> BinaryIO:
     return open(descriptor, "rb")
 
 
-_AGAIN = "copy the YAML together with its artifact, or export again with --with-cache"
+_AGAIN = "copy the YAML together with its artifact, or export again with the cache"
 
 
 def unpack(content: bytes, folder: Path) -> None:

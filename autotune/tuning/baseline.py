@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from autotune import environment
+from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError, NoUsableTrialError
 from autotune.measure.measurement import Failure, Measurement, Reason
 from autotune.study.study import Study
@@ -24,7 +25,8 @@ def require_same_machine(study: Study) -> None:
         raise InputError(
             f"study {study.name!r} was measured on another machine or under other settings of it: "
             f"{'; '.join(differences)}",
-            tip="tune here under another --study NAME, or restore what differs and run the same command again",
+            tip=f"tune here under another {asked('study', 'NAME')}, or restore what differs and run the same command "
+            "again",
         )
 
 
@@ -41,16 +43,19 @@ def require_baseline(study: Study) -> None:
     kind = NoUsableTrialError if failure.blames_config else HarnessError
     raise kind(
         f"the untuned model failed ({failure.reason} at {failure.stage}): {failure.error}",
-        tip=f"{_REMEDIES.get(failure.reason, 'mend that')}, then run the same command again; full log: "
-        f"{failure.evidence}",
+        tip=f"{_remedy(failure.reason)}, then run the same command again; full log: {failure.evidence}",
     )
 
 
-_REMEDIES = {
-    Reason.OUT_OF_MEMORY: "give it smaller inputs or a machine with more memory",
-    Reason.TIMEOUT: "give it more time with --compile-timeout or --trial-timeout",
-    Reason.CRASH: "find the cause of the crash in the log",
-}
+def _remedy(reason: Reason) -> str:
+    match reason:
+        case Reason.OUT_OF_MEMORY:
+            return "give it smaller inputs or a machine with more memory"
+        case Reason.TIMEOUT:
+            return f"give it more time with {asked('compile_timeout')} or {asked('trial_timeout')}"
+        case Reason.CRASH:
+            return "find the cause of the crash in the log"
+    return "mend that"
 
 
 def _require_values(study: Study, untuned: Measurement) -> None:
@@ -58,6 +63,6 @@ def _require_values(study: Study, untuned: Measurement) -> None:
     for objective in study.manifest.objectives:
         if not math.isfinite(objective.value(untuned)):
             raise HarnessError(
-                f"--objective {objective.name}: it cannot be measured here",
-                tip="choose another objective under another --study NAME",
+                f"{asked('objective', objective.name)}: it cannot be measured here",
+                tip=f"choose another objective under another {asked('study', 'NAME')}",
             )

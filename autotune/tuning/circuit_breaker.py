@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason
@@ -47,7 +48,8 @@ class CircuitBreaker:
             raise HarnessError(
                 f"{last.outcome.error}\n{len(streak)} trials in a row ended in this error, whatever the config: "
                 "that is the environment, not the configs",
-                tip=f"fix it, then tune under another --study NAME, since these trials blame their configs; "
+                tip=f"fix it, then tune under another {asked('study', 'NAME')}, since these trials blame their "
+                "configs; "
                 f"full log: {last.outcome.evidence}",
             )
 

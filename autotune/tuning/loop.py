@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from autotune.bench.many_devices import ManyDevices, WorkerLostError
 from autotune.bench.trials import PreparedTrials, Trials
+from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Outcome, Reason, Stage
@@ -263,7 +264,8 @@ class Tuner:
         if isinstance(outcome, Failure) and outcome.reason is not Reason.OUT_OF_TIME:
             raise HarnessError(
                 f"the untuned model does not give what it gave when the study began: {outcome.error}",
-                tip="undo what changed (its imports, weights, the machine), or start another study with --study NAME",
+                tip="undo what changed (its imports, weights, the machine), or start another study with "
+                f"{asked('study', 'NAME')}",
             )
         untuned = self._study.untuned_record()
         if isinstance(outcome, Measurement) and untuned is not None and isinstance(untuned.outcome, Measurement):

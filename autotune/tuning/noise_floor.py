@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from autotune.bench.many_devices import ManyDevices
+from autotune.command_line import asked
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Failure, Measurement, Reason, Stage
 from autotune.measure.statistics import spread_of_pairs
@@ -74,5 +75,5 @@ def _failed(failure: Failure) -> HarnessError:
         return harness_error("the untuned model against itself", failure)
     return HarnessError(
         f"the untuned model gives another output in another process, nothing can be compared with it: {failure.error}",
-        tip="fix the seeds of everything random in it, or raise --tolerance if that much is its nature",
+        tip=f"fix the seeds of everything random in it, or raise {asked('tolerance')} if that much is its nature",
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.command_line import asked
 from autotune.config import Config, Scalar
 from autotune.errors import AutotuneError, InputError
 from autotune.measure.measurement import Measurement
@@ -73,7 +74,9 @@ def read_prior(text: str, studies: Studies) -> PriorSource:
     try:
         study = studies.open(text)
     except InputError as error:
-        raise InputError(f"--prior {text}: {error}", tip=error.tip or "give a study or an exported YAML") from None
+        raise InputError(
+            f"{asked('prior', text)}: {error}", tip=error.tip or "give a study or an exported YAML"
+        ) from None
     try:
         return _from_study(study)
     finally:
@@ -211,7 +214,8 @@ def _in_space(source: PriorSource, space: SearchSpace) -> list[Config]:
         source.framework != space.framework or not any(_carried(config, space) for config in source.configs)
     ):
         raise InputError(
-            f"--prior {source.name}: its configs ({source.origin}) say nothing about the knobs of {space.framework}",
+            f"{asked('prior', source.name)}: its configs ({source.origin}) say nothing about the knobs of "
+            f"{space.framework}",
             tip=f"give a study or an exported YAML of {space.framework}",
         )
     projected = (project_config(config, space) for config in source.configs)

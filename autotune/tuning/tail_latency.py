@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 
+from autotune.command_line import asked
 from autotune.errors import NoUsableTrialError
 from autotune.measure.measurement import Failure, Latency, Measurement, Reason
 from autotune.study.own_files import clear_runs
@@ -54,7 +55,7 @@ def _measure(session: Session, answer: TrialRecord) -> list[Measurement]:
         elif outcome.reason is not Reason.OUT_OF_TIME:
             raise _not_confirmed(outcome)
     if not measured:
-        raise NoUsableTrialError("no time is left to confirm the 99th percentile", tip="give more --budget")
+        raise NoUsableTrialError("no time is left to confirm the 99th percentile", tip=f"give more {asked('budget')}")
     shutil.rmtree(folder / "cache", ignore_errors=True)
     return measured
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.study.budget import BlockPlan
 from autotune.study.records import TrialRecord
@@ -66,7 +67,7 @@ class TimeBudget:
         if self.session.study.untuned_record() is None:
             raise InputError(
                 f"the time of {self.session.budget.wall_s:g} s does not hold one trial of the untuned model",
-                tip="give more with --budget, e.g. --budget 10m; what was measured is kept",
+                tip=f"give more with {asked('budget')}, e.g. {asked('budget', '10m')}; what was measured is kept",
             )
 
     def _blocked_run_s(self, untuned: TrialRecord, plan: BlockPlan) -> float:

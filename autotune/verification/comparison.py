@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.bench.trials import Trials
+from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import HarnessError
 from autotune.measure.accuracy import ReferencePrecision
@@ -215,7 +216,8 @@ def second_failure(pair: PairedRun, trials: Trials, budget: Budget) -> Failure |
 
 def _too_little_time(budget: Budget) -> HarnessError:
     return HarnessError(
-        f"the time of {budget.wall_s:g} s does not hold a comparison of the two", tip="give more with --budget"
+        f"the time of {budget.wall_s:g} s does not hold a comparison of the two",
+        tip=f"give more with {asked('budget')}",
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from autotune.bench.trials import Trials
+from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError
 from autotune.measure.constraint import Constraint
 from autotune.measure.objective import LATENCY, Objective
@@ -139,7 +140,9 @@ def paired_run_of_configs(first: TunedConfig, second: TunedConfig, folder: Path)
             tip="compare exports of the same traffic",
         )
     if first.environment.variables != second.environment.variables:
-        raise InputError("the two files were tuned under different --env variables, which decide as much as a config")
+        raise InputError(
+            f"the two files were tuned under different {asked('env')} variables, which decide as much as a config"
+        )
     (untuned, one_side), (_, other_side) = sides_of(first), sides_of(second)
     workload = other_side.workload.model_copy(update={"seed": one_side.workload.seed})
     return paired_run_of(first, untuned, one_side, replace(other_side, workload=workload), folder)

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.parts import AuthorsWord
 from autotune.workload.arguments import Arguments
@@ -148,7 +149,9 @@ def _parts(returned: object, workload: Workload, calls: Sequence[Arguments]) -> 
     missing = [key for key in needed if key not in parts]
     if missing:
         tip = _FOR_TRAINING if workload.task == "train" else None
-        raise InputError(f"--task {workload.task}: {workload.model} returned no {' and no '.join(missing)}", tip=tip)
+        raise InputError(
+            f"{asked('task', workload.task)}: {workload.model} returned no {' and no '.join(missing)}", tip=tip
+        )
     unknown = [str(key) for key in parts if key not in _KEYS]
     if unknown:
         raise InputError(f"{workload.model} returned a mapping with {unknown[0]!r}", tip=f"known: {', '.join(_KEYS)}")
@@ -263,21 +266,21 @@ def _import_file(path: Path) -> ModuleType:
 
 def _arguments(function: Callable[..., Any], workload: Workload) -> dict[str, Any]:
     """The workload's arguments, checked against the function's parameters; with the seed if the function takes one."""
-    _require_known(workload.dimensions, function, workload, "--shapes")
-    _require_known(workload.arguments, function, workload, "--model-arg")
+    _require_known(workload.dimensions, function, workload, "shapes")
+    _require_known(workload.arguments, function, workload, "arguments")
     given: dict[str, Any] = dict(workload.arguments)
     if "seed" in inspect.signature(function).parameters:
         given.setdefault("seed", workload.seed)
     return given
 
 
-def _require_known(names: Iterable[str], function: Callable[..., Any], workload: Workload, where: str) -> None:
+def _require_known(names: Iterable[str], function: Callable[..., Any], workload: Workload, field: str) -> None:
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [name for name in names if name not in parameters and not takes_any]
     if unknown:
         raise InputError(
-            f"{where} {unknown[0]}: {workload.model} has no such argument",
+            f"{asked(field)} {unknown[0]}: {workload.model} has no such argument",
             tip=f"it takes: {', '.join(parameters) or 'none'}",
         )
 

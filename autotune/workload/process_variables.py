@@ -8,6 +8,7 @@ a command or code.
 
 from __future__ import annotations
 
+from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 
@@ -52,7 +53,9 @@ def require_variable(knob: str, value: Scalar) -> None:
     if name not in VARIABLES:
         raise InputError(
             f"knob {knob}: no config may ask for this variable",
-            tip=f"{did_you_mean(name, VARIABLES)}--env NAME=VALUE sets any variable for all processes of a study",
+            tip=f"{did_you_mean(name, VARIABLES)}{asked('env', {'NAME': 'VALUE'})} sets any variable for all processes "
+            "of a "
+            "study",
         )
     if value is None:
         return

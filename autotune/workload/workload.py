@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from autotune.command_line import command
+from autotune.command_line import asked, command
 from autotune.config import Scalar
 from autotune.errors import InputError
 from autotune.files import read_file
@@ -65,7 +65,7 @@ def split_reference(model: str) -> tuple[str, str]:
     place, _, function = model.rpartition(":")
     if not place or not function.isidentifier():
         raise InputError(
-            f"--model {model}: not a bundled model, nor FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
+            f"{asked('build', model)}: not a bundled model, nor FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION",
             tip=f"run `{command('models')}` for the bundled ones",
         )
     return place, function
@@ -80,5 +80,5 @@ def file_reference(place: str | Path, function: str, search_path: Path = Path())
     try:
         content = read_file(path)
     except InputError as error:
-        raise InputError(f"--model {path.name}:{function}: {error}", tip=error.tip) from None
+        raise InputError(f"{asked('build', f'{path.name}:{function}')}: {error}", tip=error.tip) from None
     return f"{path}:{function}", hashlib.sha256(content).hexdigest()

@@ -208,7 +208,7 @@ def test_what_is_compared_is_what_was_asked_for(tuned, objective, is_cold, num_t
 
 def test_what_cannot_be_measured_cannot_be_asked_for(tuned):
     """A framework that does not tell its memory: said after the first trial, nothing is tried in vain."""
-    with pytest.raises(HarnessError, match="--objective memory: it cannot be measured here"):
+    with pytest.raises(HarnessError, match="objective='memory': it cannot be measured here"):
         tuned({UNTUNED: Runs(10, None)}, "latency", "memory")
     assert len(tuned.trials.requests) == 1
 

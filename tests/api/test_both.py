@@ -70,7 +70,7 @@ class TestWish:
         """Too few, too many, or a function for both: one sentence, and the tip shows what to write."""
         with pytest.raises(InputError, match=words) as caught:
             models_of(texts, frameworks)
-        assert f"--model {frameworks[0]}=FILE.py:FUNCTION" in caught.value.tip
+        assert f"build={{{frameworks[0]!r}: 'FILE.py:FUNCTION'" in caught.value.tip
 
     def test_a_space_file_says_whose_it_is(self, files):
         """Any order; frameworks without a file of the user's are left to the bundled one."""
@@ -109,8 +109,8 @@ class TestRequests:
             ({"task": "train"}, "one framework at a time"),
             ({"framework": "fake+fake"}, "two different frameworks"),
             ({"framework": "fake+sham+torch"}, "two different frameworks"),
-            ({"framework": "fake+jax"}, "jax: unknown"),
-            ({"framework": "fake+jax", "device": "cpu"}, "jax: unknown"),
+            ({"framework": "fake+jax"}, "jax': unknown"),
+            ({"framework": "fake+jax", "device": "cpu"}, "jax': unknown"),
         ],
         ids=str,
     )

@@ -214,7 +214,7 @@ def test_the_same_name_with_other_settings_is_refused(tune, scripted):
     tune(study="s", trials=1)
     with pytest.raises(StoreError, match="different settings") as refused:
         tune(study="s", trials=1, constraints="compile <= 60s")
-    assert "study NAME" in refused.value.__notes__[0]
+    assert "study='NAME'" in refused.value.__notes__[0]
     assert "--" not in refused.value.tip, "a tip names arguments and not flags"
 
 
@@ -237,14 +237,14 @@ def test_a_model_that_fails_untuned(tune, scripted):
         ({"seed": -1}, "seed=-1"),
         ({"tolerance": 0}, "tolerance=0"),
         ({"compile_timeout": 0}, "compile_timeout=0"),
-        ({"budget": "soon"}, "^budget soon: neither a time nor a file"),
-        ({"budget": 0}, "0: not a duration"),
+        ({"budget": "soon"}, "^budget='soon': neither a time nor a file"),
+        ({"budget": 0}, "budget='0': not a duration"),
         ({"objective": "beauty"}, "beauty"),
         ({"constraints": ["compile=60"]}, "compile=60"),
         ({"arguments": {"rows": float("inf")}}, "arguments="),
         ({"arguments": {"rows": [1]}}, "arguments="),
         ({"prior": "nobody"}, "nobody"),
-        ({"study": "a/b"}, "^study 'a/b': not usable as a folder's name"),
+        ({"study": "a/b"}, "^study='a/b': not usable as a folder's name"),
         ({"constraints": 3}, "constraints=3 is neither a text nor a list"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -449,7 +449,7 @@ def test_an_operator_without_float64_is_said_so(run_untuned):
     outcome = run_untuned("convolution", reference_precision="float64")
     assert outcome.reason is Reason.HARNESS
     assert "does not run in float64: TypeError: For primitive[Conv2D]" in outcome.error
-    assert "--reference model" in outcome.error
+    assert "reference='model'" in outcome.error
 
 
 def test_numpy_2_is_refused(monkeypatch):

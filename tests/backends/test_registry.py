@@ -219,7 +219,7 @@ class TestMissingCapabilities:
         model = tmp_path / "trained.py"
         model.write_text(TRAINED_MODEL)
         trained = {"framework": "tiny", "task": "train", "model": f"{model}:tiny", "reference": f"{model}:tiny"}
-        with pytest.raises(InvalidConfigError, match="--task train: this framework's backend does not offer it"):
+        with pytest.raises(InvalidConfigError, match="task='train': this framework's backend does not offer it"):
             build_subject(workload.model_copy(update=trained), load_backend("tiny"))
 
     @pytest.mark.parametrize(

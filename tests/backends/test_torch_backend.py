@@ -213,7 +213,7 @@ def test_a_model_that_is_bound_to_its_type_has_no_wider_reference(run_torch):
     untuned, _ = run("only_float32", CHEAP, reference_precision="float64")
     assert untuned.reason is Reason.HARNESS
     assert "does not run in float64: RuntimeError: expected m1 and m2 to have the same dtype" in untuned.error
-    assert "--reference model" in untuned.error
+    assert "reference='model'" in untuned.error
 
 
 LAYERS = [

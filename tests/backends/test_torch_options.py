@@ -153,8 +153,8 @@ class TestBeforeAStudy:
         ("knob", "values", "words", "tip"),
         [
             ("inducter.dce", (None, True), "there are no options of 'inducter'", "did you mean inductor.dce"),
-            ("env.LD_PRELOAD", (None, "x.so"), "no config may ask for this variable", "--env NAME=VALUE"),
-            ("env.PATH", (None, "/tmp"), "no config may ask for this variable", "--env NAME=VALUE"),
+            ("env.LD_PRELOAD", (None, "x.so"), "no config may ask for this variable", "env={'NAME': 'VALUE'} sets"),
+            ("env.PATH", (None, "/tmp"), "no config may ask for this variable", "env={'NAME': 'VALUE'} sets"),
             ("env.OMP_NUM_THREADS", (None, 2), "no config may ask for this variable", "the knob threads"),
             ("env.TORCHINDUCTOR_CXX", (None, "x"), "no config may ask for this variable", "the knob inductor.NAME"),
             ("env.OMP_WAIT_POLICIES", (None, "active"), "no config may", "did you mean OMP_WAIT_POLICY"),

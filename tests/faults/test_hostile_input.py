@@ -293,7 +293,7 @@ class TestWhatIsTyped:
         )
 
         for text in ("(" * 100_000, "-" * 100_000 + "1"):
-            assert parse_arguments("--model-arg", [f"a={text}"]) == {"a": text}
+            assert parse_arguments("arguments", [f"a={text}"]) == {"a": text}
 
 
 class TestEscapeSequences:

@@ -721,7 +721,7 @@ def test_gradients_are_the_models(found):
     (warning,) = found["gradients"]["lines"]
     assert "records gradients" in warning
     assert "ms.value_and_grad" in warning
-    assert "--task train" in warning
+    assert "task='train'" in warning
 
 
 def test_inside_other_cells(found):

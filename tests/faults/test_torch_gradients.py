@@ -86,7 +86,7 @@ class TestInferenceConfigs:
                 assert torch.allclose(tuned(X), plain(model), atol=0.05)
         assert autotune.stats(tuned).state != "untuned"
         assert len(warned(caplog)) == 1
-        for way_out in ("torch.no_grad()", "torch.inference_mode()", "--task train", "training_step"):
+        for way_out in ("torch.no_grad()", "torch.inference_mode()", "task='train'", "training_step"):
             assert way_out in warned(caplog)[0]
 
     def test_a_compiler_that_loses_gradients(self, answer, backend):
@@ -144,7 +144,7 @@ class TestInferenceConfigs:
         tuned = answer(CAPTURED).apply(made(), on_mismatch="raise")
         with pytest.raises(MismatchError, match="records gradients") as raised:
             tuned(X)
-        assert "--task train" in raised.value.tip
+        assert "task='train'" in raised.value.tip
 
     @pytest.mark.parametrize("config", [{"scope": "loss"}, {"precision": "bf16_autocast"}], ids=str)
     def test_training_configs_of_another_step(self, answer, caplog, config):

@@ -119,7 +119,7 @@ class TestTheQuestion:
     @pytest.mark.parametrize("text", ["50", "ms", "0ms", "-1ms", "50 parsecs", "", "1e999s", "nan"])
     def test_no_deadline(self, text):
         """A number without a unit could be of anything."""
-        with pytest.raises(InputError, match=r"--deadline .*not a duration"):
+        with pytest.raises(InputError, match=r"deadline=.*not a duration"):
             deadline_s(text)
 
     @pytest.fixture
@@ -150,12 +150,12 @@ class TestTheQuestion:
 
     def test_only_calls(self, here):
         """There is no deadline for a training step."""
-        with pytest.raises(InputError, match="--deadline is for calls of a model, not for training steps"):
+        with pytest.raises(InputError, match="deadline is for calls of a model, not for training steps"):
             tier_requests(here(task="train"))
 
     def test_one_shape(self, here):
         """What is promised is promised for one shape."""
-        with pytest.raises(InputError, match=r"--deadline with --shapes or --traffic"):
+        with pytest.raises(InputError, match="deadline with shapes or traffic"):
             tier_requests(here(shapes=("rows=1,2",)))
 
     def test_an_example_declares_tiers(self):

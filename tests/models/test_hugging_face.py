@@ -111,20 +111,20 @@ def test_the_compiler_captures_the_whole_model(build, name):
 @pytest.mark.parametrize(
     ("name", "arguments", "words", "tip"),
     [
-        ("lama", {}, "hf:lama: transformers .* has no such model type", "llama"),
-        ("zzzz", {}, "hf:zzzz: transformers .* has no such model type", "hf:vit"),
-        ("vit", {"depth": 2}, "--model-arg depth: hf:vit has no such field", "num_hidden_layers"),
-        ("vit", {"model_type": "bert"}, "--model-arg model_type: hf:vit has no such field", "batch, seq"),
-        ("vit", {"hidden_size": "wide"}, "hf:vit: .*'hidden_size' expected int", ""),
-        ("vit", {"head": "causal"}, "hf:vit: transformers .* has no such model with head=causal", "classification"),
-        ("vit", {"head": "big"}, "--model-arg head=big: unknown", "own, classification"),
-        ("vit", {"size": "big"}, "--model-arg size=big: unknown", "tiny, full"),
-        ("vit", {"batch": 0}, "--model-arg batch=0: must be a whole number above zero", ""),
-        ("bert", {"seq": "long"}, "--model-arg seq=long: must be a whole number above zero", ""),
-        ("gpt2", {"hidden_size": 66}, "hf:gpt2: .*divisible", ""),
-        ("clip", {}, "hf:clip: is made of several models", "hf:clip_vision_model or hf:clip_text_model"),
-        ("wav2vec2", {}, "hf:wav2vec2: inputs can be made for a model of images or of text", "FILE.py:FUNCTION"),
-        ("nobody/nothing", {}, "hf:nobody/nothing: .*connect", "hf download"),
+        ("lama", {}, "hf:lama': transformers .* has no such model type", "llama"),
+        ("zzzz", {}, "hf:zzzz': transformers .* has no such model type", "hf:vit"),
+        ("vit", {"depth": 2}, "arguments depth: hf:vit has no such field", "num_hidden_layers"),
+        ("vit", {"model_type": "bert"}, "arguments model_type: hf:vit has no such field", "batch, seq"),
+        ("vit", {"hidden_size": "wide"}, "hf:vit': .*'hidden_size' expected int", ""),
+        ("vit", {"head": "causal"}, "hf:vit': transformers .* has no such model with head=causal", "classification"),
+        ("vit", {"head": "big"}, "arguments={'head': 'big'}: unknown", "own, classification"),
+        ("vit", {"size": "big"}, "arguments={'size': 'big'}: unknown", "tiny, full"),
+        ("vit", {"batch": 0}, "arguments={'batch': 0}: must be a whole number above zero", ""),
+        ("bert", {"seq": "long"}, "arguments={'seq': 'long'}: must be a whole number above zero", ""),
+        ("gpt2", {"hidden_size": 66}, "hf:gpt2': .*divisible", ""),
+        ("clip", {}, "hf:clip': is made of several models", "hf:clip_vision_model or hf:clip_text_model"),
+        ("wav2vec2", {}, "hf:wav2vec2': inputs can be made for a model of images or of text", "FILE.py:FUNCTION"),
+        ("nobody/nothing", {}, "hf:nobody/nothing': .*connect", "hf download"),
     ],
 )
 def test_a_mistake_is_a_sentence(build, name, arguments, words, tip):
@@ -203,7 +203,10 @@ def test_a_folder_is_seen_from_where_the_user_stands(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "framework", "words"),
-    [("hf:", "torch", "hf:: names no model"), ("hf:vit", "mindspore", "written in torch, and this is a study of mind")],
+    [
+        ("hf:", "torch", "hf:': names no model"),
+        ("hf:vit", "mindspore", "written in torch, and this is a study of mind"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused_before_a_trial(model, framework, words):
     """An empty name and another framework are mistakes of the command, found without a child."""

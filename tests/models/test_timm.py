@@ -32,7 +32,7 @@ def test_without_timm_it_is_said_how_to_install_it(monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "framework", "words"),
-    [("timm:", "torch", "timm:: names no model"), ("timm:vgg11", "mindspore", "models of timm are written in torch")],
+    [("timm:", "torch", "timm:': names no model"), ("timm:vgg11", "mindspore", "models of timm are written in torch")],
 )
 def test_what_cannot_be_meant_is_refused_before_a_trial(model, framework, words):
     """An empty name and another framework are mistakes of the command, found without a child."""
@@ -74,7 +74,7 @@ def test_the_seed_determines_weights_and_input(build):
     ("name", "arguments", "words", "tip"),
     [
         ("resnet5", {}, "timm:resnet5: timm .* has no such model", "did you mean resnet5"),
-        (SMALL, {"batch": 0}, "--model-arg batch=0: must be a whole number above zero", ""),
+        (SMALL, {"batch": 0}, "arguments={'batch': 0}: must be a whole number above zero", ""),
         (SMALL, {"wide": 3}, f"timm:{SMALL}: .*'wide'", ""),
     ],
 )

@@ -142,13 +142,13 @@ def test_a_log_and_constraints_on_what_is_counted(tune_shapes, tmp_path):
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
-        ({"traffic": "log.jsonl"}, "--shapes and --traffic: give one of them"),
-        ({"model_arguments": ("rows=3",)}, "--model-arg rows: the traffic says its sizes"),
-        ({"task": "train"}, "--task train --shapes: a training step is tuned for one shape"),
-        ({"objectives": ("throughput",)}, "--objective throughput: calls of many shapes hold different numbers"),
-        ({"constraints": ("throughput >= 5",)}, "--constraint 'throughput >= 5': calls of many shapes"),
+        ({"traffic": "log.jsonl"}, "shapes and traffic: give one of them"),
+        ({"model_arguments": ("rows=3",)}, "arguments rows: the traffic says its sizes"),
+        ({"task": "train"}, "task='train' shapes: a training step is tuned for one shape"),
+        ({"objectives": ("throughput",)}, "objective='throughput': calls of many shapes hold different numbers"),
+        ({"constraints": ("throughput >= 5",)}, "constraints='throughput >= 5': calls of many shapes"),
         ({"shapes": (), "constraints": ("fallbacks == 0",)}, "fallbacks are counted over many shapes"),
-        ({"shapes": (), "traffic": "no.jsonl"}, "--traffic: cannot read no.jsonl: No such file"),
+        ({"shapes": (), "traffic": "no.jsonl"}, "traffic: cannot read no.jsonl: No such file"),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(model_file, wish, words):
@@ -161,7 +161,7 @@ def test_what_does_not_go_together_is_a_sentence(model_file, wish, words):
 
 @pytest.mark.parametrize(
     ("shapes", "words"),
-    [("columns=1..3", "--shapes columns: "), ("seed=1..3", "--shapes seed: the inputs of ")],
+    [("columns=1..3", "shapes='columns': "), ("seed=1..3", "shapes='seed': the inputs of ")],
 )
 def test_a_dimension_must_be_one_of_the_models(tune_shapes, shapes, words):
     """What its function does not take, or does not show in its inputs, ends the study with a sentence."""

@@ -92,7 +92,7 @@ def test_a_stored_study_goes_on_with_its_sampler(make_study, measurement, tmp_pa
 def test_a_sampler_that_fails_is_named(make_study, measurement):
     """Its own error is a sentence, and what was recorded stays."""
     study = make_study(sampler=f"{__name__}:Broken")
-    with study.exclusive(), pytest.raises(InputError, match="Broken: RuntimeError: out of ideas"):
+    with study.exclusive(), pytest.raises(InputError, match=r"Broken.: RuntimeError: out of ideas"):
         ask_all(study, lambda _: measurement)
     assert study.num_recorded() == 2
 
@@ -109,8 +109,8 @@ def test_names(given, name):
 @pytest.mark.parametrize(
     ("given", "words", "tip"),
     [
-        ("tpee", "--sampler tpee: unknown", "did you mean tpe?"),
-        ("GridSampler", "--sampler GridSampler: unknown", "tpe, random"),
+        ("tpee", "sampler='tpee': unknown", "did you mean tpe?"),
+        ("GridSampler", "sampler='GridSampler': unknown", "tpe, random"),
         ("no_such_package.samplers:Best", "No module named 'no_such_package'", "install no_such_package"),
         ("optuna.samplers:GridSampler", "search_space", "CLASS\\(seed=SEED\\)"),
         ("optuna:Trial", "no class that derives from optuna.samplers.BaseSampler", ""),

@@ -298,7 +298,7 @@ class TestAnotherMachine:
         assert str(there.folder) == f"{host}:{folder}"
         with pytest.raises(StoreError, match=f"is one of host {host}") as caught, there.writing():
             pass
-        assert "--study s-other-host and --prior s" in str(caught.value.tip)
+        assert "study='s-other-host' and prior='s'" in str(caught.value.tip)
         with pytest.raises(StoreError, match=f"is one of host {host}"):
             SharedStudies(studies, url).open_or_create(make_manifest(tolerance=0.5))
 
@@ -335,7 +335,7 @@ class TestAnotherMachine:
         make_study("local").close()
         with pytest.raises(InputError, match="has its records in postgresql://") as caught:
             FolderStudies(studies).open("shared")
-        assert caught.value.tip == f"add --storage {url}"
+        assert caught.value.tip == f"add storage={url!r}"
         with pytest.raises(InputError, match="has its records in"):
             FolderStudies(studies).create(make_manifest("shared"))
         with pytest.raises(StoreError, match="holds a study of this machine"):

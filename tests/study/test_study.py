@@ -384,7 +384,7 @@ def test_a_changed_question_under_an_old_name_is_refused(begun, make_manifest, t
     with pytest.raises(StoreError, match="was created with different settings") as caught:
         FolderStudies(tmp_path / "studies").open_or_create(make_manifest(**change))
     assert words in str(caught.value)
-    assert "--study NAME" in caught.value.tip
+    assert "study='NAME'" in caught.value.tip
     assert len(FolderStudies(tmp_path / "studies").open("s").records()) == 1
 
 
@@ -412,7 +412,7 @@ def test_the_same_question_goes_on(make_study, make_manifest, measurement, tmp_p
 @pytest.mark.parametrize("name", ["../up", "a b", "", ".hidden", "a/b"])
 def test_names_are_folder_names(make_study, name):
     """A name that would leave the studies folder is refused."""
-    with pytest.raises(InputError, match="--study"):
+    with pytest.raises(InputError, match="study"):
         make_study(name)
 
 

@@ -293,7 +293,7 @@ def test_a_model_that_does_not_run_so_wide_is_the_harness_fault(run_untuned, tmp
         reference_precision="float64",
     )
     assert outcome.reason is Reason.HARNESS
-    assert "the untuned model does not run in float64: TypeError: no kernel (use --reference model)" in outcome.error
+    assert "the untuned model does not run in float64: TypeError: no kernel (use reference='model')" in outcome.error
     assert not (tmp_path / "reference.npz").exists()
 
 
@@ -316,7 +316,7 @@ def test_an_untuned_model_outside_the_tolerance_of_its_wider_reference(run_untun
         "the untuned model itself leaves the tolerance of its float64 reference: on input 1 of 3, output:"
         in outcome.error
     )
-    assert "--reference model" in outcome.error
+    assert "reference='model'" in outcome.error
     assert outcome.relative_error == 1
 
 

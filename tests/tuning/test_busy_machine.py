@@ -204,7 +204,7 @@ class TestAnotherMachine:
         study.tell(untuned, here(quiet_one, **overrides))
         with pytest.raises(InputError, match=why) as caught:
             Tuner(study, BUDGET, ScriptedTrials(lambda *_: pytest.fail("something was run"))).run()
-        assert "--study NAME" in caught.value.tip
+        assert "study='NAME'" in caught.value.tip
 
     def test_what_changes_no_latency_is_no_difference(self, quiet_one):
         """Another load, other packages: those are for others to tell."""

@@ -258,7 +258,7 @@ def test_an_unknown_study_is_a_sentence(earlier, studies_dir):
         with pytest.raises(InputError) as caught:
             read_prior(text, FolderStudies(studies_dir))
         assert text in str(caught.value)
-    with pytest.raises(InputError, match="--prior nobody") as caught:
+    with pytest.raises(InputError, match="prior='nobody'") as caught:
         read_prior("nobody", FolderStudies(studies_dir))
     assert "earlier" in caught.value.tip
 
@@ -274,7 +274,7 @@ def test_another_frameworks_knobs_are_a_sentence(
         alien = space.model_copy(update={"framework": "another"})
     study = make_study(space=alien, workload=workload.model_copy(update={"framework": alien.framework}))
     search(make_study("earlier", space=space), 24)
-    with pytest.raises(InputError, match=r"--prior earlier: its configs .* say nothing about the knobs"):
+    with pytest.raises(InputError, match=r"prior='earlier': its configs .* say nothing about the knobs"):
         give(study, read_prior("earlier", FolderStudies(studies_dir)))
     assert priors_of(study) == []
     assert study.read_attribute("queue") is None
@@ -287,7 +287,7 @@ class TestOffered:
         """The line says what to add."""
         (event,) = give(make_study(space=space))
         assert event == PriorsOffered(["earlier"])
-        assert news_of(event) == ["study earlier tuned the same model: add --prior earlier"]
+        assert news_of(event) == ["study earlier tuned the same model: add prior='earlier'"]
 
     def test_not_to_a_study_that_goes_on_or_has_a_prior(self, make_study, space, search, earlier, studies_dir):
         """Whoever began without knows what they do."""

@@ -518,7 +518,7 @@ class TestWords:
 
     def test_no_time_is_refused(self):
         """Zero holds nothing."""
-        with pytest.raises(InputError, match="--budget 0m: not a duration"):
+        with pytest.raises(InputError, match="budget='0m': not a duration"):
             duration_s("0m")
 
     def test_a_time_alone_is_the_only_limit(self):

@@ -262,7 +262,7 @@ class TestCompare:
         (lambda c: c["workload"].update(arguments={"rows": 2}), "arguments"),
         (lambda c: c["workload"].update(objective="p99"), "objective"),
         (lambda c: c["workload"].update(device="gpu"), "device"),
-        (lambda c: c["environment"].update(variables={"A": "1"}), "--env"),
+        (lambda c: c["environment"].update(variables={"A": "1"}), "env variables"),
     ]
 
     @pytest.mark.parametrize(("change", "words"), CHANGES, ids=[words for _, words in CHANGES])

@@ -70,7 +70,7 @@ def test_several_dimensions_are_independent(texts: list[str]) -> None:
 )
 def test_what_is_not_understood_is_refused_in_a_sentence(text: str, words: str) -> None:
     """A mistake is named together with the option it stands in."""
-    with pytest.raises(InputError, match=r"^--shapes") as caught:
+    with pytest.raises(InputError, match=r"^shapes") as caught:
         parse_shapes([text])
     assert words in str(caught.value)
 
@@ -103,7 +103,7 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: str, words
     log.write_text(f'{{"batch": 4}}\n{line}\n')
     with pytest.raises(InputError) as caught:
         read_traffic(log)
-    assert str(caught.value).startswith(f"--traffic {log}, line 2: ")
+    assert str(caught.value).startswith(f"traffic={str(log)!r}, line 2: ")
     assert words in str(caught.value)
 
 
@@ -160,10 +160,10 @@ def test_logs_that_the_same_words_describe_are_different_traffic(tmp_path: Path)
 def test_a_command_line_that_asks_for_it() -> None:
     """Its own words where they say all of it; else it takes a file: sizes too many to name, or that go together."""
     for text in ("batch=1:60%,4:30%,8:10%", "seq=16..128", "batch=1,4; seq=16..18"):
-        assert parse_shapes([text]).flags == ["--shapes", text]
-    assert parse_shapes(["seq=2,4,8,16,32,64,128"]).flags == ["--traffic", "FILE"]
+        assert parse_shapes([text]).asked == {"shapes": text}
+    assert parse_shapes(["seq=2,4,8,16,32,64,128"]).asked == {"traffic": "FILE"}
     together = Traffic(loads=tuple(Load(sizes={"a": size, "b": size}, share=0.5) for size in (1, 2)))
-    assert together.flags == ["--traffic", "FILE"]
+    assert together.asked == {"traffic": "FILE"}
 
 
 def test_traffic_holds_together() -> None:

@@ -190,7 +190,7 @@ def test_a_dict_without_a_needed_key(in_file: Make, missing: str) -> None:
     held = {"model": "print", "inputs": "0"}
     del held[missing]
     ((name, value),) = held.items()
-    with pytest.raises(InputError, match=f"--task infer: my-model.* returned no {missing}"):
+    with pytest.raises(InputError, match=f"task='infer': my-model.* returned no {missing}"):
         build(in_file(f"def f():\n    return {{{name!r}: {value}}}\n"))
 
 
@@ -271,7 +271,7 @@ def test_model_arguments_reach_the_function(
 def test_an_unknown_model_argument_names_those_there_are(in_file: Make, parameters: str, tip: str) -> None:
     """A misspelt --model-arg is refused before the function runs, and the tip lists what it takes."""
     source = f"def f({parameters}):\n    raise AssertionError('was called')\n"
-    with pytest.raises(InputError, match="--model-arg sise: my-model has no such argument") as caught:
+    with pytest.raises(InputError, match="arguments sise: my-model has no such argument") as caught:
         build(in_file(source, arguments={"sise": 1}))
     assert tip in str(caught.value.tip)
 
@@ -367,7 +367,7 @@ def test_what_is_no_reference_is_refused(model: str) -> None:
     """What is neither a bundled name nor has the two parts is refused, with where to look."""
     with pytest.raises(InputError) as caught:
         split_reference(model)
-    assert f"--model {model}:" in str(caught.value)
+    assert f"build={model!r}:" in str(caught.value)
     assert "autotune models" in str(caught.value.tip)
 
 
@@ -392,7 +392,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path, reason in [(tmp_path / "nowhere.py", "No such file"), (tmp_path, "Is a directory")]:
         with pytest.raises(InputError) as caught:
             file_reference(path, "f")
-        assert f"--model {path.name}:f" in str(caught.value)
+        assert f"build='{path.name}:f" in str(caught.value)
         assert str(path) in str(caught.value)
         assert reason in str(caught.value)
         assert caught.value.tip

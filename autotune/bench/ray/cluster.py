@@ -12,6 +12,7 @@ from typing import Any
 from autotune.bench.ray.device_worker import DeviceWorker
 from autotune.bench.ray.links import Cluster, Link, LinkLostError
 from autotune.bench.ray.messages import Order, Report, WorkerFacts, WorkerSettings
+from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError, MissingDeviceError
 
 LOCAL = "ray"
@@ -85,7 +86,7 @@ class RayCluster:
                 self._ray.init(address=address, **quiet)
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and its own.
             raise HarnessError(
-                f"--on {self._on}: no Ray cluster: {str(error).splitlines()[0]}",
+                f"{asked('on', self._on)}: no Ray cluster: {str(error).splitlines()[0]}",
                 tip="start one with `ray start --head`, or unset RAY_ADDRESS to use this machine alone",
             ) from None
 
@@ -138,7 +139,7 @@ class RayCluster:
         seats = self._seats(settings.device)
         if not seats:
             raise MissingDeviceError(
-                f"--on {self._on}: no node of the cluster has a {_RESOURCE.get(settings.device, 'CPU')}",
+                f"{asked('on', self._on)}: no node of the cluster has a {_RESOURCE.get(settings.device, 'CPU')}",
                 tip="`ray status` lists what the nodes offer; see docs/many-machines.md",
             )
         started = [(seat, self._actor(seat, settings)) for seat in seats]
@@ -149,7 +150,7 @@ class RayCluster:
                 each.kill()
         if not self._links:
             raise HarnessError(
-                f"--on {self._on}: no worker started within {_STARTS_WITHIN_S:.0f} s",
+                f"{asked('on', self._on)}: no worker started within {_STARTS_WITHIN_S:.0f} s",
                 tip="is autotune installed on the nodes, and are their resources free? `ray status` tells",
             )
         return list(self._links)
@@ -207,14 +208,16 @@ def require_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError:
-        raise InputError("--on ray: Ray is not installed", tip="pip install 'autotune-compile[ray]'") from None
+        raise InputError(
+            f"{asked('on', 'ray')}: Ray is not installed", tip="pip install 'autotune-compile[ray]'"
+        ) from None
     return ray
 
 
 def require_known(on: str) -> None:
     """Raises InputError for a value of `--on` that names no cluster, or where Ray is not installed."""
     if on != LOCAL and not on.startswith(REMOTE):
-        raise InputError(f"--on {on}: unknown", tip="give ray, or ray://HOST:PORT")
+        raise InputError(f"{asked('on', on)}: unknown", tip="give ray, or ray://HOST:PORT")
     require_ray()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autotune.bench.ray.links import Link
+from autotune.command_line import asked
 from autotune.environment import Environment
 from autotune.errors import HarnessError
 from autotune.measure.measurement import Measurement, OnWorker, Outcome, Stage
@@ -138,7 +139,7 @@ class Members:
             raise HarnessError(
                 "no worker is left that is like the one that measured the untuned model: "
                 + ("; ".join(self.answer.differences(other)) or "another device or driver"),
-                tip="`resume` continues when such a machine is there, or tune under another --study NAME",
+                tip=f"`resume` continues when such a machine is there, or tune under another {asked('study', 'NAME')}",
             )
         return alike[0]
 

@@ -17,6 +17,7 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 
+from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
@@ -89,6 +90,10 @@ def _configuration(name: str, fields: dict[str, Scalar], image_size: int | None,
     return make(**(_tiny(plain, wanted) if tiny else {}) | wanted)
 
 
+def _asked(name: str) -> str:
+    return asked("build", SCHEME + name)
+
+
 def _reader(name: str) -> Callable[..., Any]:
     """What makes the configuration of a name out of fields. Code that a model of the Hub brings is never run."""
     if "/" in name:
@@ -96,7 +101,7 @@ def _reader(name: str) -> Callable[..., Any]:
     if name in transformers.CONFIG_MAPPING:
         return partial(transformers.AutoConfig.for_model, name)
     raise InputError(
-        f"--model {SCHEME}{name}: transformers {transformers.__version__} has no such model type",
+        f"{_asked(name)}: transformers {transformers.__version__} has no such model type",
         tip=f"{did_you_mean(name, transformers.CONFIG_MAPPING.keys())}for example: {', '.join(EXAMPLES)}",
     )
 
@@ -149,8 +154,8 @@ def _maker(name: str, config: Any, head: str) -> Any:
     makers = {each: maker for each in HEADS if (maker := _auto_class(config, each)) is not None}
     if head not in makers:
         raise InputError(
-            f"--model {SCHEME}{name}: transformers {transformers.__version__} has no such model with head={head}",
-            tip=f"give --model-arg head={' or '.join(makers)}" if makers else None,
+            f"{_asked(name)}: transformers {transformers.__version__} has no such model with head={head}",
+            tip=f"give {asked('arguments')} head={' or '.join(makers)}" if makers else None,
         )
     return makers[head]
 
@@ -172,8 +177,8 @@ def _inputs(
         return {"pixel_values": torch.from_numpy(pixels).to(model.dtype)}
     if model.main_input_name != "input_ids" or not hasattr(config, "vocab_size"):
         raise InputError(
-            f"--model {SCHEME}{name}: inputs can be made for a model of images or of text, and this one takes others",
-            tip="take a function of your own that returns (model, inputs): --model FILE.py:FUNCTION",
+            f"{_asked(name)}: inputs can be made for a model of images or of text, and this one takes others",
+            tip="take a function of your own that returns (model, inputs): " + asked("build", "FILE.py:FUNCTION"),
         )
     tokens = torch.from_numpy(weights.token_input(shape, config.vocab_size, seed))
     inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "decoder_input_ids": tokens}
@@ -183,13 +188,15 @@ def _inputs(
 
 def _require_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InputError(f"--model-arg {argument}={value}: unknown", tip=f"choose one of: {', '.join(choices)}")
+        raise InputError(
+            f"{asked('arguments', {argument: value})}: unknown", tip=f"choose one of: {', '.join(choices)}"
+        )
 
 
 def _require_counts(**counts: int | None) -> None:
     for argument, count in counts.items():
         if count is not None and (not isinstance(count, int) or count < 1):
-            raise InputError(f"--model-arg {argument}={count}: must be a whole number above zero")
+            raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
 
 
 def _require_one_part(name: str, plain: Any) -> None:
@@ -198,9 +205,9 @@ def _require_one_part(name: str, plain: Any) -> None:
         return
     types = [getattr(getattr(plain, part, None), "model_type", None) for part in plain.sub_configs]
     one = " or ".join(f"{SCHEME}{each}" for each in types if each)
-    function = "a function of your own: --model FILE.py:FUNCTION"
+    function = f"a function of your own: {asked('build', 'FILE.py:FUNCTION')}"
     raise InputError(
-        f"--model {SCHEME}{name}: is made of several models ({', '.join(plain.sub_configs)})",
+        f"{_asked(name)}: is made of several models ({', '.join(plain.sub_configs)})",
         tip=f"take one of them, {one}, or {function}" if one else f"take {function}",
     )
 
@@ -209,7 +216,7 @@ def _require_fields(name: str, fields: dict[str, Scalar], known: set[str]) -> No
     for field in fields:
         if field not in known:
             raise InputError(
-                f"--model-arg {field}: {SCHEME}{name} has no such field in its configuration",
+                f"{asked('arguments')} {field}: {SCHEME}{name} has no such field in its configuration",
                 tip=f"it takes head, size, batch, seq, image_size, seed and: {', '.join(sorted(known))}",
             )
 
@@ -221,7 +228,7 @@ def _explained(name: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, StrictDataclassError) as error:
         raise InputError(
-            f"--model {SCHEME}{name}: {textwrap.shorten(str(error), 300)}",
+            f"{_asked(name)}: {textwrap.shorten(str(error), 300)}",
             tip=_DOWNLOAD if isinstance(error, OSError) else None,
         ) from error
 

@@ -9,6 +9,7 @@ import timm
 import torch
 from timm.data import resolve_data_config
 
+from autotune.command_line import asked
 from autotune.config import Scalar
 from autotune.errors import InputError, did_you_mean
 from autotune.models import weights
@@ -28,10 +29,10 @@ def build(
     """
     for argument, count in (("batch", batch), ("image_size", image_size)):
         if count is not None and (not isinstance(count, int) or count < 1):
-            raise InputError(f"--model-arg {argument}={count}: must be a whole number above zero")
+            raise InputError(f"{asked('arguments', {argument: count})}: must be a whole number above zero")
     if not timm.is_model(name):
         raise InputError(
-            f"--model {TIMM}{name}: timm {timm.__version__} has no such model",
+            f"{asked('build', TIMM + name)}: timm {timm.__version__} has no such model",
             tip=f"{did_you_mean(name, timm.list_models())}for example: {', '.join(TIMM_EXAMPLES)}",
         )
     model = _create(name, image_size, arguments)
@@ -55,4 +56,4 @@ def _create(name: str, image_size: int | None, arguments: dict[str, Scalar]) -> 
                     raise
         return timm.create_model(name, pretrained=False, **arguments)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise InputError(f"--model {TIMM}{name}: {textwrap.shorten(str(error), 300)}") from error
+        raise InputError(f"{asked('build', TIMM + name)}: {textwrap.shorten(str(error), 300)}") from error

@@ -12,6 +12,7 @@ from typing import Any
 import optuna
 
 from autotune import environment
+from autotune.command_line import asked
 from autotune.errors import StoreError
 from autotune.schema import Record
 from autotune.study.marker import Home
@@ -69,7 +70,7 @@ class SharedDatabase:
                 f"study {self.name!r} is one of host {self.home.host}, in {self.home.folder}: "
                 "trials of two machines are not comparable",
                 tip="go on there, or begin a study of this machine with "
-                f"--study {self.name}-{environment.hostname()} and --prior {self.name}",
+                f"{asked('study', f'{self.name}-{environment.hostname()}')} and {asked('prior', self.name)}",
             )
 
     @contextmanager
@@ -119,7 +120,7 @@ class SharedDatabase:
     def _in_use(self) -> StoreError:
         return StoreError(
             f"study {self.name!r} in {self._url} is being tuned by another process ({self._last_driver()})",
-            tip="wait for it, or choose another study with --study NAME",
+            tip=f"wait for it, or choose another study with {asked('study', 'NAME')}",
         )
 
     def _last_driver(self) -> Driver:

@@ -19,6 +19,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
 from autotune.study.shared.url import StorageUrl
 
@@ -129,7 +130,7 @@ def _require_driver() -> None:
         import psycopg  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"--storage needs the package psycopg 3, which cannot be imported ({str(error).splitlines()[0]})",
+            f"{asked('storage')} needs the package psycopg 3, which cannot be imported ({str(error).splitlines()[0]})",
             tip='run: pip install "autotune-compile[postgres]"',
         ) from None
 

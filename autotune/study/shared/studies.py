@@ -12,6 +12,7 @@ import optuna
 from optuna.study import StudyDirection
 from pydantic import ValidationError
 
+from autotune.command_line import asked
 from autotune.errors import InputError, StoreError
 from autotune.study import own_files
 from autotune.study.manifest import Manifest, parse_manifest
@@ -94,7 +95,7 @@ class SharedStudies(Studies):
             except optuna.exceptions.DuplicatedStudyError:
                 raise StoreError(
                     f"{self} has a study {manifest.name!r} that autotune did not make, or is making now",
-                    tip="choose another with --study NAME",
+                    tip=f"choose another with {asked('study', 'NAME')}",
                 ) from None
             try:
                 home = self._settle(folder, manifest)
@@ -155,7 +156,7 @@ class SharedStudies(Studies):
             what = f"holds the evidence of a study in {marker.storage}"
         else:
             return
-        tip = "choose another with --study NAME, or another folder with --studies-dir"
+        tip = f"choose another with {asked('study', 'NAME')}, or another folder with {asked('studies_dir')}"
         raise StoreError(f"{folder} {what}", tip=tip)
 
     def _settle(self, folder: Path, manifest: Manifest) -> Home:

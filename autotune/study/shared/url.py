@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +10,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from autotune.command_line import asked, options
 from autotune.errors import InputError
 
 VARIABLE = "AUTOTUNE_STORAGE"
@@ -39,7 +39,7 @@ class StorageUrl:
     def flag(self) -> str:
         """What a command needs to find the storage; nothing where the environment names it."""
         is_usual = os.environ.get(VARIABLE) and str(chosen_storage(None)) == str(self)
-        return "" if is_usual else f" --storage {shlex.quote(str(self))}"
+        return "" if is_usual else options(storage=self)
 
     def without_secrets(self, text: str) -> str:
         """A text from elsewhere, in which the password may stand."""
@@ -68,20 +68,20 @@ def parse_storage(text: str) -> StorageUrl:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
-        raise InputError("--storage: not the URL of a database", tip=_FORM) from None
+        raise InputError(f"{asked('storage')}: not the URL of a database", tip=_FORM) from None
     if url.drivername not in _SCHEMES:
         raise InputError(
-            f"--storage {url.drivername}://...: studies are shared in PostgreSQL only",
-            tip="a study of one machine needs no --storage: --studies-dir names its folder"
+            f"{asked('storage', f'{url.drivername}://...')}: studies are shared in PostgreSQL only",
+            tip=f"a study of one machine needs no {asked('storage')}: {asked('studies_dir')} names its folder"
             if url.drivername.startswith("sqlite")
             else _FORM,
         )
     if "@" in (url.host or ""):
         raise InputError(
-            "--storage: there are two @ in it",
+            f"{asked('storage')}: there are two @ in it",
             tip="write an @ of the password as %40, or keep the password in ~/.pgpass",
         )
     found = StorageUrl(url.set(drivername="postgresql+psycopg"))
     if not url.database and "service" not in url.query:
-        raise InputError(f"--storage {found}: names no database", tip=_FORM)
+        raise InputError(f"{asked('storage', found)}: names no database", tip=_FORM)
     return found

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from autotune.backends.outputs import Observed
+from autotune.command_line import asked
 from autotune.errors import AutotuneError, HarnessError
 from autotune.measure import accuracy, parts
 from autotune.measure.agreement import Array
@@ -77,7 +78,7 @@ def check(request: TrialRequest, seen: Any, tolerance: float, gate: Gate) -> Che
             raise
         raise WrongResultError(
             f"the untuned model itself leaves the tolerance of its {request.reference_precision} reference: {error}; "
-            "allow more with --tolerance, or take --reference model",
+            f"allow more with {asked('tolerance')}, or take {asked('reference', 'model')}",
             error.relative_error,
         ) from None
     if request.untuned and (whole := gate.with_forms(reference, seen)) is not None:
@@ -252,7 +253,9 @@ def heading_of(stored: list[list[Array]]) -> dict[str, Any]:
     try:
         heading: dict[str, Any] = json.loads(str(stored[0][0]))
     except (IndexError, json.JSONDecodeError):
-        raise ValueError("it was written by another release of autotune; tune under another name (--study)") from None
+        raise ValueError(
+            f"it was written by another release of autotune; tune under another name ({asked('study')})"
+        ) from None
     return heading
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from autotune.apply.config_parts import ConfigParts
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
+from autotune.command_line import asked
 from autotune.errors import HarnessError, InputError
 from autotune.measure.accuracy import WideType
 from autotune.measure.measurement import Stage
@@ -43,7 +44,7 @@ def write_in_child(folder: TrialFolder) -> int:
 
     If that worker is killed by a signal, this process ends with the same signal, so that the crash is reported.
     """
-    print("the untuned model is run for --reference first", file=sys.stderr, flush=True)
+    print(f"the untuned model is run for {asked('reference')} first", file=sys.stderr, flush=True)
     status = subprocess.run(module_command("trial.worker.main", str(folder.path), ONLY), check=False).returncode
     if status < 0:
         os.kill(os.getpid(), -status)
@@ -79,8 +80,8 @@ def complete_reference(request: TrialRequest, calls: Calls, step: Step, toleranc
 def _refuse_narrowing(request: TrialRequest, subject: Subject, dtype: WideType) -> None:
     if dtype == "float32" and "float64" in {each.lower() for each in subject.dtypes}:
         raise InputError(
-            f"--reference float32 would round the float64 tensors of {request.workload.model}",
-            tip="use --reference model or float64",
+            f"{asked('reference', 'float32')} would round the float64 tensors of {request.workload.model}",
+            tip=f"use {asked('reference', 'model')} or float64",
         )
 
 
@@ -97,7 +98,7 @@ def _observed(
         # Out of memory too: the message says that this reference cannot be made, and what to do.
         raise HarnessError(
             f"{request.workload.model}: the untuned model does not run in {dtype}: {_first_line(error)}",
-            tip="use --reference model",
+            tip=f"use {asked('reference', 'model')}",
         ) from error
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from autotune.backends.capabilities import require
 from autotune.backends.protocol import Backend
+from autotune.command_line import asked
 from autotune.errors import AutotuneError
 from autotune.measure.accuracy import WideType
 from autotune.measure.derived_inputs import derived_inputs
@@ -68,7 +69,7 @@ class Subject:
 
 NOT_TAKEN = (
     "the untuned model fails on the further input that was made of the example, or gives NaN for it, so that results "
-    "were compared on the author's inputs alone; give real ones (more_inputs, --inputs, autotune.record)"
+    "were compared on the author's inputs alone; give real ones (more_inputs, a file of inputs, autotune.record)"
 )
 
 
@@ -81,7 +82,7 @@ def build_subject(workload: Workload, backend: Backend) -> Subject:
         raise AutotuneError(f"{workload.model} returned as the model {problem}")
     model = backend.place(built.model)
     if built.recipe is not None:
-        training = require(backend.training, "--task train")
+        training = require(backend.training, asked("task", "train"))
         problem = training.check_optimizer(built.recipe.optimizer)
         if problem is not None:
             raise AutotuneError(f"{workload.model} returned as the optimizer {problem}")

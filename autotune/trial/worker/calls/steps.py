@@ -35,6 +35,7 @@ from autotune.backends.capabilities import NO_GRADIENT, require
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
 from autotune.backends.undo import UndoLog
+from autotune.command_line import asked
 from autotune.config import Config
 from autotune.errors import AutotuneError
 from autotune.measure import parts
@@ -99,7 +100,7 @@ class Steps(Calls):
         assert subject.recipe is not None
         super().__init__(subject, backend)
         self._recipe = subject.recipe
-        self._training = require(backend.training, "--task train")
+        self._training = require(backend.training, asked("task", "train"))
         self._surroundings = Surroundings(subject, backend, self._training.trained(self._recipe.optimizer))
         self._before = self._surroundings.now()
         self._start = self._training.weights(self._recipe.optimizer)

@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.backends.outputs import output_arrays
 from autotune.backends.protocol import Backend
+from autotune.command_line import asked
 from autotune.errors import InputError
 from autotune.measure.measurement import Axis
 from autotune.workload.arguments import Arguments
@@ -153,7 +154,7 @@ def _input_axes(dimension: VaryingDimension, workload: Workload, largest: Argume
     arguments = {**workload.arguments, **dimension.at_smallest}
     other = build(workload.model_copy(update={"arguments": arguments})).inputs.leaves()
     named = largest.named_leaves()
-    who = f"--shapes {dimension.name}: the inputs of {workload.model}"
+    who = f"{asked('shapes', dimension.name)}: the inputs of {workload.model}"
     if len(other) != len(named):
         raise InputError(f"{who} are {len(named)} at {dimension.largest} and {len(other)} at {dimension.smallest}")
     axes = []
